@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,11 @@ def test_reading_goes_on_from_any_episode(given: Format, tmp_path: Path) -> None
 
 
 def test_what_is_nowhere_is_told_where_it_was_looked_for(given: Format, tmp_path: Path) -> None:
-    prefix = given.write(tmp_path).partition(":")[0]
+    prefix, _, rest = given.write(tmp_path).partition(":")
     with pytest.raises(FileNotFoundError, match=rf"{prefix}:none/such: .* in /.*{tmp_path.name}.*fetch the dataset"):
         open_reader(f"{prefix}:none/such", str(tmp_path))
+    # It is there, by a name that leads out of the folder of such datasets.
+    (tmp_path / prefix).mkdir(exist_ok=True)
+    outside = os.path.relpath(rest, tmp_path / prefix) if os.path.isabs(rest) else f"../{prefix}/{rest}"
     with pytest.raises(FileNotFoundError):
-        open_reader(f"{prefix}:../{tmp_path.name}", str(tmp_path / "empty"))
+        open_reader(f"{prefix}:{outside}", str(tmp_path))
