@@ -104,6 +104,12 @@ def test_cut_connections_are_gone_on_with(
     assert len(waits.seconds) == 4
 
 
+def test_tries_that_get_further_are_not_counted(served: Served, url: str, waits: Waits, tmp_path: Path) -> None:
+    served.faults = [("cut", 40_000)] * 6
+    retry = dataclasses.replace(waits.retry, times=1)
+    assert Path(fetch(url, tmp_path, retry=retry)[0]).read_bytes() == CONTENT
+
+
 def test_progress_goes_on_from_where_it_was(
     served: Served, url: str, waits: Waits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -298,6 +298,16 @@ def test_lengths_that_are_wrong_are_refused(version: str, told: bool, tmp_path: 
             of_others(open_reader(name, str(tmp_path)))
 
 
+def test_rows_before_an_episode_are_of_others(tmp_path: Path) -> None:
+    """Also where nobody reads the episode before."""
+    name, folder = others.lerobot_v3(tmp_path), tmp_path / "lerobot" / "doors"
+    ends = np.cumsum(others.LENGTHS)
+    begins = ends - others.LENGTHS + np.array([0, 0, 1, 0, 0])  # of the third one the first row is not told
+    told_of_episodes(folder, length=ends - begins, dataset_from_index=begins, dataset_to_index=ends)
+    with pytest.raises(DatasetError, match=r"row 4: it is of episode 2 too"):
+        of_others(_from(open_reader(name, str(tmp_path)), 2))
+
+
 PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "twice": ({"episode_index": [0, 1, 1, 3, 4]}, "episode 1: the metadata have it twice"),
     "no number": ({"episode_index": ["0", "1", "2", "3", "4"]}, "episode 0: episode_index: expected a number from 0"),
@@ -358,6 +368,13 @@ def test_each_step_keeps_its_own_task(
             assert {(k, t): names[str(number)] for k, t, number in frames} == {
                 (k, t): TASKS[task(k, t)] for k, n in enumerate(others.LENGTHS) for t in range(n)
             }
+
+
+def test_two_numbers_of_the_same_words_are_one_task(tmp_path: Path) -> None:
+    name, meta = with_tasks("2.1", tmp_path), tmp_path / "lerobot" / "doors" / "meta"
+    lines = [{"task_index": k, "task": "shut it" if k else "open it"} for k in range(3)]
+    (meta / "tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert "task_from_step" not in next(iter(open_reader(name, str(tmp_path)).episodes())).about
 
 
 def test_tasks_that_are_not_in_the_table_are_refused(tmp_path: Path) -> None:

@@ -315,6 +315,15 @@ TABLES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("steps", [1, 4])
+def test_tables_of_another_number_of_rows_are_refused(made: Path, steps: int, tmp_path: Path) -> None:
+    shutil.copytree(made / "box" / "parquet-v0" / "data", tmp_path / "parquet")
+    path = tmp_path / "parquet" / "2" / "metadata.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"total_steps": steps}))
+    with pytest.raises(DatasetError, match=rf"episode 2: expected {steps} or {steps + 1} rows, got 7"):
+        read(open_reader(f"minari:{tmp_path / 'parquet'}"))
+
+
 @pytest.mark.parametrize("what", TABLES)
 def test_what_is_wrong_in_a_table_is_named(made: Path, what: str, tmp_path: Path) -> None:
     shutil.copytree(made / "box" / "arrow-v0" / "data", tmp_path / "arrow")
