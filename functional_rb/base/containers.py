@@ -172,7 +172,6 @@ def record(kind: type[T]) -> type[T]:
 
 
 def _shown_record(self: Nest) -> str:
-    """The shapes and dtypes of a record's fields."""
     fields = [f"{field.name}={_shown_part(getattr(self, field.name))}" for field in dataclasses.fields(self)]
     return f"{type(self).__name__}({', '.join(fields)})"
 

@@ -38,12 +38,10 @@ class Description(abc.ABC):
         register_static(cls)
 
     def _put(self, **fields: object) -> None:
-        """Set fields, while the description is made."""
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
     def _seal(self) -> None:
-        """Compute the hash, once."""
         self._put(_hash=hash(self._key))
         self._put(token=_TOKENS.setdefault(self, str(next(_COUNT))))
 

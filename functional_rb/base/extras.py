@@ -109,6 +109,6 @@ def is_version(module: ModuleType, version: str) -> bool:
     return _numbers(module.__version__)[: len(asked)] >= asked
 
 
+# What a version begins with, and what follows: 2, 8, 0, 1, 128 of "2.8.0rc1+cu128".
 def _numbers(version: str) -> tuple[int, ...]:
-    """What a version begins with, and what follows: 2, 8, 0, 1, 128 of "2.8.0rc1+cu128"."""
     return tuple(int(x) for x in re.findall(r"\d+", version))

@@ -202,8 +202,8 @@ def aside(directory: str) -> Iterator[str]:
             shutil.rmtree(path, ignore_errors=True)
 
 
+# A new directory; where there are locks, also a descriptor of it, locked for as long as this process lives.
 def _made(directory: str) -> tuple[str, int | None]:
-    """A new directory; where there are locks, also a descriptor of it, locked for as long as this process lives."""
     while True:
         path = os.path.join(directory, f".functional_rb-{secrets.token_hex(8)}.part")
         os.mkdir(path, 0o700)
@@ -229,8 +229,8 @@ def is_at(descriptor: int, path: str) -> bool:
         return False
 
 
+# Remove the directories of processes that live no more.
 def _sweep(directory: str) -> None:
-    """Remove the directories of processes that live no more."""
     for name in filter(_ASIDE.fullmatch, os.listdir(directory)) if sys.platform != "win32" else ():
         path = os.path.join(directory, name)
         with contextlib.suppress(OSError):  # it belongs to somebody else, or is gone meanwhile
@@ -242,8 +242,8 @@ def _sweep(directory: str) -> None:
                 os.close(lock)
 
 
+# Take a lock until the descriptor closes; whether it was free.
 def _locked(descriptor: int) -> bool:
-    """Take a lock until the descriptor closes; whether it was free."""
     if sys.platform == "win32":
         return False
     try:

@@ -62,8 +62,8 @@ def check_picklable(function: object, where: str) -> None:
             raise pickle.PicklingError(message) from None
 
 
+# Whether a caller is one of the modules that can pickle any function: they call the pickle module themselves.
 def _by_content() -> bool:
-    """Whether a caller is one of the modules that can pickle any function: they call the pickle module themselves."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if any(name in frame.f_globals.get("__name__", "") for name in BY_CONTENT):

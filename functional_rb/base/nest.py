@@ -166,8 +166,8 @@ def checked_keys(given: object, field: str, who: str) -> Keys | None:
         raise TypeError(f"{who}: {field}: {error}") from None
 
 
+# A key; a path of a single name as that name.
 def _checked_key(key: Any) -> Key:
-    """A key; a path of a single name as that name."""
     show_key(key)
     return key[0] if isinstance(key, tuple) and len(key) == 1 and isinstance(key[0], str) else key
 
@@ -253,8 +253,8 @@ def is_tensorclass(nest: Nest) -> bool:
     return hasattr(type(nest), "_is_tensorclass")
 
 
+# The fields that are set. They are read as items, because reading attributes takes NonTensorData apart.
 def _parts_of_tensorclass(nest: Nest) -> tuple[Structure, list[object]]:
-    """The fields that are set. They are read as items, because reading attributes takes NonTensorData apart."""
     found = dict(nest.items())
     names = tuple(field.name for field in dataclasses.fields(nest) if field.name in found)
     return Structure("mapping", type(nest), names), [found[name] for name in names]
@@ -407,10 +407,10 @@ def nested(leaves: Mapping[Path, object]) -> Nest:
     return whole
 
 
+# `unflatten`, recursively. A closure that calls itself would keep the leaves until the next garbage collection.
 def _build(
     structure: Structure, remaining: Iterator[object], build_mapping: BuildMapping | None, batch_shape: tuple[int, ...]
 ) -> Nest:
-    """`unflatten`, recursively. A closure that calls itself would keep the leaves until the next garbage collection."""
     if structure.kind == "leaf":
         return next(remaining)
     parts = [_build(child, remaining, build_mapping, batch_shape) for child in structure.children]

@@ -64,7 +64,6 @@ def gather(value: Any, lead: tuple[int, ...], shape: tuple[int, ...], name: str)
 
 
 def _nested(value: object, sizes: tuple[int, ...], wanted: tuple[int, ...], name: str) -> Iterator[object]:
-    """The objects in nested lists of these sizes, in their order."""
     if not sizes:
         yield value
         return

@@ -54,10 +54,6 @@ class Progress:
 
 @functools.cache
 def _bar() -> object:
-    """The bar of tqdm with a lock of its own.
-
-    That of tqdm is shared with forked processes: if one of them is killed while it holds it, this one waits for ever.
-    """
     made: Any = type("Bar", (imported("tqdm", "progress=True").tqdm,), {})
     made.set_lock(threading.RLock())
     return made

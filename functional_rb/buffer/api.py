@@ -164,7 +164,6 @@ def check_add(
 def _stored(
     backend: Backend, spec: BufferSpec, leaves: list[Array], batch: int, key: PRNGKey, mask: Array | None
 ) -> list[Array]:
-    """The leaves that are stored of leaves that are added."""
     return leaves if spec.on_add is None else mapping.stored(backend, spec, leaves, batch, key, mask)
 
 

@@ -99,13 +99,12 @@ def batch(
     return Batch(made, rows, *flat)
 
 
+# Leaves of which objects are object arrays with the batch axes of the others, and how only these are converted.
+#
+# Where all leaves are objects, an object array is a batch (and in `Objects` a list), and anything else one item.
 def _with_objects(
     spec: BufferSpec, leaves: list[BackendArray], convert: Convert, time_major: bool
 ) -> tuple[list[BackendArray], Convert]:
-    """Leaves of which objects are object arrays with the batch axes of the others, and how only these are converted.
-
-    Where all leaves are objects, an object array is a batch (and in `Objects` a list), and anything else one item.
-    """
     lead: tuple[int, ...] | None = None
     for k, (leaf, expected, name) in enumerate(zip(leaves, spec.added.leaves, spec.added.names, strict=True)):
         if lead is None and k not in spec.added.objects:
@@ -130,8 +129,8 @@ def _with_objects(
     return gathered, convert_arrays
 
 
+# The batch axes that lists have, where every leaf is a single object: [B], with lanes [E], [T, E] or [E, T].
 def _listed(spec: BufferSpec, leaves: Sequence[object], time_major: bool) -> list[tuple[int, ...]]:
-    """The batch axes that lists have, where every leaf is a single object: [B], with lanes [E], [T, E] or [E, T]."""
     if any(leaf.shape for leaf in spec.added.leaves) or not isinstance(leaves[0], list):
         return []
     first = leaves[0]
@@ -141,10 +140,10 @@ def _listed(spec: BufferSpec, leaves: Sequence[object], time_major: bool) -> lis
     return [(len(first), len(first[0])) if steps else (len(first),)]
 
 
+# The axes of a leaf before those of an item: none or (B,), and with lanes (E,) or (T, E), or (E, T).
 def _leading(
     spec: BufferSpec, shape: tuple[int, ...], item: tuple[int, ...], name: str, time_major: bool = True
 ) -> tuple[int, ...]:
-    """The axes of a leaf before those of an item: none or (B,), and with lanes (E,) or (T, E), or (E, T)."""
     extra = len(shape) - len(item)
     lead = shape[: max(extra, 0)]
     fits = extra >= 0 and shape[extra:] == item
@@ -164,6 +163,7 @@ def _leading(
     return tuple(int(n) for n in lead)
 
 
+# Check mask and priorities against the batch; where the item has no leaves, they give its size.
 def _with_companions(
     spec: BufferSpec,
     size: tuple[int, ...] | None,
@@ -171,7 +171,6 @@ def _with_companions(
     priorities: BackendArray | None,
     time_major: bool,
 ) -> tuple[int, ...]:
-    """Check mask and priorities against the batch; where the item has no leaves, they give its size."""
     for name, array, dtype in (("mask", mask, "bool"), ("priorities", priorities, "float32")):
         if array is None:
             continue
@@ -213,8 +212,8 @@ def check_dtype(name: str, array: object, expected: str) -> None:
         )
 
 
+# What errors add about a whole sample in place of its indices, and about plain numbers.
 def _remedy(given: object) -> str:
-    """What errors add about a whole sample in place of its indices, and about plain numbers."""
     if is_pair(given):
         return f"; {UNPACK}, and give sample.indices"
     if isinstance(given, Sample | MaskedSample | SliceSample):

@@ -89,8 +89,8 @@ class Compact:
         )
         return Chain(frames, plan.ring, self._room(plan, max(stack.depth for stack in frames)))
 
+    # The position of each paired leaf's next value, by its own.
     def _pairs(self, plan: Plan) -> dict[int, int]:
-        """The position of each paired leaf's next value, by its own."""
         if self.next is None:
             found = _find_pairs(plan)
         else:
@@ -112,8 +112,8 @@ class Compact:
             pairs[own] = following
         return pairs
 
+    # How many frames each stack is of, and along which axis, by the leaf's position.
     def _stacks(self, plan: Plan, pairs: dict[int, int]) -> dict[int, tuple[int, int]]:
-        """How many frames each stack is of, and along which axis, by the leaf's position."""
         if isinstance(self.stack, int):
             candidates = sorted(pairs) if pairs else [k for k in range(len(plan.leaves)) if k not in plan.objects]
             found = {k: (self.stack, self._axis_of(plan, k)) for k in candidates if self._has_axis(plan, k)}
@@ -163,7 +163,6 @@ class Compact:
         return self.stack != 1 and -len(shape) <= axis < len(shape) and shape[axis] == self.stack
 
     def _room(self, plan: Plan, depth: int) -> int:
-        """How many frames each lane has room for."""
         ring = plan.ring
         spare = -(-ring.length // 32) + 2 * depth if self.spare is None else -(-self.spare // ring.lanes)
         room = ring.length + max(spare, 2 * depth)
@@ -175,8 +174,8 @@ class Compact:
         return room
 
 
+# Leaves and those whose next value they are by name, of the same shape and dtype.
 def _find_pairs(plan: Plan) -> list[tuple[int, int]]:
-    """Leaves and those whose next value they are by name, of the same shape and dtype."""
     paths = {path: k for k, path in enumerate(plan.structure.paths)}
     found = []
     for path, following in paths.items():
@@ -189,8 +188,8 @@ def _find_pairs(plan: Plan) -> list[tuple[int, int]]:
     return found
 
 
+# ("next", ..., X) and ("next_X", ...) without the "next".
 def _without_next(path: Path) -> Path:
-    """("next", ..., X) and ("next_X", ...) without the "next"."""
     if path[:1] == ("next",):
         return path[1:]
     if path and isinstance(path[0], str) and path[0].startswith("next_"):
@@ -199,13 +198,12 @@ def _without_next(path: Path) -> Path:
 
 
 def _items(given: Any) -> ByName:
-    """A mapping that `Compact` has made a tuple of."""
     pairs: ByName = given
     return pairs
 
 
+# A mapping, or the pairs of one, by leaves' names.
 def _by_name(field: str, given: object) -> ByName:
-    """A mapping, or the pairs of one, by leaves' names."""
     pairs = tuple(given.items()) if isinstance(given, Mapping) else given
     if not isinstance(pairs, tuple) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
         raise TypeError(f"Compact.{field}: expected a mapping from keys of leaves, got {given!r}")
@@ -216,7 +214,6 @@ def _by_name(field: str, given: object) -> ByName:
 
 
 def _ints(field: str, given: object, least: int | None) -> int | ByName:
-    """An int for all leaves, or one for each name."""
     if isinstance(given, Mapping | tuple) and given:
         return tuple((name, _int(field, value, least)) for name, value in _by_name(field, given))
     if isinstance(given, Mapping | tuple):

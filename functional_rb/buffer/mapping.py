@@ -188,7 +188,6 @@ def flattened(
 
 
 def _check_kinds(transform: MapItems, after: Outline, leaves: Sequence[BackendArray], lead: Lead) -> None:
-    """Refuse leaves of another shape or dtype than `gives` says."""
     for leaf, spec, name in zip(leaves, after.leaves, after.names, strict=True):
         if spec.dtype == "object":
             continue
@@ -245,7 +244,6 @@ def check_like_before(spec: BufferSpec, items: Nest, lead: Lead, is_array: Calla
 
 
 def _kinds(leaves: Sequence[object]) -> list[Kind]:
-    """Shapes and dtypes, those of a library; None of what has none."""
     return [(getattr(leaf, "shape", None), getattr(leaf, "dtype", None)) for leaf in leaves]
 
 

@@ -255,8 +255,8 @@ def epochs_done(backend: Backend, state: State) -> Array:
     return _more(backend, state, EPOCHS_DONE)
 
 
+# One number that sampler or writer keep; 0 for those that do not.
 def _more(backend: Backend, state: State, name: str) -> Array:
-    """One number that sampler or writer keep; 0 for those that do not."""
     place = counters.place(state.spec.plan, name)
     if place is None:
         size = backend.counter(state, counters.SIZE)

@@ -69,7 +69,6 @@ def _check_items(old: BufferSpec, new: BufferSpec) -> None:
 
 
 def _kinds(spec: BufferSpec) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and dtype of each leaf, by name."""
     return {name: (leaf.shape, leaf.dtype) for name, leaf in zip(spec.plan.names, spec.plan.leaves, strict=True)}
 
 
@@ -77,8 +76,8 @@ def _shown(kind: tuple[tuple[int, ...], str] | None) -> str:
     return "none" if kind is None else f"{kind[1]} of shape {kind[0]}"
 
 
+# The transforms that have a part in what is stored.
 def _lasting(spec: BufferSpec) -> list[Transform]:
-    """The transforms that have a part in what is stored."""
     return [x for x in spec.transforms if x.columns(spec.plan) or x.auxiliary(spec.plan)]
 
 
@@ -420,8 +419,8 @@ class _Change:
             self.after.auxiliary[frame_ring.AT] = self.set(self.after.auxiliary[frame_ring.AT], self.of_slots(at))
 
 
+# The items that there is room for: the newest of each lane; where slots are chosen, all.
 def _items_of(ops: Ops, before: Draft, new: Plan) -> Items:
-    """The items that there is room for: the newest of each lane; where slots are chosen, all."""
     old, ends = before.plan, before.counters.ends
     if not old.in_order:
         slots = ops.arange(old.capacity, like=ends.sizes)
@@ -439,7 +438,7 @@ def _items_of(ops: Ops, before: Draft, new: Plan) -> Items:
     return Items(slots, ring.by_time(live), sizes)
 
 
+# Where among the old leaves, and columns, each of the new ones is.
 def _places(old: Plan, new: Plan) -> list[int]:
-    """Where among the old leaves, and columns, each of the new ones is."""
     leaves = [old.names.index(name) for name in new.names]
     return [*leaves, *(len(old.leaves) + list(old.columns).index(name) for name in new.columns)]

@@ -62,7 +62,6 @@ def epochs(
 
 
 def _unpadded(backend: Backend, spec: BufferSpec, sample: AnySample[object]) -> AnySample[Nest]:
-    """A sample without the rows behind the last real one."""
     mask = sample.mask
     assert mask is not None
     rows = int(mask.reshape(sample.weights.shape[0], -1)[:, 0].sum())

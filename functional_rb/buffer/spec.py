@@ -101,7 +101,6 @@ class BufferSpec(Description):
         self._make_plan()
 
     def _make_plan(self) -> None:
-        """Resolve and check the members, and plan the storage."""
         object.__setattr__(self, "added", Outline.of(self.item, "BufferSpec.item"))
         object.__setattr__(self, "item", freeze(self.item))
         plan = self._plan_of_item(self._bind_first())
@@ -117,8 +116,8 @@ class BufferSpec(Description):
         object.__setattr__(self, "plan", plan)
         self._seal()
 
+    # Bind a function of the items that are added; returns what is stored, taken apart.
     def _bind_first(self) -> Outline:
-        """Bind a function of the items that are added; returns what is stored, taken apart."""
         first = next((transform for transform in self.transforms if isinstance(transform, MapOfAdded)), None)
         bound = None if first is None else first.bound(self.item, self.added, 1)
         stored = self.item if bound is None else bound.spec_after(self.item, 1)
@@ -126,8 +125,8 @@ class BufferSpec(Description):
         object.__setattr__(self, "stored", stored)
         return self.added if bound is None else Outline.of(stored, bound.who)
 
+    # Bind a function of the items that are sampled, and tell the transforms of the core from these.
     def _bind_last(self, plan: Plan) -> None:
-        """Bind a function of the items that are sampled, and tell the transforms of the core from these."""
         last = next((transform for transform in self.transforms if isinstance(transform, MapOfSampled)), None)
         lead = len(self.sampler.leading_shape(plan.ring.lanes))
         steps = self.sampler.steps_in_a_row
@@ -166,8 +165,8 @@ class BufferSpec(Description):
         _check_kind("compact", self.compact, Compact, "frb.Compact()")
         return dataclasses.replace(plan, frames=self.compact.chain(plan, self.writer))
 
+    # With what transforms may ask of the sampler, and of each other.
     def _with_sampler(self, plan: Plan) -> Plan:
-        """With what transforms may ask of the sampler, and of each other."""
         rows = self.sampler.tree_rows(self.capacity)
         boundaries = self.sampler.boundaries
         return dataclasses.replace(
@@ -179,8 +178,8 @@ class BufferSpec(Description):
             boundaries=boundaries,
         )
 
+    # The episode boundaries that the sampler and the transforms share, as a step has one place in one episode.
     def _common_boundaries(self) -> EpisodeBoundaries | None:
-        """The episode boundaries that the sampler and the transforms share, as a step has one place in one episode."""
         askers: list[SamplerBase | Transform] = [self.sampler, *self.transforms]
         asked = {who: who.boundaries for who in askers if who.boundaries is not None}
         if len({boundaries.names for boundaries in asked.values()}) > 1:
@@ -195,8 +194,8 @@ class BufferSpec(Description):
         """Sampler, writer and transforms, in the order in which what they keep lies."""
         return self.sampler, self.writer, *self.transforms
 
+    # With what frames, episodes and strategies keep.
     def _with_auxiliary(self, plan: Plan) -> Plan:
-        """With what frames, episodes and strategies keep."""
         auxiliary = frame_store.auxiliary(plan) | episodes.auxiliary(plan)
         numbers = frame_store.counters(plan) + episodes.counters(plan)
         for strategy in self.strategies:
@@ -205,7 +204,6 @@ class BufferSpec(Description):
         return dataclasses.replace(plan, auxiliary=auxiliary, counter_names=numbers)
 
     def _with_storage(self, plan: Plan) -> Plan:
-        """With the leaves laid out, and what transforms store beside them."""
         columns = {name: spec for transform in self.transforms for name, spec in transform.columns(plan).items()}
         paths = [*plan.structure.paths, *(("transforms", name) for name in columns)]
         specs: list[ArraySpec | NonTensor] = [*plan.leaves, *columns.values()]

@@ -116,8 +116,8 @@ S = TypeVar("S", bound=State)
 SameState = Any
 
 
+# Whether an array is one of JAX's that was donated; what is traced, and what others make, never is.
 def _is_deleted(array: BackendArray) -> bool:
-    """Whether an array is one of JAX's that was donated; what is traced, and what others make, never is."""
     try:
         return bool(array.is_deleted())
     except Exception:

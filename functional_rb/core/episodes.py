@@ -109,8 +109,8 @@ def _position(plan: Plan, key: Key) -> int:
     return nest.position(plan.names, key, "BufferSpec")
 
 
+# The steps in their episodes of a batch, int32 [lanes, T] in the order of writing, and the lanes' next.
 def _steps(ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], batch: int) -> tuple[Array, Array]:
-    """The steps in their episodes of a batch, int32 [lanes, T] in the order of writing, and the lanes' next."""
     plan, boundaries = draft.plan, draft.plan.boundaries
     assert boundaries is not None
     lanes = plan.ring.lanes
@@ -133,12 +133,11 @@ def _steps(ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], batch:
     return episode_windows.steps_in_episodes(ops, first, write.written, begins=begins, ends=ends)
 
 
+# Where a step's trajectory is another than that of the step before, bool [lanes, T], for ids [lanes, T].
+#
+# The newest ids are kept, as int32 words: reading them off the storage, XLA would copy it before the next write.
+# (Those of a lane without steps are 0, which tells nothing, but there the next step begins an episode anyway.)
 def _id_changes(ops: Ops, draft: Draft, write: Write, ids: Array) -> Array:
-    """Where a step's trajectory is another than that of the step before, bool [lanes, T], for ids [lanes, T].
-
-    The newest ids are kept, as int32 words: reading them off the storage, XLA would copy it before the next write.
-    (Those of a lane without steps are 0, which tells nothing, but there the next step begins an episode anyway.)
-    """
     lanes = ids.shape[0]
     newest = ops.maximum(write.written - 1, ops.full_like(write.written, 0))
     newest = ops.arange(lanes, like=newest) * ids.shape[1] + newest

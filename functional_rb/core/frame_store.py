@@ -93,11 +93,10 @@ def added(ops: Ops, draft: Draft, chain: Chain, write: Write, leaves: Sequence[A
     return overwritten(ops, chain, draft.auxiliary[AT], draft.counters.ends, plan.after, plan.at.shape[1])
 
 
+# Which steps share what is there of the one before, and which next observations are their own moved on.
+#
+# Both bool [T * lanes]; None if there are no next observations, or they are no stacks.
 def _compared(ops: Ops, draft: Draft, chain: Chain, leaves: Sequence[Array]) -> tuple[Array, Array | None]:
-    """Which steps share what is there of the one before, and which next observations are their own moved on.
-
-    Both bool [T * lanes]; None if there are no next observations, or they are no stacks.
-    """
     shares, moves = [], []
     for k, tail in newest(ops, draft, chain).items():
         stack = chain.stacks[k]
@@ -107,8 +106,8 @@ def _compared(ops: Ops, draft: Draft, chain: Chain, leaves: Sequence[Array]) -> 
     return functools.reduce(operator.and_, shares), functools.reduce(operator.and_, moves) if moves else None
 
 
+# Which steps can share what is there of the step before, bool [T * lanes]; tails are [lanes, *leaf's shape].
 def _shares(ops: Ops, stack: Stack, tail: Array, leaves: Sequence[Array]) -> Array:
-    """Which steps can share what is there of the step before, bool [T * lanes]; tails are [lanes, *leaf's shape]."""
     own = leaves[stack.leaf]
     before, alike = own, _moved_on
     if stack.following is not None:
@@ -120,13 +119,13 @@ def _shares(ops: Ops, stack: Stack, tail: Array, leaves: Sequence[Array]) -> Arr
     return ops.concat([first, alike(ops, stack, before[:-lanes], own[lanes:])], 0)
 
 
+# Whether stacks y [n, *leaf's shape] are x with the oldest frame dropped and a new one added, bool [n].
 def _moved_on(ops: Ops, stack: Stack, x: Array, y: Array) -> Array:
-    """Whether stacks y [n, *leaf's shape] are x with the oldest frame dropped and a new one added, bool [n]."""
     return _equal(ops, stack, stack.split(ops, x)[:, 1:], stack.split(ops, y)[:, :-1])
 
 
+# Whether the bytes of x and y [n, ...] are the same, bool [n].
 def _equal(ops: Ops, stack: Stack, x: Array, y: Array) -> Array:
-    """Whether the bytes of x and y [n, ...] are the same, bool [n]."""
     kind = {1: "uint8", 2: "int16"}.get(ITEMSIZE[stack.dtype], "int32")
     size = math.prod(x.shape[1:])
     first, second = (ops.bitcast(array.reshape(array.shape[0], size), kind) for array in (x, y))
@@ -159,10 +158,10 @@ def plan_frames(ops: Ops, chain: Chain, cursor: Array, written: Array, shares: A
     return FramePlan(slots, source, live, after, 2 * at + ops.cast(following > 1, "int32"))
 
 
+# Slots, source and live of a `FramePlan`, from how many frames S and M take, and all steps so far, [lanes, T].
 def _last_frames(
     ops: Ops, chain: Chain, own: Array, following: Array, end: Array, after: Array
 ) -> tuple[Array, Array, Array]:
-    """Slots, source and live of a `FramePlan`, from how many frames S and M take, and all steps so far, [lanes, T]."""
     lanes, steps = end.shape
     n = min(chain.most * steps, chain.room)
     lane, place = ops.arange(lanes, like=after)[:, None], ops.arange(n, like=after)
@@ -184,7 +183,6 @@ def _last_frames(
 
 
 def _store(ops: Ops, draft: Draft, chain: Chain, plan: FramePlan, leaves: Sequence[Array]) -> None:
-    """Write new frames to their places in the ring."""
     frames = [_candidates(ops, chain, stack, leaves) for stack in chain.stacks]
     draft.auxiliary[ROWS], wide = row_layout.store(
         ops,
@@ -199,8 +197,8 @@ def _store(ops: Ops, draft: Draft, chain: Chain, plan: FramePlan, leaves: Sequen
     draft.auxiliary |= {WIDE.format(k): array for k, array in enumerate(wide)}
 
 
+# What may have to be written of each step, [T * lanes * most, *frame]: `depth` frames of S, then those of M.
 def _candidates(ops: Ops, chain: Chain, stack: Stack, leaves: Sequence[Array]) -> Array:
-    """What may have to be written of each step, [T * lanes * most, *frame]: `depth` frames of S, then those of M."""
     parts = []
     for k in (stack.leaf, stack.following):
         if k is not None:
@@ -212,7 +210,6 @@ def _candidates(ops: Ops, chain: Chain, stack: Stack, leaves: Sequence[Array]) -
 
 
 def _point(ops: Ops, draft: Draft, write: Write, plan: FramePlan) -> None:
-    """Keep where the frames of the new items are."""
     new = ring.for_slots(ops, write, plan.at)
     if write.live is not None:
         new = ops.where(write.live, new, ops.take(draft.auxiliary[AT], write.slots))

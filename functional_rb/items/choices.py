@@ -131,8 +131,8 @@ class ActionDiscretize(Leafwise):
         low, width, count = (ops.table(values, self.space.dtype, place) for values in self._tables())
         return low + (place + {"center": 0.5, "low": 0.0, "high": 1.0}[self.within]) * width / count
 
+    # The lower bounds, how far the upper ones are from them, and how many bins there are; equal ones as one.
     def _tables(self) -> tuple[NumpyArray, NumpyArray, NumpyArray]:
-        """The lower bounds, how far the upper ones are from them, and how many bins there are; equal ones as one."""
         low, high = np.asarray(self.space.low, np.float64), np.asarray(self.space.high, np.float64)
         return low, high - low, np.asarray(self.bins, np.float64)
 

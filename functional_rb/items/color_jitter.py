@@ -84,8 +84,8 @@ class ColorJitter(ImageFunction):
         return channels_back(ops, made, where)
 
 
+# Uniform between `max(0, 1 - strength)` and `1 + strength`, of numbers in [0, 1).
 def _factor(u: Array, strength: float) -> Array:
-    """Uniform between `max(0, 1 - strength)` and `1 + strength`, of numbers in [0, 1)."""
     low = max(0.0, 1.0 - strength)
     return u * (1.0 + strength - low) + low
 
@@ -98,8 +98,8 @@ def _blended(ops: ItemOps, x: Array, other: Array, factor: Array) -> Array:
     return _between(ops, x * factor + other * (1.0 - factor))
 
 
+# Colours [n, k, 3, H, W] with their hue turned by a share [n, 1, 1, 1, 1] of the circle, from -1/2 to 1/2.
 def _turned(ops: ItemOps, x: Array, by: Array) -> Array:
-    """Colours [n, k, 3, H, W] with their hue turned by a share [n, 1, 1, 1, 1] of the circle, from -1/2 to 1/2."""
     red, green, blue = x[:, :, 0:1], x[:, :, 1:2], x[:, :, 2:3]
     value = ops.maximum(ops.maximum(red, green), blue)
     width = value - ops.minimum(ops.minimum(red, green), blue)

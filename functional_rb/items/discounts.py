@@ -41,8 +41,8 @@ class Discounted(InSlices):
         """The function that made it."""
         return "discount_cumsum" if self.out is None else "reward_to_go"
 
+    # Where the sums of which leaves go.
     def _pairs(self, leaves: Specs | Leaves) -> dict[nest.Path, nest.Path]:
-        """Where the sums of which leaves go."""
         if self.out is not None:
             key = None if self.keys is None else self.keys[0]
             return {reward_path(leaves, key, self.who): path_of(self.out)}

@@ -81,7 +81,6 @@ class ImageFunction(Leafwise):
         return paths
 
     def _problem(self, leaf: ArraySpec | NonTensor | BackendArray, lead: int) -> str | None:
-        """Why a spec is not that of an image, or an array none."""
         shape = _shape(leaf, lead)
         if shown(leaf.dtype) not in self.dtypes:
             return f"expected dtype {' or '.join(self.dtypes)}, got {shown(leaf.dtype)}; cast it first"
@@ -107,8 +106,8 @@ class ImageFunction(Leafwise):
         return (count, rows, columns) if self.where(like) == "first" else (rows, columns, count)
 
 
+# The shape of an item's leaf; of arrays, which are no specs, behind the axes in front.
 def _shape(leaf: ArraySpec | NonTensor | BackendArray, lead: int) -> tuple[int, ...]:
-    """The shape of an item's leaf; of arrays, which are no specs, behind the axes in front."""
     return tuple(leaf.shape) if hasattr(leaf, "domain") else tuple(leaf.shape[lead:])
 
 

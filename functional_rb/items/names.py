@@ -28,7 +28,6 @@ class Rename(ItemFunction):
         object.__setattr__(self, "pairs", found)
 
     def _renamed(self, leaves: dict[Path, T]) -> dict[Path, T]:
-        """The leaves under their new names, in their order."""
         new = {path: path for path in leaves}
         for old_key, new_key in self.pairs:
             old = nest.show_key(old_key)

@@ -25,8 +25,8 @@ def _triangle(x: Floats) -> Floats:
     return np.maximum(0.0, 1.0 - x)
 
 
+# The kernel of R. G. Keys, "Cubic convolution interpolation for digital image processing" (1981), a = -1/2.
 def _cubic(x: Floats) -> Floats:
-    """The kernel of R. G. Keys, "Cubic convolution interpolation for digital image processing" (1981), a = -1/2."""
     near, far = (1.5 * x - 2.5) * x * x + 1.0, ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
     return np.where(x < 1, near, np.where(x < 2, far, 0.0))
 

@@ -292,8 +292,8 @@ class Batches(Iterator[AnySample[Nest]]):
     ) -> None:
         self.close()
 
+    # Refuse to wait, in a function that the cell has called, for threads that wait for the cell.
     def _refuse_nested(self) -> None:
-        """Refuse to wait, in a function that the cell has called, for threads that wait for the cell."""
         self._turns.refuse_nested()
         self._newest._refuse_nested()
 
@@ -328,7 +328,6 @@ class Batches(Iterator[AnySample[Nest]]):
             del batch
 
     def _ask(self, depth: int) -> None:
-        """Have the next batch drawn, and so many behind it."""
         last = self._yielded + depth
         if self._n is not None:
             last = min(last, self._n - 1)
@@ -373,8 +372,8 @@ class Batches(Iterator[AnySample[Nest]]):
         self._wait_for_draws()
         return self._newest.state
 
+    # Take back what nobody has begun and needs yet, and wait for the draws of the rest.
     def _wait_for_draws(self) -> None:
-        """Take back what nobody has begun and needs yet, and wait for the draws of the rest."""
         self._ask(self._lag - 1)  # batches that are due from the state as it is now
         needed, waiting = self._yielded + self._lag, self._drawing.waiting
         with self._lock, contextlib.suppress(IndexError):  # a thread may take the last one as we look
@@ -422,8 +421,8 @@ class Batches(Iterator[AnySample[Nest]]):
             self._give(following)
         return result
 
+    # Have the state drawn from, from the first batch on that it is for.
     def _give(self, state: State) -> None:
-        """Have the state drawn from, from the first batch on that it is for."""
         first = self._yielded + self._lag
         with self._lock:
             while self._ahead and self._ahead[-1].number >= first:

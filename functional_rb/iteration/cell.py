@@ -198,8 +198,8 @@ class Cell(StateHolder):
                 f"another one, such as one that was saved: cell.put(frb.load(path, rb))"
             )
 
+    # Refuse what would wait for a function that the cell has called in this thread.
     def _refuse_nested(self) -> None:
-        """Refuse what would wait for a function that the cell has called in this thread."""
         self._turns.refuse_nested()
 
     def _apply(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> Nest:
@@ -227,7 +227,6 @@ class Cell(StateHolder):
             raise
 
     def _note_if_consumed(self, how: str) -> None:
-        """Remember that there is no state any more, if that is so, and tell those who wait."""
         try:
             self._state.check_alive()
         except RuntimeError:

@@ -117,8 +117,8 @@ class Drawing:
         finally:
             del batch  # the error's traceback has this frame, and the batch has the error
 
+    # A sample, the state afterwards if a later draw begins with it, and the spec of what was drawn from.
     def _draw(self, number: int, key: PRNGKey, source: State | None) -> tuple[AnySample[Nest], State | None, Form]:
-        """A sample, the state afterwards if a later draw begins with it, and the spec of what was drawn from."""
         beta = self._beta(number) if callable(self._beta) else self._beta
         if self.cell is not None:
             sample, spec = self.cell.apply(self._sample, key, beta)

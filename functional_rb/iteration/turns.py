@@ -67,11 +67,10 @@ class Turns:
         if not first:
             ticket.acquire()  # until the one before lets go of it
 
+    # Leave the queue, wherever this ticket is in it: an interrupt may have come while it waited.
+    #
+    # After an interrupt in its midst it may be called again, for what is left to do.
     def _leave(self, ticket: threading.Lock) -> None:
-        """Leave the queue, wherever this ticket is in it: an interrupt may have come while it waited.
-
-        After an interrupt in its midst it may be called again, for what is left to do.
-        """
         with self._guard:
             if ticket in self._queue:
                 if self._queue[0] is ticket:
@@ -80,8 +79,8 @@ class Turns:
             if self._queue and self._queue[0].locked():  # it waits, or has waited, and does no more
                 self._queue[0].release()
 
+    # Nobody is at it: in a forked process, which has none of the other threads.
     def _renew(self) -> None:
-        """Nobody is at it: in a forked process, which has none of the other threads."""
         self._guard = threading.Lock()
         self._queue: deque[threading.Lock] = deque()
         self._holder = None

@@ -140,7 +140,6 @@ def add_(
 
 
 def _add(lib: Lib[A], function: str, state: Nest, items: Nest, *given: Any) -> Any:
-    """The plain way of both."""
     if isinstance(state, Described):
         own = called_on(state, function)
         mask, priorities, key, validate, time_major, to = given
@@ -208,7 +207,6 @@ def sample_(
 def _sample(
     lib: Lib[A], function: str, state: Nest, key: PRNGKey, size: int | None, beta: ArrayLike, p: object, *shared: object
 ) -> Any:
-    """The plain way of both."""
     if isinstance(state, Mixture):
         return sampling.sample(lib.mixtures, state, key, size, beta, p, function)
     if isinstance(state, lib.sharded.ShardedState):
@@ -244,7 +242,6 @@ def update_(
 
 
 def _update(lib: Lib[A], function: str, state: Nest, indices: ArrayLike, priorities: ArrayLike, items: Nest) -> Any:
-    """The plain way of both."""
     if isinstance(state, Mixture):
         return mixed.update(lib.mixtures, state, indices, priorities, items, function)
     if isinstance(state, lib.sharded.ShardedState):
@@ -338,6 +335,7 @@ def counts(lib: Lib[A], state: State | Mixture | Described) -> Counts:
     return Counts(*(lib.as_array(x, None) for x in _read(lib, reading.counts, mixed.counts, state)))
 
 
+# What the one function reads of a single buffer, and the other of a mixture.
 def _read(
     lib: Lib[A],
     single: Callable[..., object],
@@ -346,7 +344,6 @@ def _read(
     *args: object,
     **named: object,
 ) -> Any:
-    """What the one function reads of a single buffer, and the other of a mixture."""
     if isinstance(state, Mixture):
         return of_mixture(lib.mixtures, state, *args, **named)
     return single(lib.engine(state), state, *args, **named)

@@ -195,12 +195,10 @@ def load_state_dict(lib: Lib[A], like: T, given: object, device: object = None) 
 
 
 def _described(data: object) -> list[Described]:
-    """The hash maps and forests in a nest."""
     return [x for x in nest.flatten(data, lambda x: isinstance(x, Described))[0] if isinstance(x, Described)]
 
 
 def _apart(data: object, who: str) -> tuple[list[Array], Structure]:
-    """The leaves of a nest, and its structure."""
     leaves, structure = nest.flatten(data, lambda x: isinstance(x, State) or _is_array(x))
     if not leaves:
         raise TypeError(f"{who}: expected a record or a nest of arrays, got {type(data).__name__} without any array")
@@ -226,8 +224,8 @@ def _names(structure: Structure) -> list[str]:
     return [nest.show(path) for path in structure.paths]
 
 
+# The structure of several nests, and for each of its leaves those of all nests.
 def _columns(lib: Lib[A], many: Iterable[object], axis: int, who: str) -> tuple[Structure, list[list[Array]]]:
-    """The structure of several nests, and for each of its leaves those of all nests."""
     nests = list(many)
     if not nests:
         raise ValueError(f"{who}: expected one record or more, got none")
@@ -251,8 +249,8 @@ def _columns(lib: Lib[A], many: Iterable[object], axis: int, who: str) -> tuple[
     return structure, [_converted(lib, column, name) for name, column in zip(_names(structure), columns, strict=True)]
 
 
+# Arrays of NumPy as those of the backend, those of the other backend refused.
 def _converted(lib: Lib[A], leaves: Iterable[object], name: str) -> list[Array]:
-    """Arrays of NumPy as those of the backend, those of the other backend refused."""
     return [lib.convert(leaf, _spec(leaf), name) for leaf in leaves]
 
 
@@ -260,8 +258,8 @@ def _spec(leaf: BackendArray) -> Unbounded:
     return Unbounded(tuple(leaf.shape), dtypes.shown(leaf.dtype))
 
 
+# The sizes of the leading axes that are the same in all leaves.
 def _shared(leaves: Sequence[Array]) -> tuple[int, ...]:
-    """The sizes of the leading axes that are the same in all leaves."""
     together = zip(*(leaf.shape for leaf in leaves), strict=False)
     return tuple(int(sizes[0]) for sizes in itertools.takewhile(lambda sizes: len(set(sizes)) == 1, together))
 

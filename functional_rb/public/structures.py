@@ -63,8 +63,8 @@ def called_on(value: object, name: str) -> Callable[..., Any]:
     return functions[name]
 
 
+# Which values have a function of this name, and what does for the given one what it might be meant to.
 def _refusal(value: object, name: str) -> str:
-    """Which values have a function of this name, and what does for the given one what it might be meant to."""
     lazy.imported("functional_rb.trees")  # which tells the functions on forests
     kinds = [kind.__name__ for kind, has in _FUNCTIONS.items() if name in has]
     if name in _OF_BUFFERS:

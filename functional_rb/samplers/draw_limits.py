@@ -113,8 +113,8 @@ def count_draws(ops: Ops, draft: Draft, slots: Array, selection: Selection, limi
     return masked(ops, selection, drawable & (before + rank < limit))
 
 
+# For each position of a batch: how many before it with the same slot count, and how many in all.
 def _occurrences(ops: Ops, order: Duplicates, counts: Array) -> tuple[Array, Array]:
-    """For each position of a batch: how many before it with the same slot count, and how many in all."""
     so_far = ops.cumsum(ops.cast(ops.take(counts, order.order), "int32"))
     earlier = so_far - ops.cast(ops.take(counts, order.order), "int32")
     before_run = ops.take(earlier, order.first)

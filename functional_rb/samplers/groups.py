@@ -101,9 +101,9 @@ class Groups(SamplerBase):
             raise ValueError(f"Groups: expected per_group as a positive int, got {self.per_group!r}")
         return operator.index(self.per_group)
 
+    # The sampler whose index finds groups: a group has a window of so many items if it has so many.
     @functools.cached_property
     def _slices(self) -> Slices:
-        """The sampler whose index finds groups: a group has a window of so many items if it has so many."""
         return Slices(self.per_group, (), self.group_key, strict_length=self.whole)
 
     @property
@@ -117,9 +117,9 @@ class Groups(SamplerBase):
         other = "" if self.interleaved else ", or interleaved=True, if other items lie between those of a group"
         return f"completes a group of {self.per_group} items; add more, or give whole=False{other}"
 
+    # Of fewer items no group is drawn.
     @property
     def _least(self) -> int:
-        """Of fewer items no group is drawn."""
         return self.per_group if self.whole else 1
 
     def check(self, plan: Plan) -> None:
@@ -198,7 +198,6 @@ class Groups(SamplerBase):
         return slots, Selection(handles, ops.cast(found, "float32"), chosen.chances, real, extras=told)
 
     def _in_runs(self, ops: Ops, draft: Draft, ranks: Array) -> _Chosen:
-        """Groups whose items lie side by side, of which a member is marked in the tree."""
         lanes = Lanes(draft.plan.ring, draft.counters.ends)
         members = order_statistics.select(ops, draft.known_tree, draft.plan.capacity, ranks)
         chances = shares(ops, draft, members)
@@ -212,7 +211,6 @@ class Groups(SamplerBase):
         return _Chosen(before + after + 1, chances, at)
 
     def _anywhere(self, ops: Ops, groups: KeyGroups, ranks: Array) -> _Chosen:
-        """Groups whose items were brought together by sorting."""
         begins = key_groups.select(ops, groups, ranks)
         sizes = ops.take(groups.sizes, begins)
 
@@ -222,7 +220,6 @@ class Groups(SamplerBase):
         return _Chosen(sizes, self._chances(ops, groups, sizes), at)
 
     def _sorted(self, ops: Ops, draft: Draft) -> KeyGroups:
-        """The groups of all that is stored, by their keys."""
         plan = draft.plan
         position = nest.position(plan.outline.names, self.group_key, type(self).__name__)
         slots = ops.arange(plan.capacity, like=draft.counters.ends.sizes)
@@ -232,14 +229,14 @@ class Groups(SamplerBase):
         _, live = draft.locate(ops, draft.handles_of(ops, slots))
         return key_groups.find(ops, words, live, self._least)
 
+    # Of groups of these sizes, 0 for none.
     @staticmethod
     def _chances(ops: Ops, groups: KeyGroups, sizes: Array) -> Array:
-        """Of groups of these sizes, 0 for none."""
         chance = even_chance(ops, groups.number) + ops.cast(ops.full_like(sizes, 0), "float32")
         return ops.where(sizes > 0, chance, ops.full_like(chance, 0))
 
+    # Mean and deviation of the rewards of each group's real items, float32 [n, per_group].
     def _told(self, ops: Ops, draft: Draft, slots: Array, real: Array, sizes: Array) -> dict[str, Array]:
-        """Mean and deviation of the rewards of each group's real items, float32 [n, per_group]."""
         if self.reward_key is None:
             return {}
         position = nest.position(draft.plan.outline.names, self.reward_key, type(self).__name__)
@@ -272,8 +269,8 @@ class Groups(SamplerBase):
         return self._sorted(ops, draft).number > 0 if self.interleaved else self._slices.drawable(ops, draft, n)
 
 
+# The sums of rows, float32 [n, 1] of [n, m], added two by two, so that all carriers round alike.
 def _sums(ops: Ops, x: Array) -> Array:
-    """The sums of rows, float32 [n, 1] of [n, m], added two by two, so that all carriers round alike."""
     while x.shape[1] > 1:
         half, odd = x.shape[1] // 2, x.shape[1] % 2
         rest = [x[:, 2 * half :]] if odd else []
@@ -281,8 +278,8 @@ def _sums(ops: Ops, x: Array) -> Array:
     return x
 
 
+# Square roots of float32 that are not negative, by Newton's steps: those of libraries differ.
 def _square_root(ops: Ops, x: Array) -> Array:
-    """Square roots of float32 that are not negative, by Newton's steps: those of libraries differ."""
     positive = (x >= SMALLEST) & (x < math.inf)
     safe = ops.where(positive, x, ops.full_like(x, 1))
     root = ops.bitcast((ops.bitcast(safe, "int32") >> 1) + HALF_EXPONENT, "float32")

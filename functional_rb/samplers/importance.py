@@ -78,8 +78,8 @@ def raised(ops: Ops, values: Array, alpha: float, other: float) -> Array:
     return stored_value(ops, ops.where(values > 0, root, ops.full_like(root, 0)), other)[0]
 
 
+# The bits, int32 [n], of the normal float32 next to `value ** (1 / alpha)`, or one beside it; of 0 those of 1.
 def _root(ops: Ops, values: Array, alpha: float) -> Array:
-    """The bits, int32 [n], of the normal float32 next to `value ** (1 / alpha)`, or one beside it; of 0 those of 1."""
     bits = ops.bitcast(ops.where(values > 0, values, ops.full_like(values, 1))[:, None], "int32")[:, 0]
     y = _scaled_log(ops, bits, min(1 / alpha, LARGEST_FACTOR))
     lowest, highest = ops.full_like(bits, SMALLEST_BITS), ops.full_like(bits, LARGEST_BITS)
@@ -101,8 +101,8 @@ def power_of(ops: Ops, bits: Array, alpha: float) -> Array:
     return ops.minimum(value, ops.full_like(value, fixed_point.LARGEST))
 
 
+# `factor * log2(x)` for x as in `power_of`; the fraction is never negative.
 def _scaled_log(ops: Ops, bits: Array, factor: float) -> fixed_point.Fixed:
-    """`factor * log2(x)` for x as in `power_of`; the fraction is never negative."""
     parts, bias = fixed_point.fixed_constant(factor), fixed_point.fixed_constant(factor, fixed_point.BIAS)
     log = fixed_point.log2_biased(ops, bits)
     y = fixed_point.times(ops, log, fixed_point.Fixed(*(ops.full_like(bits, part) for part in parts)))
@@ -285,8 +285,8 @@ def raise_peak(ops: Ops, draft: Draft, values: Array, live: Array | None) -> Non
     draft.counters = draft.counters.replace(peak=peak)
 
 
+# The bits of the largest of values float32 [n], or of the live ones: they are ordered as the values are.
 def _largest_bits(ops: Ops, values: Array, live: Array | None) -> Array:
-    """The bits of the largest of values float32 [n], or of the live ones: they are ordered as the values are."""
     bits = ops.bitcast(values[:, None], "int32")[:, 0]
     if live is not None:
         bits = ops.where(live, bits, ops.full_like(bits, 0))

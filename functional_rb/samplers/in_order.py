@@ -68,8 +68,8 @@ class InOrder(LimitedSampler):
         first, live = self._first(ops, draft, 1)
         return ops.cast((slots == first) & live, "float32")
 
+    # The slots of the first ones, and whether there are so many.
     def _first(self, ops: Ops, draft: Draft, batch: int) -> tuple[Array, Array]:
-        """The slots of the first ones, and whether there are so many."""
         place = ops.arange(batch, like=draft.counters.ends.sizes)
         if self.max_times_sampled is not None:
             return self._left(ops, draft, place, self.max_times_sampled)
@@ -78,8 +78,8 @@ class InOrder(LimitedSampler):
         position, lane = self._turned(ops.minimum(place, last), last), ops.full_like(place, 0)
         return ring.item_at(ops, draft.plan.ring, draft.counters.ends, lane, position)[0], place < size
 
+    # The slots of the first draws that are left, and whether there are so many: an item gives several in a row.
     def _left(self, ops: Ops, draft: Draft, place: Array, limit: int) -> tuple[Array, Array]:
-        """The slots of the first draws that are left, and whether there are so many: an item gives several in a row."""
         tree, capacity = draft.known_tree, draft.plan.capacity
         count = ops.cast(sum_tree.total(tree), "int32")
         start = draft.counters.ends.cursors[:1] % capacity
@@ -94,8 +94,8 @@ class InOrder(LimitedSampler):
         item = ops.minimum(ops.searchsorted(reach, place, "right"), ops.full_like(place, place.shape[0] - 1))
         return ops.take(slots, item), place < reach[-1:]
 
+    # Positions counted from the end that is drawn first, as positions from the oldest.
     def _turned(self, position: Array, last: Array) -> Array:
-        """Positions counted from the end that is drawn first, as positions from the oldest."""
         return last - position if self.newest_first else position
 
 

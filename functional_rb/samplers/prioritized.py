@@ -102,7 +102,6 @@ class Prioritized(Priorities):
         draw_limits.carry(ops, draft, write, carried.times, self.max_times_sampled)
 
     def _put(self, ops: Ops, draft: Draft, write: Write, values: Array) -> None:
-        """Let items that come have values float32 [n]."""
         in_order = draft.plan.in_order and draft.plan.ring.lanes == 1
         write_leaves(ops, draft, write.slots, values, write.live, consecutive=in_order)
         # Read back from the new tree: XLA would fuse what the values came from, a read of the old one, into

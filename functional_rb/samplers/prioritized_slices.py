@@ -97,7 +97,6 @@ class PrioritizedSlices(Priorities, Trajectories):
         self._put(ops, draft, write, self.carried_values(ops, draft, write, carried))
 
     def _put(self, ops: Ops, draft: Draft, write: Write, values: Array) -> None:
-        """Let steps that come have values float32 [n]."""
         if write.live is not None:
             values = ops.where(write.live, values, ops.take(draft.auxiliary[VALUE], write.slots))
         draft.auxiliary[VALUE] = ops.set_at(draft.auxiliary[VALUE], write.slots, values)

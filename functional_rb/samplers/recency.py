@@ -93,12 +93,11 @@ class Recency(SamplerBase):
         _, back = episode_windows.step_at(ops, Lanes(draft.plan.ring, ends), slots)
         return alike(ops, slots, draft.size(ops)).probabilities * self._preference(ops, ends.sizes, back)
 
+    # By what factor an item is likelier than under a uniform sampler: `sum_j a^j b^(s-1-j)`.
+    #
+    # Here a is the share of items that are at least as old, b that of the older ones. The difference of powers
+    # `a^s - b^s` itself would lose its digits.
     def _preference(self, ops: Ops, sizes: Array, back: Array) -> Array:
-        """By what factor an item is likelier than under a uniform sampler: `sum_j a^j b^(s-1-j)`.
-
-        Here a is the share of items that are at least as old, b that of the older ones. The difference of powers
-        `a^s - b^s` itself would lose its digits.
-        """
         as_old = ops.maximum(sizes[None, :] - back[:, None] + 1, ops.full_like(sizes, 0)[None, :])
         older = ops.maximum(as_old - 1, ops.full_like(as_old, 0))
         total = ops.cast(ops.maximum(ops.cumsum(sizes)[-1], ops.full_like(sizes[0], 1)), "float32")

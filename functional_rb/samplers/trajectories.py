@@ -69,8 +69,8 @@ class Trajectories(SamplerBase):
             raise ValueError(f"{kind}: expected batch 'slices' or 'steps', got {self.batch!r}")
         object.__setattr__(self, "end_keys", nest.checked_keys(self.end_keys, "end_keys", kind))
 
+    # Set `span` to a pair of (left, right), where False stands for no steps and True for length - 1 steps.
     def _plan_span(self) -> None:
-        """Set `span` to a pair of (left, right), where False stands for no steps and True for length - 1 steps."""
         given: object = self.span
         pair = tuple(given) if isinstance(given, tuple | list) else (given, given)
         most = self.length - 1

@@ -139,8 +139,8 @@ class WithoutReplacement(SamplerBase):
         places = np.concatenate([found.numbers.more[NEXT], found.numbers.more[END]])
         return soundness.problem_of_range("the epoch", places, 0, found.plan.ring.limit - 1)
 
+    # An epoch of which all that was left goes now is done.
     def _note_emptied(self, ops: Ops, draft: Draft, ends: RingState) -> None:
-        """An epoch of which all that was left goes now is done."""
         more, limit = draft.counters.more, draft.plan.ring.limit
         before = _left(ops, draft.counters.ends, more[NEXT], more[END], limit)[1]
         after = _left(ops, ends, more[NEXT], more[END], limit)[1]
@@ -156,8 +156,8 @@ class WithoutReplacement(SamplerBase):
         slots, handles, live = self._next(ops, draft, batch)
         return slots, in_turn(ops, handles, live)
 
+    # The slots and handles of the next items in order, and whether they are real.
     def _next(self, ops: Ops, draft: Draft, batch: int) -> tuple[Array, Array, Array]:
-        """The slots and handles of the next items in order, and whether they are real."""
         ends, limit, more = draft.counters.ends, draft.plan.ring.limit, draft.counters.more
         begin = RingState(ring.retreat(ops, ends.cursors, ends.sizes, limit), ends.cursors)
         first, left = _left(ops, ends, more[NEXT], more[END], limit)
@@ -200,8 +200,8 @@ class WithoutReplacement(SamplerBase):
         return draft.size(ops) >= n
 
 
+# Each lane's next item of the epoch that is still stored, and how many of them are left.
 def _left(ops: Ops, ends: RingState, following: Array, end: Array, limit: int) -> tuple[Array, Array]:
-    """Each lane's next item of the epoch that is still stored, and how many of them are left."""
     added = ring.retreat(ops, ends.cursors, end, limit)
     back = ops.minimum(ring.retreat(ops, ends.cursors, following, limit), ends.sizes)
     left = ops.maximum(back - added, ops.full_like(back, 0))

@@ -260,8 +260,8 @@ def need_posix() -> None:
         raise ImportError("Memmap: needs a POSIX system (file locks, sparse files, shared mappings); use frb.Host()")
 
 
+# A lock on a file that is still the one of that name; a process that removed it may have let others in since.
 def _opened_lock(path: str) -> int:
-    """A lock on a file that is still the one of that name; a process that removed it may have let others in since."""
     need_posix()
     while True:
         lock = files.open_own(path)
@@ -283,8 +283,8 @@ def _opened_lock(path: str) -> int:
         os.close(lock)
 
 
+# Give a lock back; a forked process has it too, and must not.
 def _unlock(lock: int, pid: int) -> None:
-    """Give a lock back; a forked process has it too, and must not."""
     if os.getpid() == pid:
         fcntl.flock(lock, fcntl.LOCK_UN)
     os.close(lock)

@@ -53,9 +53,9 @@ def _map(*given: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
+# The C library's, as Python's own maps nothing at a place that is given.
 @functools.cache
 def _mmap() -> Any:
-    """The C library's, as Python's own maps nothing at a place that is given."""
     function = ctypes.CDLL(None, use_errno=True).mmap
     function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
     function.restype = ctypes.c_void_p

@@ -25,8 +25,8 @@ def longest(lengths: numpy_ops.Vector) -> int:
     return found
 
 
+# An array of the kind that kernels are compiled for: contiguous, and not read-only.
 def _owned(array: numpy_ops.Vector) -> numpy_ops.Vector:
-    """An array of the kind that kernels are compiled for: contiguous, and not read-only."""
     return array if array.flags.carray else array.copy()
 
 

@@ -159,6 +159,6 @@ def init(spec: BufferSpec, files: MappedFiles | None, device: DeviceLike = None)
     return state
 
 
+# A state of arrays, and the objects by the tokens in these, in a table of their own.
 def _unpickled(arrays: Arrays, spec: BufferSpec, held: Mapping[int, object] | None) -> HostState:
-    """A state of arrays, and the objects by the tokens in these, in a table of their own."""
     return HostState.of_arrays(arrays, spec, table=None if held is None else Table(spec, held))

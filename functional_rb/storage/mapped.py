@@ -282,8 +282,8 @@ def create(spec: BufferSpec, resume: Callable[[MappedFiles], None] = _nothing) -
     return files
 
 
+# Files that are all there, or none of those that were not there before.
 def _made(spec: BufferSpec, directory: Directory, fresh: bool, resume: Callable[[MappedFiles], None]) -> MappedFiles:
-    """Files that are all there, or none of those that were not there before."""
     try:
         directory.describe(spec, fresh)
         arrays = {
@@ -408,8 +408,8 @@ def within(files: MappedFiles, arrays: Arrays) -> Arrays:
     return arrays._replace(rows=files.rows, wide=files.wide, auxiliary=arrays.auxiliary | files.auxiliary)
 
 
+# So many places from the first one on around a ring, as (first, n) without the turn.
 def _around(first: int, n: int, length: int) -> list[tuple[int, int]]:
-    """So many places from the first one on around a ring, as (first, n) without the turn."""
     if n >= length:
         return [(0, length)]
     before = min(n, length - first)

@@ -62,8 +62,8 @@ class MappedArray:
         self.array = np.ndarray(shape, dtype, mapping)
         self._hide_holes(mmap.PROT_READ)
 
+    # Where reading holes takes room, have zeros in their place; what is written there must be reserved before.
     def _hide_holes(self, access: int) -> None:
-        """Where reading holes takes room, have zeros in their place; what is written there must be reserved before."""
         self._hides = holes.take_room(self._descriptor)
         if self._hides:
             with explained(self.path):
@@ -123,8 +123,8 @@ class MappedArray:
                 if other._hides:
                     holes.show(other.array.ctypes.data, start, end, other._descriptor)
 
+    # The extents of the file that hold data; all of it, where the file system cannot tell.
     def _written(self) -> Iterator[tuple[int, int]]:
-        """The extents of the file that hold data; all of it, where the file system cannot tell."""
         at, size = 0, self.array.nbytes
         while at < size:
             try:

@@ -157,7 +157,6 @@ class UndoLog:
             raise
 
     def _refused(self, error: OSError, rows: int) -> OSError:
-        """The error to raise when the rows could not be saved, and so nothing was written."""
         needed = f"what the last checkpoint still needs of {rows} rows"
         if error.errno not in FULL:
             return type(error)(
@@ -315,10 +314,10 @@ def recorded(path: str, arrays: Sequence[Rows], torn: list[Torn]) -> tuple[Rows,
     return found, end
 
 
+# Of each record that is there as a whole where it begins, how many rows it has, and the checksum of its body.
 def _heads(
     path: str, file: int, size: int, row: int, capacity: int, torn: list[Torn]
 ) -> Iterator[tuple[int, int, bytes]]:
-    """Of each record that is there as a whole where it begins, how many rows it has, and the checksum of its body."""
     at = 0
     while at < size:
         if at + HEAD > size:

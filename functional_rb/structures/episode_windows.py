@@ -407,19 +407,20 @@ def shifted(ops: Ops, lanes: Lanes, slots: Array, by: Array) -> Array:
     return slots - place + ring.advance(ops, place, forward, lanes.length)
 
 
+# Whether the trajectory of a live step has a live step so far (>= 0) after it.
 def _goes_on(ops: Ops, lanes: Lanes, in_episode: Array, lane: Array, back: Array, distance: Array) -> Array:
-    """Whether the trajectory of a live step has a live step so far (>= 0) after it."""
     own = ops.take(in_episode, slot_of(ops, lanes, lane, back))
     there = ops.take(in_episode, slot_of(ops, lanes, lane, back - distance))
     return (back - distance >= 1) & (there - own == distance)
 
 
+# How many multiples of the period lie in [low, high], for -length < low <= high + 1.
 def _multiples(rule: Rule, low: Array, high: Array) -> Array:
-    """How many multiples of the period lie in [low, high], for -length < low <= high + 1."""
     shift = -(-rule.length // rule.period) * rule.period  # nothing negative is divided
     return (high + shift) // rule.period - (low - 1 + shift) // rule.period
 
 
+# At most `steps` steps of a trajectory from the one at (lane, back), its step `start`; all int32 [S].
 def _slices(
     ops: Ops,
     length: int,
@@ -431,7 +432,6 @@ def _slices(
     start: Array,
     steps: Array,
 ) -> Slices:
-    """At most `steps` steps of a trajectory from the one at (lane, back), its step `start`; all int32 [S]."""
     # One column more than a window has: what follows on its last step says whether the trajectory ended there.
     offset = ops.arange(length + 1, like=back)[None, :]
     behind = back[:, None] - offset

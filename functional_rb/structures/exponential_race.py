@@ -87,16 +87,16 @@ def first(ops: Ops, tree: Array, capacity: int, draws: Array) -> tuple[Array, Ar
     return nodes[:-1], times[:-1] < math.inf, times[-1]
 
 
+# One child of each node by draws int32 [n], in proportion to sums [n, FANOUT], marked: bool [n, FANOUT].
 def _choose(ops: Ops, sums: Array, draws: Array) -> Array:
-    """One child of each node by draws int32 [n], in proportion to sums [n, FANOUT], marked: bool [n, FANOUT]."""
     weights = as_integers(ops, sums)
     reach = ops.cumsum(weights)
     target = fixed_point.mul_high(ops, draws, reach[:, -1])[:, None]
     return (reach > target) & (reach - weights <= target)
 
 
+# Waiting times by exponential numbers; infinite where the rate is 0.
 def _waits(ops: Ops, numbers: Array, rates: Array) -> Array:
-    """Waiting times by exponential numbers; infinite where the rate is 0."""
     positive = rates > 0
     waits = ops.divide(numbers * UNIT, ops.where(positive, rates, ops.full_like(rates, 1)))
     waits = ops.maximum(waits, ops.full_like(waits, LEAST))

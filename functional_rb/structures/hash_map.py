@@ -129,15 +129,14 @@ def homes(ops: Ops, plan: MapPlan, rows: Array) -> Array:
     return (high ^ low) & (2**plan.hash_bits - 1) & (plan.table_size - 1)
 
 
+# Places and steps taken of those that move on, and of the others as they are.
 def _next(plan: MapPlan, ops: Ops, moves: Array, slots: Array, steps: Array) -> tuple[Array, Array]:
-    """Places and steps taken of those that move on, and of the others as they are."""
     steps = steps + ops.cast(moves, "int32")
     return ops.where(moves, (slots + steps) & (plan.table_size - 1), slots), steps
 
 
+# The number of each key or -1, the place where the search for it ended, and the steps that led there.
 def _find(ops: Ops, plan: MapPlan, map: HashTable, rows: Array) -> tuple[Array, Array, Array]:
-    """The number of each key or -1, the place where the search for it ended, and the steps that led there."""
-
     def going_on(waiting: Array, *others: Array) -> Array:
         return ops.count(waiting) > 0
 
@@ -279,13 +278,13 @@ def _match(
     return table, slots, placed, equals
 
 
+# Which entries of the table stand for one of a batch [B, ...].
 def _is_ticket(plan: MapPlan, batch: Array, entry: Array) -> Array:
-    """Which entries of the table stand for one of a batch [B, ...]."""
     return (entry >= plan.capacity) & (entry < plan.capacity + batch.shape[0])
 
 
+# The table with numbers in place of the batch's tickets, and nobody where there is no room.
 def _name(ops: Ops, plan: MapPlan, table: Array, slots: Array, own: Array) -> Array:
-    """The table with numbers in place of the batch's tickets, and nobody where there is no room."""
     entry = ops.take(table, slots)
     ticket = _is_ticket(plan, own, entry)
     number = ops.take(own, ops.where(ticket, entry - plan.capacity, ops.full_like(entry, 0)))
@@ -293,8 +292,8 @@ def _name(ops: Ops, plan: MapPlan, table: Array, slots: Array, own: Array) -> Ar
     return ops.set_at(table, slots, ops.where(ticket, number, entry))  # equal places say the same
 
 
+# The keys with the new ones; rows that are not new repeat what the last new one says, or change nothing.
 def _keep(ops: Ops, keys: Array, rows: Array, own: Array, fresh: Array) -> Array:
-    """The keys with the new ones; rows that are not new repeat what the last new one says, or change nothing."""
     place = ops.arange(own.shape[0], like=own)
     last = ops.cummax(ops.where(fresh, place, ops.full_like(place, -1)))[-1:]
     at = ops.maximum(last, ops.full_like(last, 0))
@@ -327,8 +326,8 @@ def problem(plan: MapPlan, map: HashTable) -> str | None:
     return _problem_of_ways(plan, map.table, homes(numpy_ops.OPS, plan, keys) if size else map.counts[:0])
 
 
+# Why keys that begin in these places, int32 [size], are not all found; or None.
 def _problem_of_ways(plan: MapPlan, table: Array, begin: Array) -> str | None:
-    """Why keys that begin in these places, int32 [size], are not all found; or None."""
     slots, left = np.unique(begin, return_counts=True)
     home, step = slots.copy(), 0
     while len(slots):

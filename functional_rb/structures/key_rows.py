@@ -72,8 +72,8 @@ def unpack(ops: Ops, keys: KeyRows, rows: Array) -> list[BackendArray]:
     ]
 
 
+# A leaf [B, *shape] as it is stored.
 def _canonical(ops: Ops, leaf: Array, shape: tuple[int, ...], dtype: str) -> Array:
-    """A leaf [B, *shape] as it is stored."""
     stored_shape, stored_dtype = _stored(shape, dtype)
     if (stored_shape, stored_dtype) == (shape, dtype):
         return leaf
@@ -86,8 +86,8 @@ def _canonical(ops: Ops, leaf: Array, shape: tuple[int, ...], dtype: str) -> Arr
     return bits.reshape(leaf.shape[0], *stored_shape)
 
 
+# The bits of floats, with one zero and one NaN.
 def _float(ops: Ops, bits: Array, dtype: str) -> Array:
-    """The bits of floats, with one zero and one NaN."""
     wide = ops.cast(bits, "int32")
     magnitude = wide & (2 ** (8 * ITEMSIZE[dtype] - 1) - 1)
     wide = ops.where(magnitude == 0, ops.full_like(wide, 0), wide)
@@ -95,8 +95,8 @@ def _float(ops: Ops, bits: Array, dtype: str) -> Array:
     return ops.cast(wide, STORED_AS[dtype])
 
 
+# The bits of float64 with one zero and one NaN, as pairs int32 [..., 2], the lower word first.
 def _float64(ops: Ops, pairs: Array) -> Array:
-    """The bits of float64 with one zero and one NaN, as pairs int32 [..., 2], the lower word first."""
     low, high = pairs[..., 0], pairs[..., 1]
     magnitude, nothing = high & (2**31 - 1), ops.full_like(low, 0)
     zero = (magnitude == 0) & (low == 0)

@@ -34,8 +34,8 @@ class Level(NamedTuple):
     rows: int
 
 
+# The leaves first. The counts are those of the sum tree, which keeps three values for each inner node.
 def _levels(capacity: int) -> list[Level]:
-    """The leaves first. The counts are those of the sum tree, which keeps three values for each inner node."""
     planned = geometry(capacity).levels
     ends = itertools.accumulate(level.groups for level in planned)
     return [Level(level.nodes, end - level.groups, level.groups) for level, end in zip(planned, ends, strict=True)]
@@ -92,8 +92,8 @@ def set_keys(ops: Ops, tree: Array, capacity: int, slots: Array, keys: Array) ->
     return tree
 
 
+# The least over the last axis, of FANOUT.
 def _least(ops: Ops, children: Array) -> Array:
-    """The least over the last axis, of FANOUT."""
     while children.shape[-1] > 1:
         half = children.shape[-1] // 2
         children = ops.minimum(children[..., :half], children[..., half:])

@@ -139,8 +139,8 @@ def plan(leaves: tuple[tuple[Path, tuple[int, ...], str], ...], wide_bytes: floa
     )
 
 
+# Words that hold so many bytes; an even number if there are 8-byte dtypes, so that every row is aligned.
 def _row_words(nbytes: int, has_eight: bool) -> int:
-    """Words that hold so many bytes; an even number if there are 8-byte dtypes, so that every row is aligned."""
     words = -(-nbytes // 4)
     return words + words % 2 if has_eight else words
 
@@ -305,7 +305,6 @@ def along(live: Array, values: Array) -> Array:
 
 
 def _set_rows(ops: Ops, array: Array, slots: Array, values: Array, live: Array | None) -> Array:
-    """Set storage rows; where not live, write back what is there."""
     if live is not None:
         values = ops.where(along(live, values), values, ops.take(array, slots))
     return ops.set_at(array, slots, values)

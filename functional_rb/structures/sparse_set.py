@@ -191,12 +191,11 @@ def exchanges(
     return *both, boundary
 
 
+# Positions and slots int32 [n] that say the same as the marked ones alone.
+#
+# A position that is not marked repeats what the last marked one says. If none is marked, each says that the slot at
+# position 0 lies there, which is so unless the sparse set is empty, and then it means nothing.
 def _only(ops: Ops, sparse_set: SparseSet, positions: Array, slots: Array, marked: Array) -> tuple[Array, Array]:
-    """Positions and slots int32 [n] that say the same as the marked ones alone.
-
-    A position that is not marked repeats what the last marked one says. If none is marked, each says that the slot at
-    position 0 lies there, which is so unless the sparse set is empty, and then it means nothing.
-    """
     steps = ops.arange(marked.shape[0], like=positions)
     last = ops.cummax(ops.where(marked, steps, ops.full_like(steps, -1)))[-1:]
     at = ops.maximum(last, ops.full_like(last, 0))
@@ -208,8 +207,8 @@ def _only(ops: Ops, sparse_set: SparseSet, positions: Array, slots: Array, marke
     return ops.where(marked, positions, position), ops.where(marked, slots, slot)
 
 
+# Let slots int32 [n] lie at positions int32 [n]; equal positions come with equal slots.
 def _put(ops: Ops, sparse_set: SparseSet, positions: Array, slots: Array) -> SparseSet:
-    """Let slots int32 [n] lie at positions int32 [n]; equal positions come with equal slots."""
     order = ops.set_at(sparse_set.order, positions, slots)
     # The slots as that write has left them, for the same reason.
     return SparseSet(order, ops.set_at(sparse_set.place, ops.take(order, positions), positions))

@@ -87,8 +87,8 @@ def add_up(children: Array) -> Array:
     return children[..., 0]
 
 
+# The smallest positive value over the last axis (0 if there is none), or the largest.
 def _fold(ops: Ops, children: Array, smallest: bool) -> Array:
-    """The smallest positive value over the last axis (0 if there is none), or the largest."""
     if smallest:
         huge = ops.full_like(children, float("inf"))
         children = ops.where(children > 0, children, huge)
@@ -163,8 +163,8 @@ def largest(ops: Ops, tree: Array) -> Array:
     return _fold(ops, tree[_root(tree).largest], smallest=False)
 
 
+# The last level has one group: its rows are the tree's last three, or its only one.
 def _root(tree: Array) -> Level:
-    """The last level has one group: its rows are the tree's last three, or its only one."""
     last = tree.shape[0] - 1
     return Level(FANOUT, 1, 0, 0, 0) if last == 0 else Level(FANOUT, 1, last - 2, last - 1, last)
 
@@ -273,15 +273,15 @@ def _within(ops: Ops, nodes: Array, count: int) -> Array:
     return ops.minimum(ops.maximum(nodes, ops.full_like(nodes, 0)), ops.full_like(nodes, count - 1))
 
 
+# The sum and the smallest positive value of what lies in a span below nodes int32 [n] over a level.
 def _of_span(ops: Ops, tree: Array, level: Level, edges: Edges, nodes: Array) -> tuple[Array, Array]:
-    """The sum and the smallest positive value of what lies in a span below nodes int32 [n] over a level."""
     sums = _children(ops, tree, level.sums, edges, edges.sums, nodes)
     smallest = _children(ops, tree, level.smallest, edges, edges.smallest, nodes)
     return add_up(sums), _fold(ops, smallest, smallest=True)
 
 
+# The children float32 [n, FANOUT] of nodes: 0 outside of the span, and at its edges what lies within.
 def _children(ops: Ops, tree: Array, start: int, edges: Edges, at_edges: tuple[Array, Array], nodes: Array) -> Array:
-    """The children float32 [n, FANOUT] of nodes: 0 outside of the span, and at its edges what lies within."""
     values = ops.take(tree, start + nodes)
     child = nodes[:, None] * FANOUT + ops.arange(FANOUT, like=nodes)[None, :]
     first, last = edges.first[:, None], edges.last[:, None]
@@ -361,8 +361,8 @@ class _Runs(NamedTuple):
     total: Array
 
 
+# The runs of a level; of the leaves, whose height is 0, the edges of the span lie whole within it.
 def _runs(ops: Ops, tree: Array, level: Level, span: Spans, height: int) -> _Runs:
-    """The runs of a level; of the leaves, whose height is 0, the edges of the span lie whole within it."""
     edges, inner = span.edges[height], 0 if height == 0 else 1
     last_of_all = height + 1 == len(span.edges)
     above = edges.first * 0 if last_of_all else span.edges[height + 1].first
@@ -384,8 +384,8 @@ def _runs(ops: Ops, tree: Array, level: Level, span: Spans, height: int) -> _Run
     return _Runs(add_up(ops.where(inside, values, ops.full_like(values, 0))), ops.concat(reach, 1), add_up(weights))
 
 
+# The largest draws whose targets lie below given ones, int32 [n, 3]; -1 for none.
 def _draws_below(ops: Ops, reach: Array, total: Array) -> Array:
-    """The largest draws whose targets lie below given ones, int32 [n, 3]; -1 for none."""
     total = total[:, None] + ops.full_like(reach, 0)
     found = ops.full_like(reach, 0)
     for bit in reversed(range(31)):
@@ -394,11 +394,10 @@ def _draws_below(ops: Ops, reach: Array, total: Array) -> Array:
     return ops.where(reach > 0, found, ops.full_like(found, -1))
 
 
+# Which draws lead to each run, int32 [2 * levels, levels]: the first, how many, and whether any does.
+#
+# Of the second axis the root comes first.
 def _ways(ops: Ops, runs: list[_Runs], below: Array) -> tuple[Array, Array, Array]:
-    """Which draws lead to each run, int32 [2 * levels, levels]: the first, how many, and whether any does.
-
-    Of the second axis the root comes first.
-    """
     levels = len(runs)
     first, width, free = [], [], []
     for height in range(levels):

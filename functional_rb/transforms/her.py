@@ -169,8 +169,8 @@ class Hindsight(Transform):
         )
         return relabelled, {"relabelled": chosen, "goal_indices": handles}
 
+    # Which items are relabelled, bool [m] for words [m, 2]: exactly so for an int, else within 2^-53.
     def _chosen(self, ops: Ops, draws: Array) -> Array:
-        """Which items are relabelled, bool [m] for words [m, 2]: exactly so for an int, else within 2^-53."""
         if isinstance(self.k, int):
             return below(ops, draws, ops.full_like(draws[:, 0], self.k + 1)) < self.k
         if math.isinf(self.k):
@@ -178,8 +178,8 @@ class Hindsight(Transform):
         high, low = divmod(int(self.k / (self.k + 1) * 2**62), 2**31)
         return (draws[:, 0] < high) | ((draws[:, 0] == high) & (draws[:, 1] < low))
 
+    # The slot of the step whose achieved goal is taken, int32 [m].
     def _sources(self, ops: Ops, draft: Draft, slots: Array, draws: Array) -> Array:
-        """The slot of the step whose achieved goal is taken, int32 [m]."""
         if self.strategy == "random":
             held, ends = draft.plan.ring, draft.origin[0].ends
             lane, place = ring.lane_at(ops, ends.sizes, below(ops, draws, counters.total(ops, ends.sizes)))
@@ -194,10 +194,10 @@ class Hindsight(Transform):
             ahead = below(ops, draws, before + after + 1) - before
         return episode_windows.shifted(ops, lanes, slots, ahead)
 
+    # What the function gives, by the positions of the leaves of rewards.
     def _rewarded(
         self, ops: Ops, plan: Plan, achieved: Array, goal: Array, parts: tuple[tuple[int, ...], ...]
     ) -> dict[int, object]:
-        """What the function gives, by the positions of the leaves of rewards."""
         assert self.reward is not None
         new = call_users(ops, self.reward, achieved, goal)
         several = reward_leaves.are_several(self.reward_key)
@@ -219,8 +219,8 @@ class Hindsight(Transform):
         return [nest.position(plan.names, key, "her") for key in self.goal_keys or ()]
 
 
+# What a function of rewards gives for one key, by position: an array, or for a nest a nest with the same keys.
 def _by_leaf(plan: Plan, key: Key, positions: tuple[int, ...], new: Nest) -> dict[int, BackendArray]:
-    """What a function of rewards gives for one key, by position: an array, or for a nest a nest with the same keys."""
     name = nest.show_key(key)
     if plan.names[positions[0]] == name:
         return {positions[0]: new}
@@ -234,12 +234,11 @@ def _by_leaf(plan: Plan, key: Key, positions: tuple[int, ...], new: Nest) -> dic
 
 
 def _is_array(x: object) -> bool:
-    """Whether something is an array, and no TensorDict, which has a dtype too."""
     return hasattr(x, "dtype") and not hasattr(x, "keys")
 
 
+# Rewards anew where relabelled, [m, *shape] in the dtype and shape of the old.
 def _exchanged(ops: Ops, new: BackendArray, mask: Array, old: Array) -> Array:
-    """Rewards anew where relabelled, [m, *shape] in the dtype and shape of the old."""
     if not (hasattr(new, "shape") and hasattr(new, "dtype")):
         raise TypeError(f"her: expected reward(achieved, goal) as an array, got {type(new).__name__}")
     if tuple(new.shape[:1]) != tuple(old.shape[:1]) or math.prod(new.shape) != math.prod(old.shape):
@@ -314,7 +313,6 @@ def her(
 
 
 def _achieved(plan: Plan) -> Key:
-    """The leaf of the goal achieved after a step."""
     paths = [path for path in plan.structure.paths if path]
     found = [path for path in paths if path[-1] == "next_achieved_goal"]
     found += [path for path in paths if path[-1] == "achieved_goal" and str(path[0]).startswith("next")]
@@ -327,7 +325,6 @@ def _achieved(plan: Plan) -> Key:
 
 
 def _goals(plan: Plan) -> Keys | None:
-    """The leaves of the desired goal."""
     found = tuple(path for path in plan.structure.paths if path and path[-1] in ("desired_goal", "next_desired_goal"))
     if not found:
         raise ValueError(f"her: the item has no leaf 'desired_goal'; give goal_keys=[...], of the leaves {plan.names}")

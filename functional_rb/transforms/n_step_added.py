@@ -165,12 +165,9 @@ class NStepOfAdded(NStep):
         return read, self.info(ops, plan, StepReturns(steps, tuple(originals), nonterminal))
 
     def _waiting(self, draft: Draft) -> list[Array]:
-        """The steps that wait, as arrays of packed steps."""
         return [draft.auxiliary[name] for name in self._names]
 
     def _reader(self, ops: Ops, arrays: Sequence[Array]) -> Reader:
-        """Reads leaves of packed steps."""
-
         def read(rows: Array, wanted: Sequence[int]) -> dict[int, Array]:
             chosen = tuple(sorted(set(wanted)))
             found = row_layout.read_part(ops, self.packed, arrays[0], arrays[1:], rows.reshape(-1), chosen)
@@ -178,21 +175,21 @@ class NStepOfAdded(NStep):
 
         return read
 
+    # The rows over n steps that are written, and which of a line's are.
     def _complete(self, ops: Ops, plan: Plan, line: Line, read: Reader) -> tuple[Sequence[Array], Array]:
-        """The rows over n steps that are written, and which of a line's are."""
         found, info = self.over(ops, plan, line.window[:, :1], line.window, line.real, read)
         beside = info.steps, *info.originals, info.nonterminal
         return [*(found[k] for k in range(len(plan.leaves))), *beside], line.complete
 
+    # The auxiliary arrays: the packed rows, and the leaves that lie apart.
     @property
     def _names(self) -> list[str]:
-        """The auxiliary arrays: the packed rows, and the leaves that lie apart."""
         return [WAITING, *(f"{WAITING}/{nest.show(leaf.path)}" for leaf in self.packed.wide)]
 
+    # Which of the new steps end a trajectory, bool [batch], and all steps' ids int32 [rows, words], if any.
     def _marked(
         self, ops: Ops, plan: Plan, leaves: Sequence[Array], rows: Array, read: Reader
     ) -> tuple[Array, Array | None]:
-        """Which of the new steps end a trajectory, bool [batch], and all steps' ids int32 [rows, words], if any."""
         nothing = rows[: leaves[0].shape[0]] < 0
         ended = episodes.ended(ops, plan, self.end_keys, leaves) if self.end_keys else nothing
         position = self.trajectory(plan)

@@ -120,8 +120,8 @@ class NStep(Transform):
         found.check(plan, boundaries)
         return found
 
+    # The leaf that says where there is nothing to bootstrap from; where nothing ever ends there need be none.
     def _terminated(self, plan: Plan, boundaries: EpisodeBoundaries) -> Key | None:
-        """The leaf that says where there is nothing to bootstrap from; where nothing ever ends there need be none."""
         endless = boundaries.end_keys_as_given == () and not any(
             nest.show_key(key) in plan.names for key in USUAL_TERMINATED
         )
@@ -217,20 +217,19 @@ class NStep(Transform):
         found |= read(own, self._rest(plan)) | {k: total for k, (total, _) in sums.items()}
         return found, StepReturns(steps, tuple(leaf[:, 0] for leaf in rewards.values()), nonterminal)
 
+    # The leaves that are those of the first of the n steps.
     def _rest(self, plan: Plan) -> list[int]:
-        """The leaves that are those of the first of the n steps."""
         changed = {*self.positions.rewards, *self.positions.following}
         return [k for k in range(len(plan.leaves)) if k not in changed]
 
+    # What `over` returns where an agent that is done collects no more rewards, while others go on.
+    #
+    # What follows comes for each agent from its own last step, in leaves that begin with the agents' axes; the other
+    # leaves come from the last step of all. Rewards in the agents' shape are added up for each agent, others, such as
+    # those of a team, over the steps of all.
     def _over_agents(
         self, ops: Ops, plan: Plan, own: Array, window: Array, real: Array, read: Reader
     ) -> tuple[dict[int, Array], StepReturns]:
-        """What `over` returns where an agent that is done collects no more rewards, while others go on.
-
-        What follows comes for each agent from its own last step, in leaves that begin with the agents' axes; the other
-        leaves come from the last step of all. Rewards in the agents' shape are added up for each agent, others, such as
-        those of a team, over the steps of all.
-        """
         positions, agents = self.positions, self.positions.agents
         flags = [*positions.terminated, *positions.truncations]
         seen = read(window, sorted({*positions.rewards, *positions.ends, *positions.following, *flags}))
@@ -268,8 +267,8 @@ class NStep(Transform):
         found |= read(own, self._rest(plan)) | totals
         return found, StepReturns(steps.reshape(m, *agents), tuple(originals), nonterminal)
 
+    # Whether there is something to bootstrap from after the last of the n steps, in the shape of the flags.
     def _nonterminal(self, leaves: Mapping[int, Array]) -> Array:
-        """Whether there is something to bootstrap from after the last of the n steps, in the shape of the flags."""
         terminated = leaves[self.positions.terminated[0]]
         for truncated in self.positions.truncations:
             terminated = terminated & ~leaves[truncated].reshape(terminated.shape)
@@ -308,8 +307,8 @@ def fold_floats(ops: Ops, rewards: Array, real: Array, gamma: float) -> tuple[Ar
     return total, steps
 
 
+# The shape of rewards and flags of agents, and the leaves that say when one is done; if that is what they are.
 def _agents(plan: Plan, rewards: tuple[int, ...], terminated: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shape of rewards and flags of agents, and the leaves that say when one is done; if that is what they are."""
     shape = plan.leaves[terminated].shape
     if math.prod(shape) <= 1 or all(plan.leaves[k].shape != shape for k in rewards):
         return (), ()
@@ -320,7 +319,6 @@ def _agents(plan: Plan, rewards: tuple[int, ...], terminated: int) -> tuple[tupl
 
 
 def _known(found: Key | None, usual: tuple[Key, ...], plan: Plan, field: str) -> Key:
-    """The usual key that the item has, if it has any."""
     if found is not None:
         return found
     shown_keys = [nest.show_key(key) for key in usual]
@@ -328,7 +326,6 @@ def _known(found: Key | None, usual: tuple[Key, ...], plan: Plan, field: str) ->
 
 
 def _follows(path: nest.Path, plan: Plan) -> bool:
-    """Whether a leaf belongs to the observation after its step."""
     first = str(path[0]) if path else ""
     if first == "next" or first.startswith("next_"):
         return True

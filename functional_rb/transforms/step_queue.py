@@ -76,8 +76,8 @@ def plan_line(ops: Ops, pending: Array, ended: Array, ids: Array | None, mask: A
     )
 
 
+# The row in each column, int32 [lanes, S], and how many columns are taken, int32 [lanes].
 def _rows_in_line(ops: Ops, pending: Array, batch: int, mask: Array | None, waiting: int) -> tuple[Array, Array]:
-    """The row in each column, int32 [lanes, S], and how many columns are taken, int32 [lanes]."""
     lanes = pending.shape[0]
     steps = batch // lanes
     lane = ops.arange(lanes, like=pending)[:, None]
@@ -92,16 +92,16 @@ def _rows_in_line(ops: Ops, pending: Array, batch: int, mask: Array | None, wait
     return ops.where(behind < 0, lane * waiting + column, lanes * waiting + fresh), pending + new
 
 
+# Whether the next step there is of another trajectory, bool [lanes, S], for ids [lanes, S, words].
 def _changes(ops: Ops, ids: Array, there: Array) -> Array:
-    """Whether the next step there is of another trajectory, bool [lanes, S], for ids [lanes, S, words]."""
     other = ids[:, 1:, 0] != ids[:, :-1, 0]
     for word in range(1, ids.shape[2]):
         other = other | (ids[:, 1:, word] != ids[:, :-1, word])
     return ops.concat([other & there[:, 1:], there[:, :1] & ~there[:, :1]], 1)
 
 
+# [lanes, S, n] as [S * lanes, n].
 def _by_time(ops: Ops, of_lanes: Array) -> Array:
-    """[lanes, S, n] as [S * lanes, n]."""
     lanes, columns, n = of_lanes.shape
     if lanes == 1:
         return of_lanes.reshape(columns, n)

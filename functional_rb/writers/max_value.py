@@ -152,8 +152,8 @@ class MaxValue(ChoosingWriter):
         return nest.position(plan.names, self.rank_key, "MaxValue")
 
 
+# The key of the median of each row of float32 [B, n], and whether none of the row is a NaN.
 def _median_key(ops: Ops, numbers: Array) -> tuple[Array, Array]:
-    """The key of the median of each row of float32 [B, n], and whether none of the row is a NaN."""
     rows, n = numbers.shape
     # Sorted by their keys, as backends order NaNs and zeros of either sign each in its own way.
     keys, good = min_tree.key_of(ops, numbers.reshape(rows * n))
@@ -162,8 +162,8 @@ def _median_key(ops: Ops, numbers: Array) -> tuple[Array, Array]:
     return ops.take(keys, ops.arange(rows, like=middle) * n + middle), some_bad == 0
 
 
+# One number for each row of float32 [B, n], by halves: in the same order on every backend.
 def _reduce(ops: Ops, numbers: Array, how: str) -> Array:
-    """One number for each row of float32 [B, n], by halves: in the same order on every backend."""
     n = numbers.shape[1]
     padding = 2 ** math.ceil(math.log2(n)) - n
     fill = ops.full_like(numbers[:, :padding], 0) if how in ("sum", "mean") else numbers[:, :padding]
