@@ -247,13 +247,11 @@ def are_listed(given: object, name: str) -> bool:
         return False
     widths = {len(row) if isinstance(row, list) else -1 for row in given}
     numbers = [x for row in given for x in (row if isinstance(row, list) else [row])]
-    if len(widths) > 1 or not all(_is_whole(x) and -(2**63) <= x < 2**63 for x in numbers):
+    if len(widths) > 1 or not all(
+        (type(x) is int or isinstance(x, np.integer)) and -(2**63) <= x < 2**63 for x in numbers
+    ):
         raise TypeError(f"indices: expected handles, whole numbers as sample.indices has them, got {given!r:.80}")
     return True
-
-
-def _is_whole(x: object) -> bool:
-    return type(x) is int or isinstance(x, np.integer)
 
 
 _ARGUMENTS = ("mask", "priorities", "indices", "beta", "lengths")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from functional_rb.base import nest
 from functional_rb.base.dtypes import whole_number
-from functional_rb.base.nest import Key, Path
+from functional_rb.base.nest import Key
 from functional_rb.structures.frame_ring import Chain, Stack, most_frames
 from functional_rb.writers.round_robin import RoundRobin
 
@@ -116,7 +116,11 @@ class Compact:
     def _stacks(self, plan: Plan, pairs: dict[int, int]) -> dict[int, tuple[int, int]]:
         if isinstance(self.stack, int):
             candidates = sorted(pairs) if pairs else [k for k in range(len(plan.leaves)) if k not in plan.objects]
-            found = {k: (self.stack, self._axis_of(plan, k)) for k in candidates if self._has_axis(plan, k)}
+            found: dict[int, tuple[int, int]] = {}
+            for k in candidates:
+                axis, shape = self._axis_of(plan, k), plan.leaves[k].shape
+                if self.stack != 1 and -len(shape) <= axis < len(shape) and shape[axis] == self.stack:
+                    found[k] = self.stack, axis
             if self.stack > 1 and not found:
                 names = [plan.names[k] for k in candidates]
                 raise ValueError(
@@ -158,10 +162,6 @@ class Compact:
         axes = {nest.position(plan.names, name, WHO): axis for name, axis in _items(self.axis)}
         return int(axes.get(k, 0))
 
-    def _has_axis(self, plan: Plan, k: int) -> bool:
-        axis, shape = self._axis_of(plan, k), plan.leaves[k].shape
-        return self.stack != 1 and -len(shape) <= axis < len(shape) and shape[axis] == self.stack
-
     def _room(self, plan: Plan, depth: int) -> int:
         ring = plan.ring
         spare = -(-ring.length // 32) + 2 * depth if self.spare is None else -(-self.spare // ring.lanes)
@@ -179,22 +179,18 @@ def _find_pairs(plan: Plan) -> list[tuple[int, int]]:
     paths = {path: k for k, path in enumerate(plan.structure.paths)}
     found = []
     for path, following in paths.items():
-        own = paths.get(_without_next(path))
-        if own is None or own == following or not {own, following}.isdisjoint(plan.objects):
+        if path[:1] == ("next",):
+            own = paths.get(path[1:])
+        elif path and isinstance(path[0], str) and path[0].startswith("next_"):
+            own = paths.get((path[0].removeprefix("next_"), *path[1:]))
+        else:
+            continue
+        if own is None or not {own, following}.isdisjoint(plan.objects):
             continue
         ours, theirs = plan.leaves[own], plan.leaves[following]
         if (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype):
             found.append((following, own))
     return found
-
-
-# ("next", ..., X) and ("next_X", ...) without the "next".
-def _without_next(path: Path) -> Path:
-    if path[:1] == ("next",):
-        return path[1:]
-    if path and isinstance(path[0], str) and path[0].startswith("next_"):
-        return path[0].removeprefix("next_"), *path[1:]
-    return path
 
 
 def _items(given: Any) -> ByName:

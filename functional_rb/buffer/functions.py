@@ -183,7 +183,11 @@ def update(
     slots, live = draft.locate(ops, wanted)
     batch = Batch(slots, live)
     if replacements:
-        _rewrite(ops, draft, spec, batch, replacements)
+        winner, replaced = Duplicates.of(ops, batch.slots).winners(ops, batch.live)
+        old = draft.read(ops, batch.slots, spec.plan.stored)
+        new = [ops.take(replacements[k], winner) if k in replacements else old[k] for k in spec.plan.stored]
+        spec.writer.rewritten(ops, draft, batch, new, replaced)
+        draft.store(ops, batch.slots, None, replaced, new)
     if priorities is not None:
         spec.sampler.updated(ops, draft, batch, priorities)
     # -1 stands for what could not be drawn, so it names nothing that was there.
@@ -214,14 +218,6 @@ def write_rows(
         spec.sampler.removed(ops, draft, removal)
         draft.counters = draft.counters.replace(ends=removal.after)
     return write
-
-
-def _rewrite(ops: Ops, draft: Draft, spec: BufferSpec, batch: Batch, replacements: Mapping[int, Array]) -> None:
-    winner, replaced = Duplicates.of(ops, batch.slots).winners(ops, batch.live)
-    old = draft.read(ops, batch.slots, spec.plan.stored)
-    new = [ops.take(replacements[k], winner) if k in replacements else old[k] for k in spec.plan.stored]
-    spec.writer.rewritten(ops, draft, batch, new, replaced)
-    draft.store(ops, batch.slots, None, replaced, new)
 
 
 def clear(ops: Ops, state: State | Arrays, spec: BufferSpec) -> Arrays:

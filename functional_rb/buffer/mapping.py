@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import BackendArray, Nest, NumpyArray, PRNGKey
+from functional_rb.base.arrays import BackendArray, Nest, PRNGKey
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import BuildMapping, Structure
 from functional_rb.base.object_arrays import is_non_tensor, is_object_array
@@ -126,12 +126,8 @@ def on_host(transform: MapItems, leaves: Sequence[object], lead: Lead) -> tuple[
         TypeError: if it gives leaves that are no arrays of NumPy.
         ValueError: if it gives other leaves than its spec says, or of other leading axes than the batch.
     """
-    found = transform.function.read(dict(zip(transform.given.names, leaves, strict=True)), _as_it_is)
+    found = transform.function.read(dict(zip(transform.given.names, leaves, strict=True)), lambda array: array)
     return flattened(transform, found, lead, lambda x: isinstance(x, np.ndarray))
-
-
-def _as_it_is(array: NumpyArray) -> NumpyArray:
-    return array
 
 
 def known_of_host(transform: MapItems) -> Outline:

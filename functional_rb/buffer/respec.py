@@ -45,14 +45,6 @@ def check(old: BufferSpec, new: BufferSpec) -> None:
     Raises:
         ValueError: naming the field, what the buffer has, what came, and the remedy.
     """
-    _check_items(old, new)
-    _check_frames(old, new)
-    _check_lanes(old, new)
-    _check_writer(old, new)
-    _check_alpha(old, new)
-
-
-def _check_items(old: BufferSpec, new: BufferSpec) -> None:
     here, there = _kinds(old), _kinds(new)
     for name in [*here, *there]:
         if here.get(name) != there.get(name):
@@ -66,6 +58,32 @@ def _check_items(old: BufferSpec, new: BufferSpec) -> None:
             f"{WHO}: BufferSpec.transforms: what is stored was made by {ours}, and the new spec has {theirs}; these "
             f"cannot change, while transforms of what is sampled, as n_step(at='sample') and her, can"
         )
+    stacks, others = (() if spec.plan.frames is None else spec.plan.frames.stacks for spec in (old, new))
+    if stacks != others:
+        why = "which leaves are stored as frames cannot change: add the items to a new buffer instead"
+        raise _differs("BufferSpec.compact", old.compact, new.compact, why)
+    if (old.lanes or 1) != (new.lanes or 1):
+        why = "which environment a step is of cannot change: add the items to a new buffer instead"
+        raise _differs("BufferSpec.lanes", old.lanes, new.lanes, why)
+    if isinstance(new.writer, Reservoir) and (old.writer != new.writer or old.capacity != new.capacity):
+        why = "what is stored would be no uniform sample of all that was ever added"
+        if old.writer != new.writer:
+            raise _differs("BufferSpec.writer", old.writer, new.writer, why)
+        raise _differs("BufferSpec.capacity", old.capacity, new.capacity, why)
+    if new.writer.in_order and not old.writer.in_order:
+        raise ValueError(
+            f"{WHO}: BufferSpec.writer: the buffer has {old.writer}, which chooses slots, got {new.writer}, which "
+            f"needs items in the order of their adding, and nothing tells that; add rb.items(state) to a new buffer instead"
+        )
+    if _alpha(old) == 0 and (_alpha(new) or 0) > 0:
+        raise ValueError(
+            f"{WHO}: alpha: the buffer has 0, which keeps no priorities but whether they are positive, got "
+            f"{_alpha(new)}; go by a spec with sampler=frb.Uniform(), and all items get the priority of a new one"
+        )
+
+
+def _differs(field: str, has: object, got: object, why: str) -> ValueError:
+    return ValueError(f"{WHO}: {field}: the buffer has {has}, got {got}; {why}")
 
 
 def _kinds(spec: BufferSpec) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -79,46 +97,6 @@ def _shown(kind: tuple[tuple[int, ...], str] | None) -> str:
 # The transforms that have a part in what is stored.
 def _lasting(spec: BufferSpec) -> list[Transform]:
     return [x for x in spec.transforms if x.columns(spec.plan) or x.auxiliary(spec.plan)]
-
-
-def _check_frames(old: BufferSpec, new: BufferSpec) -> None:
-    ours, theirs = (() if spec.plan.frames is None else spec.plan.frames.stacks for spec in (old, new))
-    if ours != theirs:
-        raise ValueError(
-            f"{WHO}: BufferSpec.compact: the buffer has {old.compact}, got {new.compact}; which leaves are stored as "
-            f"frames cannot change: add the items to a new buffer instead"
-        )
-
-
-def _check_lanes(old: BufferSpec, new: BufferSpec) -> None:
-    if (old.lanes or 1) != (new.lanes or 1):
-        raise ValueError(
-            f"{WHO}: BufferSpec.lanes: the buffer has {old.lanes}, got {new.lanes}; which environment a step is of "
-            f"cannot change: add the items to a new buffer instead"
-        )
-
-
-def _check_writer(old: BufferSpec, new: BufferSpec) -> None:
-    ours, theirs = old.writer, new.writer
-    if isinstance(theirs, Reservoir) and (ours != theirs or old.capacity != new.capacity):
-        name, has, got = ("writer", ours, theirs) if ours != theirs else ("capacity", old.capacity, new.capacity)
-        raise ValueError(
-            f"{WHO}: BufferSpec.{name}: the buffer has {has}, got {got}; what is stored would be no uniform sample of "
-            f"all that was ever added"
-        )
-    if theirs.in_order and not ours.in_order:
-        raise ValueError(
-            f"{WHO}: BufferSpec.writer: the buffer has {ours}, which chooses slots, got {theirs}, which needs items in "
-            f"the order of their adding, and nothing tells that; add rb.items(state) to a new buffer instead"
-        )
-
-
-def _check_alpha(old: BufferSpec, new: BufferSpec) -> None:
-    if _alpha(old) == 0 and (_alpha(new) or 0) > 0:
-        raise ValueError(
-            f"{WHO}: alpha: the buffer has 0, which keeps no priorities but whether they are positive, got "
-            f"{_alpha(new)}; go by a spec with sampler=frb.Uniform(), and all items get the priority of a new one"
-        )
 
 
 def _alpha(spec: BufferSpec) -> float | None:

@@ -87,8 +87,15 @@ def added(ops: Ops, draft: Draft, chain: Chain, write: Write, leaves: Sequence[A
         leaves = [ops.take(leaf, order) if k in chain.leaves else leaf for k, leaf in enumerate(leaves)]
     compared = _compared(ops, draft, chain, leaves)
     plan = plan_frames(ops, chain, draft.counters.more[CURSOR], write.written, *compared)
-    _store(ops, draft, chain, plan, leaves)
-    _point(ops, draft, write, plan)
+    frames = [_candidates(ops, chain, stack, leaves) for stack in chain.stacks]
+    target = draft.auxiliary[ROWS], wides(draft.auxiliary, chain), plan.slots
+    rows, wide = row_layout.store(ops, chain.layout, *target, plan.source, plan.live, frames)
+    draft.auxiliary |= {ROWS: rows} | {WIDE.format(k): array for k, array in enumerate(wide)}
+    # Where the frames of the new items are.
+    at = ring.for_slots(ops, write, plan.at)
+    if write.live is not None:
+        at = ops.where(write.live, at, ops.take(draft.auxiliary[AT], write.slots))
+    draft.auxiliary[AT] = ops.set_at(draft.auxiliary[AT], write.slots, at)
     draft.count(frame_cursor=plan.after)
     return overwritten(ops, chain, draft.auxiliary[AT], draft.counters.ends, plan.after, plan.at.shape[1])
 
@@ -182,21 +189,6 @@ def _last_frames(
     return slots, ops.where(live, source, ops.full_like(source, 0)), live
 
 
-def _store(ops: Ops, draft: Draft, chain: Chain, plan: FramePlan, leaves: Sequence[Array]) -> None:
-    frames = [_candidates(ops, chain, stack, leaves) for stack in chain.stacks]
-    draft.auxiliary[ROWS], wide = row_layout.store(
-        ops,
-        chain.layout,
-        draft.auxiliary[ROWS],
-        wides(draft.auxiliary, chain),
-        plan.slots,
-        plan.source,
-        plan.live,
-        frames,
-    )
-    draft.auxiliary |= {WIDE.format(k): array for k, array in enumerate(wide)}
-
-
 # What may have to be written of each step, [T * lanes * most, *frame]: `depth` frames of S, then those of M.
 def _candidates(ops: Ops, chain: Chain, stack: Stack, leaves: Sequence[Array]) -> Array:
     parts = []
@@ -207,13 +199,6 @@ def _candidates(ops: Ops, chain: Chain, stack: Stack, leaves: Sequence[Array]) -
             parts += [frames[:, :1]] * (chain.depth - stack.depth) + [frames]
     frames = parts[0] if len(parts) == 1 else ops.concat(parts, 1)
     return frames.reshape(frames.shape[0] * frames.shape[1], *stack.shape)
-
-
-def _point(ops: Ops, draft: Draft, write: Write, plan: FramePlan) -> None:
-    new = ring.for_slots(ops, write, plan.at)
-    if write.live is not None:
-        new = ops.where(write.live, new, ops.take(draft.auxiliary[AT], write.slots))
-    draft.auxiliary[AT] = ops.set_at(draft.auxiliary[AT], write.slots, new)
 
 
 @replaceable

@@ -337,7 +337,11 @@ class Batches(Iterator[AnySample[Nest]]):
                 return
             first = self._ahead[-1].number + 1 if self._ahead else self._yielded
             for number in range(first, last + 1):
-                self._begin(Batch(number, self._next_key(), self._source(number)))
+                if self._keys:
+                    key = self._keys.popleft()
+                else:
+                    self._key, key = self._drawing.split(self._key)
+                self._begin(Batch(number, key, self._source(number)))
                 begun += 1
         if self._threads is None:
             for _ in range(begun):
@@ -350,12 +354,6 @@ class Batches(Iterator[AnySample[Nest]]):
         self._ahead.append(batch)
         if self._threads is not None:
             self._threads.submit(self._drawing.work)
-
-    def _next_key(self) -> object:
-        if self._keys:
-            return self._keys.popleft()
-        self._key, key = self._drawing.split(self._key)
-        return key
 
     def _source(self, number: int) -> State | None:
         if self._drawing.cell is not None:

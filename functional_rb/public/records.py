@@ -70,7 +70,7 @@ def at(lib: Lib[A], data: T, index: object) -> T:
     """
     leaves, structure = _apart(data, "at")
     parts = index if isinstance(index, tuple) else (index,)
-    axes = sum(getattr(part, "ndim", 1) if _is_mask(part) else 1 for part in parts)
+    axes = sum(getattr(part, "ndim", 1) if str(getattr(part, "dtype", "")).endswith("bool") else 1 for part in parts)
     for name, leaf in zip(_names(structure), leaves, strict=True):
         numbers = [(k, part) for k, part in enumerate(parts) if type(part) is int]
         if axes > leaf.ndim or any(not -leaf.shape[k] <= part < leaf.shape[k] for k, part in numbers):
@@ -216,10 +216,6 @@ def _is_array(x: object) -> bool:
     return hasattr(x, "dtype") and hasattr(x, "shape") and not hasattr(x, "keys")
 
 
-def _is_mask(part: object) -> bool:
-    return str(getattr(part, "dtype", "")).endswith("bool")
-
-
 def _names(structure: Structure) -> list[str]:
     return [nest.show(path) for path in structure.paths]
 
@@ -246,12 +242,9 @@ def _columns(lib: Lib[A], many: Iterable[object], axis: int, who: str) -> tuple[
             )
         if not 0 <= axis < column[0].ndim + (who == "stack"):
             raise ValueError(f"{who}: leaf {name!r} of shape {tuple(column[0].shape)} has no axis {axis}")
-    return structure, [_converted(lib, column, name) for name, column in zip(_names(structure), columns, strict=True)]
-
-
-# Arrays of NumPy as those of the backend, those of the other backend refused.
-def _converted(lib: Lib[A], leaves: Iterable[object], name: str) -> list[Array]:
-    return [lib.convert(leaf, _spec(leaf), name) for leaf in leaves]
+    # Arrays of NumPy become those of the backend, and those of the other backend are refused.
+    named = zip(_names(structure), columns, strict=True)
+    return structure, [[lib.convert(leaf, _spec(leaf), name) for leaf in column] for name, column in named]
 
 
 def _spec(leaf: BackendArray) -> Unbounded:

@@ -93,13 +93,10 @@ class Groups(SamplerBase):
     def __post_init__(self) -> None:
         """Check what can be known before any array exists."""
         check_bools(self, "whole", "interleaved")
-        Slices(self._checked(), end_keys=())  # which knows how many there may be
-        object.__setattr__(self, "per_group", operator.index(self.per_group))
-
-    def _checked(self) -> int:
         if isinstance(self.per_group, bool) or not hasattr(self.per_group, "__index__") or self.per_group < 1:
             raise ValueError(f"Groups: expected per_group as a positive int, got {self.per_group!r}")
-        return operator.index(self.per_group)
+        Slices(operator.index(self.per_group), end_keys=())  # which knows how many there may be
+        object.__setattr__(self, "per_group", operator.index(self.per_group))
 
     # The sampler whose index finds groups: a group has a window of so many items if it has so many.
     @functools.cached_property

@@ -247,11 +247,7 @@ class MappedFiles:
         return copied
 
 
-def _nothing(files: MappedFiles) -> None:
-    """What has no checkpoints to see to."""
-
-
-def create(spec: BufferSpec, resume: Callable[[MappedFiles], None] = _nothing) -> MappedFiles:
+def create(spec: BufferSpec, resume: Callable[[MappedFiles], None] | None = None) -> MappedFiles:
     """The files that `spec.storage` asks for.
 
     Args:
@@ -283,7 +279,9 @@ def create(spec: BufferSpec, resume: Callable[[MappedFiles], None] = _nothing) -
 
 
 # Files that are all there, or none of those that were not there before.
-def _made(spec: BufferSpec, directory: Directory, fresh: bool, resume: Callable[[MappedFiles], None]) -> MappedFiles:
+def _made(
+    spec: BufferSpec, directory: Directory, fresh: bool, resume: Callable[[MappedFiles], None] | None
+) -> MappedFiles:
     try:
         directory.describe(spec, fresh)
         arrays = {
@@ -293,7 +291,7 @@ def _made(spec: BufferSpec, directory: Directory, fresh: bool, resume: Callable[
         files = MappedFiles(spec, arrays, directory)
         with explained(directory.path):
             logs = undo_log.any_in(directory.path)
-        if logs:
+        if logs and resume is not None:
             resume(files)
         return files
     except BaseException:

@@ -68,7 +68,11 @@ def first(ops: Ops, tree: Array, capacity: int, draws: Array) -> tuple[Array, Ar
     for depth, level in enumerate(reversed(geometry(capacity).levels)):
         own = draws[: nodes.shape[0], depth]
         sums = ops.take(tree, level.sums + nodes)
-        chosen = _choose(ops, sums, own[:, 0])
+        # One child of each node, in proportion to the sums.
+        weights = as_integers(ops, sums)
+        reach = ops.cumsum(weights)
+        target = fixed_point.mul_high(ops, own[:, 0], reach[:, -1])[:, None]
+        chosen = (reach > target) & (reach - weights <= target)
         numbers = exponentials(ops, own[:, 1:])
         at_once = ops.full_like(numbers, 0)
         if depth == 0:
@@ -85,14 +89,6 @@ def first(ops: Ops, tree: Array, capacity: int, draws: Array) -> tuple[Array, Ar
     nodes = ops.concat([nodes, missing], 0)
     times = ops.concat([times, ops.cast(missing, "float32") + math.inf], 0)
     return nodes[:-1], times[:-1] < math.inf, times[-1]
-
-
-# One child of each node by draws int32 [n], in proportion to sums [n, FANOUT], marked: bool [n, FANOUT].
-def _choose(ops: Ops, sums: Array, draws: Array) -> Array:
-    weights = as_integers(ops, sums)
-    reach = ops.cumsum(weights)
-    target = fixed_point.mul_high(ops, draws, reach[:, -1])[:, None]
-    return (reach > target) & (reach - weights <= target)
 
 
 # Waiting times by exponential numbers; infinite where the rate is 0.

@@ -130,19 +130,16 @@ def plan(leaves: tuple[tuple[Path, tuple[int, ...], str], ...], wide_bytes: floa
             offsets[i] = end
             end += nbytes[i]
     wide = [i for i, own in enumerate(apart) if own]
+    words = -(-end // 4)
+    if any(dtypes.ITEMSIZE[leaves[i][2]] == 8 for i in offsets):
+        words += words % 2  # so that every row is aligned
     return Layout(
         tuple(
             LeafLayout(path, shape, dtype, nbytes[i], offsets.get(i), wide.index(i) if apart[i] else None)
             for i, (path, shape, dtype) in enumerate(leaves)
         ),
-        _row_words(end, any(dtypes.ITEMSIZE[leaves[i][2]] == 8 for i in offsets)),
+        words,
     )
-
-
-# Words that hold so many bytes; an even number if there are 8-byte dtypes, so that every row is aligned.
-def _row_words(nbytes: int, has_eight: bool) -> int:
-    words = -(-nbytes // 4)
-    return words + words % 2 if has_eight else words
 
 
 def allocate(ops: Ops, layout: Layout, capacity: int, device: object = None) -> tuple[Array, tuple[Array, ...]]:
