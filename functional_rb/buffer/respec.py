@@ -73,7 +73,8 @@ def check(old: BufferSpec, new: BufferSpec) -> None:
     if new.writer.in_order and not old.writer.in_order:
         raise ValueError(
             f"{WHO}: BufferSpec.writer: the buffer has {old.writer}, which chooses slots, got {new.writer}, which "
-            f"needs items in the order of their adding, and nothing tells that; add rb.items(state) to a new buffer instead"
+            f"needs items in the order of their adding, and nothing tells that; add rb.items(state) to a new buffer "
+            f"instead"
         )
     if _alpha(old) == 0 and (_alpha(new) or 0) > 0:
         raise ValueError(
