@@ -21,7 +21,6 @@ from functional_rb.base.files import UnusableFileError, open_regular
 from functional_rb.buffer.reader import TakeSnapshot
 from functional_rb.buffer.storage_kinds import Memmap, Storage
 from functional_rb.checkpoint.blocks import Mask, bytes_of, chunks, marked, runs_of, stored_arrays
-from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.checkpoint.opened import Opened, generations, mapped_file, read_manifest
 from functional_rb.storage import disk, mapped, undo_log
 from functional_rb.storage.directory import shapes
@@ -213,14 +212,15 @@ def _needed(files: MappedFiles) -> dict[int, Blocks]:
             manifest = read_manifest(directory, generation)
             arrays = stored_arrays(files.spec)
             if manifest.undo and all(manifest.arrays[name] == arrays.get(name) for name in manifest.in_place):
-                found[manifest.undo] = {name: _owned(manifest, name) for name in manifest.in_place}
+                parts = [
+                    {name: marked(part.arrays[name].runs, manifest.arrays[name].count)}
+                    for part in manifest.segments
+                    for name in manifest.in_place
+                    if name in part.arrays
+                ]
+                none = {name: np.zeros(manifest.arrays[name].count, bool) for name in manifest.in_place}
+                found[manifest.undo] = _united([none, *parts])
     return found
-
-
-def _owned(manifest: Manifest, name: str) -> Mask:
-    runs = [part.arrays[name].runs for part in manifest.segments if name in part.arrays]
-    count = manifest.arrays[name].count
-    return np.logical_or.reduce([np.zeros(count, bool), *(marked(one, count) for one in runs)])
 
 
 def _united(parts: Iterable[Blocks]) -> Blocks:
@@ -369,14 +369,13 @@ def _lead_back(
             start, stop = (row * stored.row_bytes for row in stored.span(chunk))
             if stored.digests(content[start:stop]) != table[slice(*chunk)].tobytes():
                 opened.check_there()
-                raise _damage(opened.beside(mapped_file(name)), torn.get(there))
+                path = opened.beside(mapped_file(name))
+                if there not in torn:
+                    raise CorruptCheckpointError(path, "its content, led back by the undo logs, is not what was saved")
+                # What a kill leaves of a record keeps rows that were not yet overwritten: so the record was whole once.
+                log = torn[there]
+                raise CorruptCheckpointError(
+                    log.path,
+                    f"{log.reason}, and without it the rows in {os.path.basename(path)} are not what was saved",
+                )
             advance(stop - start)
-
-
-def _damage(mapped: str, torn: Torn | None) -> CorruptCheckpointError:
-    if torn is None:
-        return CorruptCheckpointError(mapped, "its content, led back by the undo logs, is not what was saved")
-    # What a kill leaves of a record keeps rows that were not yet overwritten: so the record was whole once.
-    return CorruptCheckpointError(
-        torn.path, f"{torn.reason}, and without it the rows in {os.path.basename(mapped)} are not what was saved"
-    )

@@ -169,17 +169,14 @@ class _Loading:
                 damaged.append(error)
                 continue
             except FileNotFoundError as error:
-                self.check_there(generation)
+                # It is damage, unless the checkpoint was removed as a whole: then this is a FileNotFoundError too.
+                os.stat(os.path.join(self.directory, manifests.name_of(generation)))
                 damaged.append(CorruptCheckpointError(str(error.filename), "the file is missing"))
                 continue
             if damaged:
                 _log.warning("checkpoint %d is loaded, since %s: %s", generation, damaged[0].file, damaged[0].reason)
             return content
         raise damaged[0]
-
-    def check_there(self, generation: int) -> None:
-        # A missing file is damage, unless the checkpoint was removed as a whole: then this is a FileNotFoundError.
-        os.stat(os.path.join(self.directory, manifests.name_of(generation)))
 
     def content(self, manifest: Manifest) -> Content:
         if manifest.shards is None or self.dealer is None:
@@ -307,9 +304,13 @@ class _Loading:
         return {name: found[there] for name, there in in_place.names(spec).items()}
 
     def array(self, opened: Opened, stored: Stored, progress: Progress) -> NumpyArray:
-        name = stored.name
+        name, whole = stored.name, None
         owners = opened.owners(name)
-        whole = self.mappable(opened, stored) if self.mmap and is_items(name) else None
+        if self.mmap and is_items(name):  # only a segment that has the whole array in one piece can be mapped
+            for k, part in enumerate(opened.manifest.segments):
+                if name in part.arrays and part.arrays[name].runs == [(0, stored.count)]:
+                    whole = k
+                    break
         array = self.blank(opened, stored) if whole is None else opened.map(whole, name)
         into = bytes_of(array)
         # A mapped segment is verified first: the others are written over it.
@@ -330,13 +331,6 @@ class _Loading:
             start, stop = stored.span(run)
             self.room.reserve_rows(name, start, stop - start)
         return self.room.arrays()[name]
-
-    def mappable(self, opened: Opened, stored: Stored) -> int | None:
-        # Only a segment that has the whole array in one piece can be mapped.
-        for k, part in enumerate(opened.manifest.segments):
-            if stored.name in part.arrays and part.arrays[stored.name].runs == [(0, stored.count)]:
-                return k
-        return None
 
 
 def _arranged(spec: BufferSpec, read: dict[str, NumpyArray], vector: NumpyArray) -> Arrays:

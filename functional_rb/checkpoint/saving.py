@@ -132,8 +132,15 @@ class _Save:
         return os.path.join(self.directory, name)
 
     def run(self) -> Checkpoint:
-        numbers = self.tidy()
-        manifests_there = self.readable()
+        numbers = []
+        for match in filter(None, map(_OURS.fullmatch, os.listdir(self.directory))):
+            numbers.append(int(match[1]))
+            if match[3]:  # what an interrupted save has left
+                disk.unlink(self.path(match[0]))
+        manifests_there = {}
+        for number in generations(self.directory):
+            with contextlib.suppress(CorruptCheckpointError):
+                manifests_there[number] = read_manifest(self.directory, number)
         generation = max(numbers, default=0) + 1
         if generation > manifests.LAST_GENERATION:
             raise CheckpointError(
@@ -161,20 +168,6 @@ class _Save:
         self.prune(manifest, manifests_there)
         path = self.path(manifests.name_of(generation))
         return Checkpoint(path, generation, manifest.items, manifest.time, manifest.nbytes, written, full=not kept)
-
-    def tidy(self) -> list[int]:
-        found = [match for match in map(_OURS.fullmatch, os.listdir(self.directory)) if match]
-        for match in found:
-            if match[3]:
-                disk.unlink(self.path(match[0]))
-        return [int(match[1]) for match in found]
-
-    def readable(self) -> dict[int, Manifest]:
-        found = {}
-        for number in generations(self.directory):
-            with contextlib.suppress(CorruptCheckpointError):
-                found[number] = read_manifest(self.directory, number)
-        return found
 
     def base(self, there: dict[int, Manifest], stack: contextlib.ExitStack) -> Opened | None:
         newest = next(iter(there.values()), None)

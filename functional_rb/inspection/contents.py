@@ -110,9 +110,15 @@ def read(
         Whether the checkpoint is whole, and what was read of it: None if it is not, or without a spec.
     """
     path = os.path.join(directory, manifests.name_of(manifest.generation))
-    if spec is not None and (problem := _misfit(manifest, spec)):
-        files.note(path, problem)
-        return False, None
+    if spec is not None:
+        problem = None if manifest.arrays == stored_arrays(spec) else "its arrays are not those of its spec"
+        try:
+            checked(spec, manifest.counters, path)
+        except CorruptCheckpointError as error:
+            problem = problem or error.reason
+        if problem:
+            files.note(path, problem)
+            return False, None
     with contextlib.ExitStack() as stack:
         try:
             opened = Opened(directory, manifest, stack)
@@ -122,7 +128,11 @@ def read(
             return False, None
         total = sum(stored.rows * stored.row_bytes for stored in manifest.arrays.values())
         with enough_memory(path, 0 if spec is None else total):
-            reading = _Reading(spec, {} if spec is None else _blank(spec, wanted), opened)
+            rows = {}
+            for k in () if spec is None else wanted:
+                leaf = spec.plan.leaves[k]
+                rows[k] = np.zeros((spec.capacity, *leaf.shape), kept_dtype(leaf.dtype))
+            reading = _Reading(spec, rows, opened)
             parts = [reading.segment(k, files) for k in range(len(opened.paths))]
             parts.append(reading.in_place(files))
     if spec is None or not all(parts):
@@ -224,18 +234,3 @@ def readable(spec: BufferSpec, position: int) -> bool:
 def reason(error: Exception) -> str:
     """What went wrong, without the name of the file, and without advice for programs."""
     return str(getattr(error, "reason", None) or getattr(error, "strerror", None) or error)
-
-
-def _misfit(manifest: Manifest, spec: BufferSpec) -> str | None:
-    if manifest.arrays != stored_arrays(spec):
-        return "its arrays are not those of its spec"
-    try:
-        checked(spec, manifest.counters, "")
-    except CorruptCheckpointError as error:
-        return error.reason
-    return None
-
-
-def _blank(spec: BufferSpec, wanted: Iterable[int]) -> dict[int, Array]:
-    leaves = {k: spec.plan.leaves[k] for k in wanted}
-    return {k: np.zeros((spec.capacity, *leaf.shape), kept_dtype(leaf.dtype)) for k, leaf in leaves.items()}

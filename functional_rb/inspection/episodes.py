@@ -98,7 +98,9 @@ def count(contents: Contents, leaves: EpisodeLeaves) -> Episodes:
             returns.append(np.add.reduceat(rewards, starts) if size else rewards)
     partial, newest = np.concatenate(first), np.concatenate(last)
     whole = ~partial & (newest >= 0)
-    flags_by_name = {name: _any(contents.rows[k]) for name, k in leaves.flags.items()}
+    # A flag of several agents counts if it is set for any of them.
+    columns = {name: contents.rows[k] for name, k in leaves.flags.items()}
+    flags_by_name = {name: np.any(column.reshape(len(column), -1), axis=1) for name, column in columns.items()}
     return Episodes(
         np.concatenate(lengths)[whole],
         np.concatenate(returns)[whole] if returns else None,
@@ -121,10 +123,6 @@ def _pieces(rows: dict[int, Array], leaves: EpisodeLeaves, slots: Array) -> tupl
     if len(slots) and not over[-1]:
         stops = np.append(stops, len(slots))
     return np.concatenate([[0], stops])[:-1].astype(np.int64), stops, over[stops - 1]
-
-
-def _any(flags: Array) -> Array:
-    return np.asarray(flags.any(tuple(range(1, flags.ndim))))
 
 
 def _ways(flags_by_name: dict[str, Array], slots: Array) -> dict[str, int]:

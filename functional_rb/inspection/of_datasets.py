@@ -46,22 +46,20 @@ def _distributions(reader: Stored) -> list[tuple[str, str, Report]]:
 
 def _frames(reader: Stored) -> list[tuple[int, Array]]:
     outline = Outline.of(reader.spec(narrow=False).observation, WHO)
-    images = [k for k, member in enumerate(outline.members) if _is_image(member.spec)]
+    images = [
+        k
+        for k, member in enumerate(outline.members)
+        if isinstance(spec := member.spec, ArraySpec)
+        and spec.dtype == "uint8"
+        and len(spec.shape) in (2, 3)
+        and sorted(spec.shape)[-2] >= LEAST
+    ]
     if not images:
         return []
     steps = reader.description.steps
     slots = np.unique(np.linspace(0, steps - 1, min(FRAMES, steps)).round().astype(int)).tolist()
     rows = [nest.flatten_as(outline.shape_of_units, step.observations)[images[0]][0] for step in reader.steps_at(slots)]
     return [(slot, _shown(row)) for slot, row in zip(slots, rows, strict=True)]
-
-
-def _is_image(spec: object) -> bool:
-    return (
-        isinstance(spec, ArraySpec)
-        and spec.dtype == "uint8"
-        and len(spec.shape) in (2, 3)
-        and sorted(spec.shape)[-2] >= LEAST
-    )
 
 
 def _shown(image: Array) -> Array:

@@ -40,7 +40,10 @@ def _lines(report: Report) -> Iterator[str]:
         yield f"The spec is not known: {report['problem']}"
     else:
         yield from _buffer(report)
-        yield from _priorities(report["priorities"])
+        if (numbers := report["priorities"]) is not None:
+            yield ""
+            yield f"Priorities, after alpha, of {_items(numbers['count'])} that can be drawn"
+            yield from _distribution(numbers)
         yield from _episodes(report)
     yield ""
     yield "Files"
@@ -50,19 +53,15 @@ def _lines(report: Report) -> Iterator[str]:
         rows.append([file["name"], size, "whole" if file["problem"] is None else f"DAMAGED: {file['problem']}"])
     yield from _table(rows)
     yield ""
-    yield "Every byte is as it was written." if is_whole(report) else _remedy(report)
-
-
-def _remedy(report: Report) -> str:
-    if report["checkpoint"] is None:
-        return "DAMAGED; there is nothing to load."
-    newest = report["generations"][0]["generation"] == report["checkpoint"]
-    how = (
-        ""
-        if newest
-        else f"; frb.load(..., frb.checkpoint.LoadOptions(fall_back=True)) loads generation {report['checkpoint']}"
-    )
-    return f"DAMAGED: see above{how}."
+    if is_whole(report):
+        yield "Every byte is as it was written."
+    elif report["checkpoint"] is None:
+        yield "DAMAGED; there is nothing to load."
+    elif report["generations"][0]["generation"] == report["checkpoint"]:
+        yield "DAMAGED: see above."
+    else:
+        how = f"frb.load(..., frb.checkpoint.LoadOptions(fall_back=True)) loads generation {report['checkpoint']}"
+        yield f"DAMAGED: see above; {how}."
 
 
 def _generation(report: Report, part: Report) -> list[str]:
@@ -96,13 +95,6 @@ def _buffer(report: Report) -> Iterator[str]:
     yield ""
     yield "Item"
     yield from _table([[x["leaf"], x["dtype"], str(tuple(x["shape"])), x["spec"]] for x in spec["item"]])
-
-
-def _priorities(numbers: Report | None) -> Iterator[str]:
-    if numbers is not None:
-        yield ""
-        yield f"Priorities, after alpha, of {_items(numbers['count'])} that can be drawn"
-        yield from _distribution(numbers)
 
 
 def _episodes(report: Report) -> Iterator[str]:

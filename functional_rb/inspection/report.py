@@ -108,6 +108,10 @@ def _of_checkpoint(
 def _described(manifest: Manifest, contents: Contents, leaves: EpisodeLeaves | str) -> Report:
     spec, counters = contents.spec, contents.counters
     cursors = [int(cursor) % spec.plan.ring.length for cursor in counters.ends.cursors]
+    priorities = None
+    if contents.tree is not None and spec.sampler.has_priorities:
+        leaves_of_tree = contents.tree.reshape(-1)[: spec.capacity].astype(np.float64)
+        priorities = distribution(leaves_of_tree[leaves_of_tree > 0])  # zeros are never drawn
     return {
         "spec": _spec(spec),
         "size": manifest.items,
@@ -115,8 +119,8 @@ def _described(manifest: Manifest, contents: Contents, leaves: EpisodeLeaves | s
         "cursors": cursors if spec.writer.in_order else None,
         "counters": {name: int(getattr(counters, name)) for name in ("rejected", "stale", "invalid")},
         "bytes": {"item": spec.item_bytes, "files": manifest.nbytes},
-        "priorities": _priorities(contents),
-        "episodes": _episodes(episodes.count(contents, leaves)) if isinstance(leaves, EpisodeLeaves) else None,
+        "priorities": priorities,
+        "episodes": None if isinstance(leaves, str) else _episodes(episodes.count(contents, leaves)),
         "no_episodes": leaves if isinstance(leaves, str) else None,
     }
 
@@ -147,13 +151,6 @@ def shown(member: Any) -> str:
     values = [(field.name, getattr(member, field.name), field.default) for field in fields if field.init]
     arguments = ", ".join(f"{name}={value!r}" for name, value, default in values if value != default)
     return f"{type(member).__name__}({arguments})"
-
-
-def _priorities(contents: Contents) -> Report | None:
-    if contents.tree is None or not contents.spec.sampler.has_priorities:
-        return None
-    kept = contents.tree.reshape(-1)[: contents.spec.capacity].astype(np.float64)
-    return distribution(kept[kept > 0])
 
 
 def _episodes(found: Episodes) -> Report:

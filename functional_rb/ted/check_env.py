@@ -158,7 +158,13 @@ class _Roll:
             return False
         observation, reward, terminated, truncated, infos = given
         self._observation(observation, OBSERVATION, self.lead)
-        self._final(infos)
+        # The last observations of environments that were reset within the step: a batch, or objects with some None.
+        final = infos.get("final_obs") if isinstance(infos, dict) else None
+        if isinstance(final, np.ndarray) and final.dtype == object:
+            for last in final[[one is not None for one in final]]:
+                self._observation(last, "final_obs", ())
+        elif final is not None:
+            self._observation(final, "final_obs", self.lead)
         _Comparison(self.findings, False).compare(self.reward, reward, (REWARD,), self.lead)
         before = len(self.findings.times), sum(self.findings.times.values())
         for name, flag in zip(FLAGS[1:], (terminated, truncated), strict=True):
@@ -176,17 +182,6 @@ class _Roll:
             return
         specs, alone = observation_parts(self.item, value, None, WHO)
         self._compare(specs[alone] if alone else Composite(specs), value, (name,), lead)
-
-    def _final(self, infos: object) -> None:
-        final = infos.get("final_obs") if isinstance(infos, dict) else None
-        if final is None:
-            return
-        if not (isinstance(final, np.ndarray) and final.dtype == object):
-            self._observation(final, "final_obs", self.lead)
-            return
-        for last in final:
-            if last is not None:
-                self._observation(last, "final_obs", ())
 
     def _compare(self, spec: object, value: object, path: Path, lead: tuple[int, ...]) -> None:
         _Comparison(self.findings, self.strict).compare(spec, value, path, lead)
@@ -215,7 +210,12 @@ class _Comparison:
         elif isinstance(spec, OneOf):
             self._one_of(spec, value, path)
         elif isinstance(spec, Text | OneHot | MultiOneHot):
-            self._encoded(spec, value, path, lead)
+            try:
+                array = spec.from_host(value, lead)
+            except (TypeError, ValueError) as error:
+                self.findings.add(path, "domain", str(error))
+            else:
+                self._inside(spec, array, path)
         elif isinstance(spec, ArraySpec):
             self._array(spec, value, path, lead)
         else:
@@ -265,14 +265,6 @@ class _Comparison:
             where = f" (row {outside[0]})" if len(rows) > 1 else ""
             found = np.array2string(rows[outside[0]], threshold=8, separator=", ")
             self.findings.add(path, "domain", f"expected values of {spec!r:.120}, got {found}{where}")
-
-    def _encoded(self, spec: ArraySpec, value: object, path: Path, lead: tuple[int, ...]) -> None:
-        try:
-            array = spec.from_host(value, lead)
-        except (TypeError, ValueError) as error:
-            self.findings.add(path, "domain", str(error))
-            return
-        self._inside(spec, array, path)
 
     def _sequence(self, spec: Sequence, value: object, path: Path) -> None:
         inner = (*path, "elements")

@@ -55,7 +55,15 @@ def load(path: str, reward_key: Key, known: Iterable[object]) -> Nested:
         descriptor, size = files.open_regular(path)
         try:
             with h5py.File(path, "r") as file:
-                return flat_to_nested(_read(_Trajectories(h5py, file, path, descriptor, size), reward, known))
+                found = _Trajectories(h5py, file, path, descriptor, size)
+                (full,), (shift,) = found.numbers("is_full", ()), found.numbers("shift", ())
+                if full not in (0, 1):
+                    raise DamagedError(f"{path}: expected is_full as 0 or 1, got {full}; the file is damaged")
+                header = Header(bool(full), shift, tuple(found.numbers("_storage_shape")))
+                names = [padded.EXTRA] if padded.EXTRA in file.attrs else _names_of_pieces()
+                texts = [str(file.attrs[name]) for name in itertools.takewhile(file.attrs.__contains__, names)]
+                extra = "".join(texts) if texts else None
+                return flat_to_nested(reading.read(reading.checked(header, path), found, extra, reward, known))
         finally:
             os.close(descriptor)
 
@@ -87,18 +95,6 @@ def _write(flat: Flat, file: Any, compression: str | None) -> None:
 def _names_of_pieces() -> Iterator[str]:
     # Of the attributes that one text takes together.
     return (f"{padded.EXTRA}.{k}" for k in itertools.count())
-
-
-def _read(found: _Trajectories, reward: Path, known: Iterable[object]) -> Flat:
-    shape = tuple(found.numbers("_storage_shape"))
-    (full,), (shift,) = found.numbers("is_full", ()), found.numbers("shift", ())
-    if full not in (0, 1):
-        raise DamagedError(f"{found.where}: expected is_full as 0 or 1, got {full}; the file is damaged")
-    header = reading.checked(Header(bool(full), shift, shape), found.where)
-    attributes = found.file.attrs
-    names = [padded.EXTRA] if padded.EXTRA in attributes else _names_of_pieces()
-    texts = [str(attributes[name]) for name in itertools.takewhile(attributes.__contains__, names)]
-    return reading.read(header, found, "".join(texts) if texts else None, reward, known)
 
 
 class _Trajectories(Source):

@@ -73,8 +73,13 @@ def _write(flat: Flat, root: File, nested: bool) -> None:
     for path, file_leaf in file_leaves.items():
         place = root.joinpath(*map(_encoded, path[:-1]))
         place.mkdir(parents=True, exist_ok=True)
-        name = _encoded(path[-1])
-        _write_rows(place / (name + DATA), file_leaf)
+        name, row = _encoded(path[-1]), file_leaf.row_bytes
+        if row * file_leaf.rows:  # tensordict has no file for an empty leaf
+            with open(place / (name + DATA), "wb") as stream:
+                stream.truncate(row * file_leaf.rows)  # to a sparse file: zeros are not written
+                for block in file_leaf.blocks or ():
+                    stream.seek(row * block.start)
+                    stream.write(np.ascontiguousarray(block.rows).data)
         shape = [file_leaf.rows, *file_leaf.shape]
         if pieces is not None:
             is_shared, shape = path in flat.shared, [len(pieces), 1 + len(file_leaf.shape)]
@@ -91,18 +96,6 @@ def _write(flat: Flat, root: File, nested: bool) -> None:
     _write_metas(root, as_nest(metas), lead, {name: {"type": "NonTensorData"} for name in numbers})
     _dump(root / "storage_metadata.json", {"metadata": {}, "is_pytree": False, "len": header.stored})
     (root / f"{padded.EXTRA}.json").write_text(padded.extra_of(flat))
-
-
-def _write_rows(file: File, file_leaf: FileLeaf) -> None:
-    # The file is sparse: zeros are not written.
-    row = file_leaf.row_bytes
-    if not row * file_leaf.rows:
-        return  # tensordict has no file for an empty leaf
-    with open(file, "wb") as stream:
-        stream.truncate(row * file_leaf.rows)
-        for block in file_leaf.blocks or ():
-            stream.seek(row * block.start)
-            stream.write(np.ascontiguousarray(block.rows).data)
 
 
 def _write_metas(place: File, metas: Mapping[str, Json], lead: list[int], numbers: Mapping[str, Json]) -> None:

@@ -249,13 +249,13 @@ def test_flipped_bits_and_cut_files_are_refused(states: list[frb.State], tmp_pat
     for file in there:
         whole = file.read_bytes()
         ends = [0, 1, 7, 8, 9, 15, len(whole) // 2, len(whole) - 1]
-        places = sorted({*ends, *rng.integers(0, len(whole), 60).tolist()})
+        places = sorted({*ends, *rng.integers(0, len(whole), effort(20, 60)).tolist()})
         refused = 0
         for at in places:
             flipped = bytearray(whole)
             flipped[at] ^= 1 << int(rng.integers(8))
             refused += damaged(tmp_path, file, bytes(flipped), expected)
-        cuts = sorted({*ends, *rng.integers(0, len(whole), 20).tolist()})
+        cuts = sorted({*ends, *rng.integers(0, len(whole), effort(6, 20)).tolist()})
         cut = sum(damaged(tmp_path, file, whole[:at], expected) for at in cuts)
         longer = damaged(tmp_path, file, whole + b"\0", expected)
         if file.name not in named:
