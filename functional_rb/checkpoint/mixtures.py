@@ -105,6 +105,7 @@ def loaded(directory: str, load: Load, specs: object, fall_back: bool, number: i
         CheckpointError: if a buffer's directory is a link.
     """
     wanted = number
+    # Whatever the newest names may have been removed meanwhile by a save, or be damaged: then the next is tried.
     while True:
         found = wanted
         try:

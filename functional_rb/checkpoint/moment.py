@@ -82,7 +82,7 @@ class OfMixture:
         self.directory, self._how, self._spec = directory, how, mixture.spec
         self._p = None if mixture.p is None else records.on_host(mixture.p).copy()
         self._parts: list[Moment] = []
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack:  # if one of the buffers is refused, those before it are let go
             stack.callback(self.close)
             for k, state in enumerate(mixture.states):
                 self._parts.append(hold(state, mixtures.place_of(directory, k), how))
@@ -97,6 +97,7 @@ class OfMixture:
         return saving.while_held(self.directory, lambda: self._write(how))
 
     def _write(self, how: SaveOptions) -> Checkpoint:
+        # Each buffer keeps what the checkpoints of the mixture that stay have named, and its new one.
         needed = mixtures.needed(self.directory, len(self._parts), how.keep, nest_at)
         saved = [part.write(count + 1) for part, count in zip(self._parts, needed, strict=True)]
         record = mixtures.record_of([one.generation for one in saved], self._spec, self._p)

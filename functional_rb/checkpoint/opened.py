@@ -92,6 +92,7 @@ class Opened:
                 raise CorruptCheckpointError(path, "the file is missing") from None
             runs = {name: (manifest.arrays[name], blocks.runs) for name, blocks in part.arrays.items()}
             plan = segment.places(runs, part.objects[0], manifest.in_place)
+            # The header and all places follow from the manifest, so that nothing in the file has to be believed.
             if not size == part.size == plan.size:
                 raise CorruptCheckpointError(path, f"expected {plan.size} bytes, found {size}")
             if read_bytes(path, fd, size, 0, len(plan.header)) != plan.header:

@@ -50,7 +50,7 @@ def as_state(value: object, who: str) -> State:
             raise TypeError(
                 f"{who}: expected a State, or a nest of arrays, got {type(part).__name__}; it comes before the path"
             )
-    record = Record(value)
+    record = Record(value)  # by whose type a nest is told from the item of a buffer with one slot
     spec = BufferSpec(spec_of(record), capacity=1)
     leaves = [on_host(leaf)[None] for leaf in nest.flatten_as(spec.plan.structure, record)]
     return State(*functions.add(numpy_ops.OPS, functions.init(numpy_ops.OPS, spec), spec, leaves, 1, None, None), spec)

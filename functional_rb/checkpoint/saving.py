@@ -147,6 +147,7 @@ class _Save:
                 f"{self.path(manifests.name_of(generation - 1))}: no number of ten digits is left for another "
                 f"checkpoint; remove the files with that number if they are none of yours, or use another directory"
             )
+        # What the checkpoint before has is not written again. Its files are open only while they are compared.
         with contextlib.ExitStack() as stack:
             base = self.base(manifests_there, stack) if self.asked.how.incremental else None
             try:

@@ -71,10 +71,12 @@ def places(runs: Mapping[str, tuple[Stored, list[Run]]], objects: int, in_place:
         shape = (int(np.diff(as_array(has)).sum()), DIGEST)
         tensors.append((CHECKSUMS.format(name), "U8", shape, math.prod(shape)))
     entries: dict[str, object] = {"__metadata__": METADATA}
+    # Data first, the largest elements foremost, so that each array is aligned for its dtype when it is mapped.
     starts, end = {}, 0
     for name, dtype, shape, nbytes in tensors:
         entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": (end, end + nbytes)}
         starts[name], end = end, end + nbytes
+    # The length of the header comes first; spaces behind it align the data.
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
     header = len(text).to_bytes(8, "little") + text

@@ -129,9 +129,10 @@ def read(
         total = sum(stored.rows * stored.row_bytes for stored in manifest.arrays.values())
         with enough_memory(path, 0 if spec is None else total):
             rows = {}
-            for k in () if spec is None else wanted:
-                leaf = spec.plan.leaves[k]
-                rows[k] = np.zeros((spec.capacity, *leaf.shape), kept_dtype(leaf.dtype))
+            if spec is not None:
+                for k in wanted:
+                    leaf = spec.plan.leaves[k]
+                    rows[k] = np.zeros((spec.capacity, *leaf.shape), kept_dtype(leaf.dtype))
             reading = _Reading(spec, rows, opened)
             parts = [reading.segment(k, files) for k in range(len(opened.paths))]
             parts.append(reading.in_place(files))
@@ -184,7 +185,7 @@ class _Reading:
             for name in part.arrays:
                 stored = self.opened.manifest.arrays[name]
                 if name in self.opened.manifest.in_place:
-                    self.opened.table(k, name)
+                    self.opened.table(k, name)  # its checksums alone are here: `in_place` compares the rows with them
                     continue
                 for run, content in self.opened.verified(k, name):
                     start, stop = stored.span(run)

@@ -96,6 +96,7 @@ def count(contents: Contents, leaves: EpisodeLeaves) -> Episodes:
         if leaves.reward is not None:
             rewards = contents.rows[leaves.reward][slots].reshape(-1).astype(np.float64)
             returns.append(np.add.reduceat(rewards, starts) if size else rewards)
+    # Whole are episodes that are over and have lost no first steps; `newest` has the slots of their last steps.
     partial, newest = np.concatenate(first), np.concatenate(last)
     whole = ~partial & (newest >= 0)
     # A flag of several agents counts if it is set for any of them.

@@ -182,6 +182,7 @@ def distribution(values: Array) -> Report:
     if not len(finite):
         return numbers | dict.fromkeys(("smallest", "mean", "median", "largest", "histogram"))
     low, high = float(finite.min()), float(finite.max())
+    # One bin for each whole number if they are few; one bin for all if they are equal, as bins need a width.
     each = values.dtype.kind == "i" and high - low < BINS
     if each or low == high:
         edges = np.arange(low, high + 2)

@@ -157,6 +157,7 @@ class Spec(abc.ABC):
         """
         axes = self.axes
         parts, left = index_parts(self, index)
+        # `changed` also moves what tables hold for each element, so the index is applied to arrays, not to the shape.
         try:
             if not left and any(part is Ellipsis for part in parts):
                 # Even an ellipsis for no axes says where arrays stand apart: let NumPy find the elements.
@@ -262,7 +263,7 @@ def sizes_of(shape: tuple[object, ...]) -> tuple[int, ...]:
 
 def filled(sizes: tuple[int, ...], count: int) -> tuple[int, ...] | None:
     """Sizes of `count` elements, where one -1 follows from the others; None if they have another number of elements."""
-    known = math.prod(n for n in sizes if n != -1)
+    known = math.prod(n for n in sizes if n != -1)  # of several -1 none follows from the others
     if sizes.count(-1) == 1 and known and count % known == 0:
         sizes = tuple(count // known if n == -1 else n for n in sizes)
     return sizes if math.prod(sizes) == count and all(n >= 0 for n in sizes) else None

@@ -251,6 +251,7 @@ class Vectors(Choices):
             raise TypeError(f"expected choices as whole numbers, got dtype {dtype}; convert them")
         if shape[max(len(shape) - len(expected), 0) :] != expected:
             raise ValueError(f"expected choices of shape {('...', *expected)}, got {shape}; reshape them")
+        # Traced numbers cannot be refused, so those that are out of range are clamped; `from_host` refuses them.
         counts = np.asarray(self.counts if self.several else self.counts[0], np.int64)
         index = allowed.clamped_index(ops, value, dtype, counts)
         return self._made(ops, self._allowed_nearest(ops, index))
@@ -261,6 +262,7 @@ class Vectors(Choices):
         return self._together(ops, found)
 
     def from_host(self, value: object, batch: tuple[int, ...]) -> NumpyArray:
+        # What is encoded and decoded again is the same if it was allowed.
         choices = self._read(value)
         made = super().from_host(choices, batch)
         wrong = np.asarray(self.decoded(numpy_ops.OPS, made) != choices)

@@ -117,6 +117,7 @@ class Composite(Mapping[str, SpecNest], Spec):
                 f"tensorclass, got {names}; give a name or None for each"
             )
         composite = cls(parts, batch_shape=batch_shape)
+        # Names that are all None are those that a container without names has: the spec has one form.
         names = names if any(name is not None for name in names) else ()
         below = any(isinstance(part, Composite) and part._is_named for part in composite._parts.values())
         if isinstance(container, type) and (names or device or below):
@@ -171,6 +172,7 @@ class Composite(Mapping[str, SpecNest], Spec):
 
     def __getattr__(self, name: str) -> SpecNest:
         try:
+            # Not self._parts, which would call this method again while the object is not yet made (copy, pickle).
             return object.__getattribute__(self, "_parts")[name]
         except KeyError:
             raise AttributeError(f"Composite has no part {name!r}; it has {list(self._parts)}") from None

@@ -45,6 +45,7 @@ def _spec_of(example: Nest, path: nest.Path) -> SpecNest:
         return NonTensor(tuple(example.batch_size))
     if example is None:
         return None
+    # TensorDicts, and containers that are registered, may have a dtype too.
     is_array = hasattr(example, "dtype") and not hasattr(example, "batch_size") and apart(example) is None
     parts = None if is_array else nest.parts_of(example)
     if parts is None:

@@ -118,7 +118,9 @@ def _scaled(ops: SpecOps, u: Sequence[Array], n: Sequence[Array]) -> list[Array]
 
 
 def _wrapped(low: NumpyArray, bits: int, dtype: Any) -> NumpyArray:
-    half = 2 ** (bits - 1)
+    half = 2 ** (
+        bits - 1
+    )  # element by element in Python ints, as no dtype holds both signed and unsigned 64-bit numbers
     return np.asarray(np.frompyfunc(lambda n: (int(n) + half) % (2 * half) - half, 1, 1)(low), dtype)
 
 
@@ -141,7 +143,7 @@ class Real:
         self._dtype, self._work = dtype, "float64" if dtype == "float64" else "float32"
         self._below, self._above = np.isfinite(low), np.isfinite(high)
         self._low, self._high = (np.where(np.isfinite(x), x, 0).astype(self._work) for x in (low, high))
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"):  # an infinite width is dealt with in `_between`
             self._width = np.asarray(self._high - self._low)
         self._bounded = bool((self._below & self._above).all())
         self._free = not (self._below | self._above).any()

@@ -55,6 +55,7 @@ def regrouped(spec: SpecNest, leaves: Mapping[Path, object]) -> SpecNest:
     if parts is None:
         return Composite({str(key): regrouped(None, inner) for key, inner in below.items()})
     before = dict(zip(parts[0].keys, parts[1], strict=True))
+    # What was there stays in its order, and what is new comes behind.
     order = [*(key for key in before if key in below), *(key for key in below if key not in before)]
     made = {key: regrouped(before.get(key), below[key]) for key in order}
     named = {str(key): part for key, part in made.items()}

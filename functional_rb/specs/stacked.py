@@ -153,6 +153,7 @@ class Stacked(Spec):
         axes = self.axes
         if axis is None:
             squeezed: SpecNest = self
+            # From the last on, so that the positions of the others stay.
             for i in reversed([i for i, n in enumerate(axes) if n == 1]):
                 squeezed = squeezed.squeeze(i)
             return squeezed
@@ -176,6 +177,7 @@ class Stacked(Spec):
             ValueError: if the members' axis would not stay between them.
         """
         sizes, axes = sizes_of(shape), self.axes
+        # Any of the new axes may be that of the members, if what lies before it and behind it fits.
         for axis, n in enumerate(sizes):
             front, back = sizes[:axis], sizes[axis + 1 :]
             ahead = filled(front, math.prod(axes[: self.axis])) is not None

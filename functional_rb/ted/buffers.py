@@ -147,7 +147,7 @@ def _flat(state: object, reward_key: Key, who: str = "ted.to_form") -> Flat:
     first = [(int(cursor) - size) % ring.limit for cursor, size in zip(ends.cursors, sizes, strict=True)]
     handles = [_handles(spec, lane, start, n) for lane, (start, n) in enumerate(zip(first, sizes, strict=True))]
     steps = _read(backend, state, np.concatenate(handles))
-    if getattr(spec.storage, "shared", False):
+    if getattr(spec.storage, "shared", False):  # others may write while this process reads: the oldest go first
         oldest = np.array([own[0] for own in handles if len(own)], np.int32)
         if not _host(backend, backend.is_live(state, oldest)).all():
             raise ValueError(
@@ -212,6 +212,7 @@ def _read(backend: Any, state: State, handles: Array) -> Leaves:
     made = {path: np.empty((n, *leaf.shape), kept_dtype(leaf.dtype)) for path, leaf in own}
     for start in range(0, n, size):
         asked = handles[start : start + size]
+        # Always as many handles, so that JAX compiles one program.
         found = backend.get(state, np.pad(asked, (0, size - len(asked))))
         for path, leaf in zip(structure.paths, nest.flatten_as(structure, found), strict=True):
             made[path][start : start + size] = _host(backend, leaf)[: len(asked)]

@@ -228,6 +228,7 @@ def _check_succession(leaves: Leaves, reward: Path, axis: int, compared: NumpyAr
             continue
         wrong = (bytes_of(before)[earlier] != bytes_of(after)[later]).any(-1)
         lead = goes_on.shape
+        # The flags say which steps go on, and their leading axes are those of every leaf.
         if wrong.shape[: len(lead)] != lead and lead[-1:] == (1,):
             lead = lead[:-1]  # TorchRL's flags have a last axis of one
         if wrong.shape[: len(lead)] != lead:

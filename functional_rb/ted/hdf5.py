@@ -109,7 +109,7 @@ class _Trajectories(Source):
     def __init__(self, h5py: Any, file: Any, where: str, descriptor: int, size: int) -> None:
         self.file, self.where = file, where
         self._h5py, self._descriptor, self._size = h5py, descriptor, size
-        self._seen: set[tuple[int, int]] = set()
+        self._seen: set[tuple[int, int]] = set()  # the objects that were met, by file and address
         names = self._groups()
         parts = [self._leaves(self._get(file, name), (name,)) for name in names]
         for name, part in zip(names, parts, strict=True):
@@ -117,8 +117,8 @@ class _Trajectories(Source):
                 raise DamagedError(f"{where}: expected the leaves {sorted(map(show, parts[0]))} in {name}; damaged")
         self._columns = {path: [part[path] for part in parts] for path in parts[0]}
         self.file_leaves = {path: self._file_leaf(leaves, path) for path, leaves in self._columns.items()}
-        lengths = {path: np.cumsum([0, *(len(x) for x in leaves)]) for path, leaves in self._columns.items()}
-        self._starts = lengths
+        # The first row of each trajectory, and behind them the number of all rows.
+        self._starts = {path: np.cumsum([0, *(len(x) for x in leaves)]) for path, leaves in self._columns.items()}
 
     def numbers(self, name: str, shape: tuple[int, ...] | None = None) -> list[int]:
         value = self._get(self.file, name)
@@ -202,6 +202,7 @@ class _Trajectories(Source):
 
     def written(self, path: Path) -> Iterator[Span]:
         starts = self._starts[path]
+        # HDF5 has no storage for what was never written, and reads zeros there.
         some = [k for k, leaf in enumerate(self._columns[path]) if leaf.id.get_storage_size()]
         claimed = sum(int(starts[k + 1] - starts[k]) for k in some)
         if not self.holds(claimed):

@@ -176,7 +176,7 @@ class _Directory(Source):
         self._files: dict[Path, File] = {}
         self._seen: set[tuple[int, int]] = set()
         self._look(root, ())
-        for path, file_leaf in self.file_leaves.items():
+        for path, file_leaf in self.file_leaves.items():  # refuse files of another size before anything is read
             if file_leaf.rows * file_leaf.row_bytes:
                 os.close(self._open(path))
 

@@ -138,6 +138,7 @@ def file_leaves(flat: Flat) -> tuple[Header, dict[Path, FileLeaf]]:
     for lane, size in enumerate(sizes):
         done[lane, :size] = flags[start : start + size]
         start += size
+    # Where the rows of each lane begin: `steps` in the flat form, `first` in the file; `shared_...` of shared leaves.
     extra_rows = header.extra_rows(done)
     steps = np.concatenate([[0], np.cumsum(sizes)])
     more = [int(ends[start:stop].sum()) for start, stop in itertools.pairwise(steps)]
@@ -156,7 +157,7 @@ def pieces(header: Header, done: Array) -> Iterator[Piece]:
     """The trajectories of a file, found by the flags of all its rows."""
     extra_rows = header.extra_rows(done)
     ends = extra_rows.copy()
-    ends[:, -1] = True
+    ends[:, -1] = True  # a trajectory ends with its lane, where it has no row more
     start = shared = 0
     extra_rows = extra_rows.reshape(-1)
     for last in np.flatnonzero(ends.reshape(-1)).tolist():

@@ -77,6 +77,8 @@ class Source(abc.ABC):
 @contextlib.contextmanager
 def naming(where: str) -> Iterator[None]:
     """Turn the errors that a damaged file leads to into one that says so; `FileNotFoundError` stays."""
+    # h5py and NumPy raise errors of many kinds for bytes that make no sense; a full disk or too many open files are no
+    # damage.
     try:
         yield
     except (DamagedError, KnownError, FileNotFoundError):
@@ -165,12 +167,14 @@ class _Rows:
 
     def __init__(self, header: Header, sizes: Array, flags: Array) -> None:
         first = np.arange(header.count, dtype=np.int64) * header.length
+        # As `Header.extra_rows` has it: shared leaves have a row more after each flag, and after the newest row.
         newest_row = first + (header.length if header.is_full else header.shift) - 1
         newest_row += header.length * (newest_row < first)
         doubled = np.union1d(flags, newest_row)
         lengths = header.length + np.bincount(doubled // header.length, minlength=header.count)
         lane = flags // header.length
         ended = np.bincount(lane[flags - first[lane] < sizes[lane]], minlength=header.count)
+        # A lane that is not as the header says ends with its own newest step.
         newest = first + sizes - 1
         ended += (sizes > 0) & ~np.isin(newest, flags)
         self.sizes, self._first, self._shared_first = sizes, first, np.cumsum(lengths) - lengths

@@ -218,6 +218,7 @@ def _flags(terminated: Nest, truncated: Nest, done: Nest, who: str) -> tuple[Nes
     if len(shapes) > 1:
         raise ValueError(f"{who}: expected flags of one shape, got {sorted(shapes)}; reshape them")
     terminated, truncated, done = (flags.get(name) for name in ("terminated", "truncated", "done"))
+    # done = terminated | truncated. `x ^ x` is False everywhere, in an array of the flag's own library and device.
     if done is None:
         any_flag = terminated if truncated is None else truncated
         terminated = any_flag ^ any_flag if terminated is None else terminated

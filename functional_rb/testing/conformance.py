@@ -228,6 +228,7 @@ def _carriers(run_on: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _check_run(trial: Trial, examples: int, names: Sequence[str]) -> None:
+    # The cheapest first, so that a fault is shown by the core on NumPy, whose arrays one can print, if it has it.
     numpys = [carriers.NumpyCarrier(carriers.IN_PLACE), carriers.NumpyCarrier(carriers.VALUES)]
     others: list[carriers.Carrier] = [carriers.TorchCarrier()] if "torch-core" in names else []
     others += [carriers.JaxCarrier()] if "jax-core" in names else []

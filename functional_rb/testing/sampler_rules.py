@@ -70,6 +70,7 @@ def check_selection(
         selection.handles.tolist(),
         "let `drawable` say what `draw` does",
     )
+    # A slice may have one weight for all of its steps; it is real if its first step is.
     real = mask if len(selection.weights) == len(mask) else mask.reshape(len(selection.weights), -1)[:, 0]
     for name in ("weights", "probabilities"):
         numbers = getattr(selection, name).reshape(-1)
