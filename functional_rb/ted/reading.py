@@ -77,7 +77,7 @@ class Source(abc.ABC):
 @contextlib.contextmanager
 def naming(where: str) -> Iterator[None]:
     """Turn the errors that a damaged file leads to into one that says so; `FileNotFoundError` stays."""
-    # h5py and NumPy raise errors of many kinds for bytes that make no sense; a full disk or too many open files are no
+    # h5py and NumPy raise errors of many kinds for bytes that make no sense; too little memory, or too many open files, is no
     # damage.
     try:
         yield
