@@ -118,9 +118,8 @@ def _scaled(ops: SpecOps, u: Sequence[Array], n: Sequence[Array]) -> list[Array]
 
 
 def _wrapped(low: NumpyArray, bits: int, dtype: Any) -> NumpyArray:
-    half = 2 ** (
-        bits - 1
-    )  # element by element in Python ints, as no dtype holds both signed and unsigned 64-bit numbers
+    half = 2 ** (bits - 1)
+    # In Python ints, as no dtype holds both signed and unsigned numbers of 64 bits.
     return np.asarray(np.frompyfunc(lambda n: (int(n) + half) % (2 * half) - half, 1, 1)(low), dtype)
 
 

@@ -77,8 +77,8 @@ class Source(abc.ABC):
 @contextlib.contextmanager
 def naming(where: str) -> Iterator[None]:
     """Turn the errors that a damaged file leads to into one that says so; `FileNotFoundError` stays."""
-    # h5py and NumPy raise errors of many kinds for bytes that make no sense; too little memory, or too many open files, is no
-    # damage.
+    # h5py and NumPy raise errors of many kinds for bytes that make no sense. Too little memory, or too many open files,
+    # is no damage.
     try:
         yield
     except (DamagedError, KnownError, FileNotFoundError):
