@@ -14,7 +14,7 @@ from functional_rb.specs import ArraySpec, Unbounded
 from functional_rb.trees import reuse
 from functional_rb.trees import search as core
 from functional_rb.trees.lib import AskedStep, TreesLib
-from functional_rb.trees.policies import MostVisited, MuZero, Policy
+from functional_rb.trees.policies import MuZero, Policy
 from functional_rb.trees.scores import PUCT, Score
 from functional_rb.trees.search import Evaluated, Leaf, Step
 from functional_rb.trees.spec import INT32_MAX, Content, TreeSpec
@@ -262,8 +262,8 @@ def search(
     """
     _check_tree(lib, tree, "trees.search")
     chosen: Any = MuZero() if policy is None else policy
-    if isinstance(chosen, Score):
-        chosen = MostVisited(chosen)
+    if isinstance(chosen, Score):  # MuZero's policy without any noise proposes the most visited slot
+        chosen = MuZero(chosen, dirichlet_fraction=0.0, temperature=0.0)
     if not all(hasattr(chosen, name) for name in ("begin", "choose", "propose", "score")):
         raise TypeError(f"trees.search: expected a policy such as frb.trees.MuZero(), or a score, got {policy!r}")
     _score(tree, chosen.score, "trees.search")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from functional_rb.base.arrays import Nest, NumpyArray
@@ -224,7 +226,8 @@ def _compacted(tree: TreeView) -> TreeView:
     steps = Steps(*(getattr(tree.steps, name)[sequence] for name in ("start", "end", "edge", "reward", "terminated")))
     lengths = np.bincount(owner, minlength=len(old))
     act = tree.act
-    return TreeView(
+    return dataclasses.replace(
+        tree,
         vertex=tree.vertex[old],
         parent=parent,
         depth=hops[order],
@@ -235,9 +238,5 @@ def _compacted(tree: TreeView) -> TreeView:
         cut=tree.cut[old],
         steps=steps,
         first_step=np.concatenate([[0], np.cumsum(lengths)]),
-        spec=tree.spec,
-        observations=tree.observations,
-        actions=tree.actions,
-        observe=tree.observe,
         act=lambda chosen: act(sequence[chosen]),
     )

@@ -19,27 +19,21 @@ def dirichlet(ops: TreeOps, bits: Array, alpha: float, valid: Array) -> Array:
 
     Gamma numbers divided by their sum. Where alpha is small they underflow, so only their logarithms are computed.
 
+    A gamma number for alpha is one for alpha + 1, times a uniform one to the power 1 / alpha. Marsaglia, Tsang: A
+    simple method for generating gamma variables (2000), section 6.
+
     Args:
         ops: the backend.
         bits: int32 [B, A, WORDS], uniform in [0, 2^31).
         alpha: the concentration.
         valid: bool [B, A].
     """
-    return softmax(ops, log_gamma(ops, bits, alpha), valid)
-
-
-def log_gamma(ops: TreeOps, bits: Array, alpha: float) -> Array:
-    """Logarithms of numbers of the gamma distribution, float32 [B, A], of random bits int32 [B, A, WORDS].
-
-    Marsaglia, Tsang: A simple method for generating gamma variables (2000). A number for alpha is one for alpha + 1,
-    times a uniform one to the power 1 / alpha (section 6).
-    """
-    # All tries are made, as the number of random bits is fixed; the first that is accepted counts.
     u = fractions(ops, bits)
     d = alpha + 1 - 1 / 3
     c = 1 / math.sqrt(9 * d)
-    chosen: Array | None = None
-    found: Array | None = None
+    chosen = u[..., 0] * 0
+    is_chosen = chosen > 0
+    # All tries are made, as the number of random bits is fixed; the first that is accepted counts.
     for k in range(TRIES):
         # Box and Muller's transform of two uniform numbers.
         normal = (-2.0 * ops.log(u[..., 3 * k])) ** 0.5 * ops.cos(u[..., 3 * k + 1] * (2 * math.pi))
@@ -48,6 +42,6 @@ def log_gamma(ops: TreeOps, bits: Array, alpha: float) -> Array:
         log_v = ops.log(v)
         accepted = (root > 0) & (ops.log(u[..., 3 * k + 2]) < 0.5 * normal**2 + d - d * v + d * log_v)
         value = math.log(d) + log_v
-        chosen = value if chosen is None or found is None else ops.where(found, chosen, value)
-        found = accepted if found is None else found | accepted
-    return chosen + ops.log(u[..., 3 * TRIES]) / alpha
+        chosen = ops.where(is_chosen, chosen, value)
+        is_chosen = is_chosen | accepted
+    return softmax(ops, chosen + ops.log(u[..., 3 * TRIES]) / alpha, valid)

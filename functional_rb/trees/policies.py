@@ -10,7 +10,7 @@ import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.ops.protocol import Array, TreeOps
-from functional_rb.trees import noise
+from functional_rb.trees.noise import WORDS, dirichlet
 from functional_rb.trees.scores import (
     PUCT,
     CompletedQ,
@@ -103,13 +103,13 @@ class MuZero:
     @property
     def words(self) -> int:
         """How many words of random bits the noise of one slot takes."""
-        return noise.WORDS if self.dirichlet_fraction else 0
+        return WORDS if self.dirichlet_fraction else 0
 
     def begin(self, ops: TreeOps, edges: Edges, bits: Array) -> Root:
         """The logarithms of the noisy prior."""
         if not self.dirichlet_fraction:
             return Root(edges.visits, edges.prior)
-        drawn = noise.dirichlet(ops, bits, self.dirichlet_alpha, edges.valid)
+        drawn = dirichlet(ops, bits, self.dirichlet_alpha, edges.valid)
         return Root(edges.visits, self.noisy(ops, edges, drawn))
 
     def noisy(self, ops: TreeOps, edges: Edges, drawn: Array) -> Array:
@@ -200,27 +200,6 @@ class GumbelMuZero:
         numbers = ops.maximum(numbers, ops.full_like(numbers, -1e9))
         wanted = edges.visits - root.before == visits[:, None]
         return best(ops, ops.where(wanted, numbers, ops.full_like(numbers, -math.inf)), edges.valid, bits)
-
-
-@dataclasses.dataclass(frozen=True)
-class MostVisited:
-    """A score as a policy: it chooses at the root as below it, and what was visited most is proposed."""
-
-    score: Score
-    words: int = 0
-
-    def begin(self, ops: TreeOps, edges: Edges, bits: Array) -> Root:
-        """Nothing but the visits."""
-        return Root(edges.visits, ops.full_like(edges.prior, 0))
-
-    def choose(self, ops: TreeOps, edges: Edges, root: Root, i: object, simulations: int, bits: Array) -> Array:
-        """The slot that the score chooses."""
-        return self.score.choose(ops, edges, bits)
-
-    def propose(self, ops: TreeOps, edges: Edges, root: Root, bits: Array) -> tuple[Array, Array]:
-        """The most visited slot, and the shares of the visits."""
-        shares = visit_shares(ops, edges)
-        return best(ops, shares, edges.valid, bits), shares
 
 
 def visit_shares(ops: TreeOps, edges: Edges) -> Array:

@@ -124,9 +124,14 @@ def select(ops: Any, tree: Tree, score: Score, slot: Array, bits: Array, max_dep
     node, slot = ops.where(alive, root, none), ops.where(alive, slot, none)
 
     def onward(node: Array, slot: Array) -> Array:
-        """The node from which a tree goes on, -1 if it does not."""
+        """The node from which a tree goes on; -1 if that is not stored, terminal, or as deep as it may be."""
         child = _behind(ops, tree, node, slot)
-        return ops.where(_inner(ops, tree, node, child, max_depth), child, none)
+        at = ops.maximum(child, root)
+        # A child has a larger number than its parent: whatever a forged tree says, the way down has an end.
+        is_inner = (child > node) & ~ops.take_each(tree.terminal, at)
+        if max_depth < tree.spec.capacity:
+            is_inner = is_inner & (ops.take_each(tree.depth, at) < max_depth)
+        return ops.where(is_inner, child, none)
 
     def goes_on(node: Array, slot: Array, here: Array, bits: Array) -> Array:
         return ops.count(here >= 0) > 0
@@ -163,13 +168,6 @@ def _behind(ops: TreeOps, tree: Tree, node: Array, slot: Array) -> Array:
     """The node behind a slot, int32 [B]; -1 if none is stored, or the node is -1."""
     child = get_edge(ops, tree.children, edge_index(ops, tree, node, slot)[1])
     return ops.where(node >= 0, child, ops.full_like(node, NONE))
-
-
-def _inner(ops: TreeOps, tree: Tree, above: Array, node: Array, max_depth: int) -> Array:
-    # A child has a larger number than its parent: whatever a forged tree says, the way down has an end, as that up has.
-    at = ops.maximum(node, ops.full_like(node, ROOT))
-    inner = (node > above) & ~ops.take_each(tree.terminal, at)
-    return inner if max_depth >= tree.spec.capacity else inner & (ops.take_each(tree.depth, at) < max_depth)
 
 
 def edge_index(ops: TreeOps, tree: Tree, node: Array, slot: Array) -> tuple[Array, Array]:

@@ -192,7 +192,7 @@ def test_a_search_is_its_simulations() -> None:
 
     spec = frb.trees.TreeSpec({"x": frb.Unbounded((3,))}, 6, SLOTS)
     first = rb.trees.init(spec, frb.trees.Expansion({"x": x}, prior, value))
-    policy = frb.trees.policies.MostVisited(frb.trees.PUCT())
+    policy = frb.trees.MuZero(frb.trees.PUCT(), dirichlet_fraction=0.0, temperature=0.0)
     ties = rb.rand(frb.Bounded(0, 2**31 - 1, (BATCH,), "int32"), rb.key(2), batch=9)
     draws = core.Draws(jnp.zeros((BATCH, SLOTS, 0), jnp.int32), ties, ties[0], rb.split(rb.key(3), 9))
 
