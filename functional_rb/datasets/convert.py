@@ -85,8 +85,8 @@ def convert(
 ) -> Description:
     """Write the episodes of a reader as a buffer in mapped files, which `datasets.load` opens at once.
 
-    Memory is bounded by a piece of an episode. Who is killed goes on from the end of an episode, and the files become
-    the same bytes. What is at `path` is whole, or not there.
+    Memory is bounded by a piece of an episode. After a process was killed, the next call resumes at the end of an
+    episode, and the files become the same bytes. What is at `path` is complete, or not there.
 
     Args:
         reader: of the dataset.
@@ -100,7 +100,7 @@ def convert(
 
     Raises:
         DatasetError: for what is not as the format says, naming file, episode and field.
-        StorageFullError: if there is no room, naming the place; who calls again goes on.
+        StorageFullError: if there is no room, naming the place; the next call resumes the conversion.
         ImportError: if xxhash is missing.
         FileExistsError: if something else is at `path`, another dataset, say.
         TypeError: for what is no reader.
@@ -114,7 +114,7 @@ def convert(
     steps = reader.spec(how.narrow)
     compact = is_large(steps.observation) if how.compact is None else how.compact
     options = how.choices()
-    # What is stored is told of by the names and the form that were chosen, not by "all" or "as is usual".
+    # The options name what was chosen, not "all" or "the default", so that conversions can be compared.
     infos = sorted(steps.infos) if options["infos"] is True else options["infos"] or []
     form = Form(steps, tuple(infos), how.observation_key, compact)
     options |= {"infos": list(form.infos), "compact": compact}
@@ -197,7 +197,7 @@ class _Writing:
             nbytes = self.nbytes
             progress.advance(nbytes - begun)
             begun = nbytes
-            # Who is killed goes on from the end of an episode, as readers begin with whole ones.
+            # A conversion is resumed at the end of an episode, as readers begin with whole ones.
             if nbytes - noted >= CHUNK and self.open is None:
                 self.note()
                 noted = nbytes

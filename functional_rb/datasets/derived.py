@@ -127,13 +127,13 @@ def map_episodes(dataset: Dataset, function: Callable[[Episode], Episode], to: P
     Args:
         dataset: its directory, or a state that `load` gave.
         function: gives an `Episode` with as many steps: `dataclasses.replace(episode, observations=...)`.
-        to: the directory that is made. Who is killed begins anew.
+        to: the directory that is made. A process that was killed begins anew.
         workers: so many threads call the function; 0 for the one that calls this.
 
     Raises:
         DatasetError: if no dataset is there, or what the function gives does not fit together. What the function
             raises comes with a note of the episode.
-        FileExistsError: if something is at `to`: nobody can tell whether the same function has made it.
+        FileExistsError: if something is at `to`, as it may have been made by another function.
     """
     of = Stored(dataset)
     return _written(_Mapped(of, function, workers), of, to)
@@ -201,7 +201,7 @@ class _Mapped:
         self.of, self._function, self._workers = of, function, workers
         self.name, self.files, self.counts = of.name, of.files, of.counts
         name = getattr(function, "__qualname__", type(function).__name__)
-        # Nobody can tell whether it is the same function: so what was begun is never gone on with.
+        # Functions cannot be compared, so an unfinished conversion is never resumed.
         self.facts = {**of.facts, "map": {"of": of.path, "function": name, "call": uuid.uuid4().hex}}
 
     def spec(self, narrow: bool) -> StepSpec:

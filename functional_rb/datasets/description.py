@@ -67,7 +67,7 @@ class Description:
         steps, episodes: how many.
         spare: frames beyond the steps; None if observations are not stored as frames.
         frames: how many observations are stored.
-        dropped: steps that were left out, since nobody knows what they led to.
+        dropped: steps that were left out, as the observation after them is not known.
         options: those of the conversion.
         facts: what is known of where it comes from: its licence, addresses, size.
         path: the directory, absolute.

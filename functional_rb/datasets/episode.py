@@ -63,7 +63,7 @@ class Episode:
         infos: what else there is of each step, by name: nests with leaves [T, *shape]. A mapping may read them when
             they are asked for, until the next episode is.
         final_observed: whether the last observation was observed. If not, what stands there means nothing: then the
-            last step is kept only if it led to a terminal state, after which nobody looks at it.
+            last step is kept only if it led to a terminal state, after which no learner looks at it.
         goes_on: whether the next piece that the reader gives is of the same episode: its first observation is the
             last one here.
         file: the path of the file that it was read from, for errors.

@@ -117,7 +117,7 @@ def data(group: Group, name: str, where: str) -> Dataset:
     with damage(where, repr(name)):
         count = dataset.id.get_space().get_simple_extent_npoints()
         claimed, there = count * dataset.id.get_type().get_size(), dataset.id.get_storage_size()
-    # Of a chunk that nobody wrote HDF5 makes up any number of zeros.
+    # For chunks that were never written HDF5 makes up any number of zeros.
     if claimed > files.SMALL and not files.believed(claimed, there):
         raise DatasetError(f"{where}: {name!r} claims {count} values, and the file does not hold them")
     return dataset
@@ -160,11 +160,11 @@ class Blocks:
         self._there: dict[str, tuple[Dataset, int, NumpyArray]] = {}
 
     def rows(self, name: str, first: int, stop: int, where: str) -> NumpyArray:
-        """Rows [first, stop) of a data set, which nobody writes to."""
+        """Rows [first, stop) of a data set, read-only."""
         dataset, begin, block = self._there.get(name) or (data(self._group, name, where), 0, np.empty(0))
         if first < begin or stop > begin + len(block):
             begin, block = first, rows(dataset, first, max(stop, first + self._count), where)
-            # Episodes are views of it: who wrote to one would change the next.
+            # Episodes are views of it, so that writing to one would change the next.
             block.flags.writeable = False
             self._there[name] = dataset, begin, block
         return block[first - begin : stop - begin]

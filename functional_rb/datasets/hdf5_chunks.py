@@ -41,7 +41,7 @@ def rows(dataset: Dataset, first: int, stop: int) -> NumpyArray | None:
         waiting: list[Future[None]] = []
         for place in itertools.product(*starts):
             if dataset.id.get_chunk_info_by_coord(place).byte_offset is None:
-                return None  # nobody wrote there: h5py knows what to read
+                return None  # it was never written: h5py knows what to read
             # The mask says which filters were left out of this chunk: deflating may have made it no smaller.
             left_out, content = dataset.id.read_direct_chunk(place)
             waiting.append(pool.submit(_put, values, first, place, chunk, content, not left_out))

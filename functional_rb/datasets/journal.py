@@ -1,4 +1,4 @@
-"""Files that are appended to, and the journal that says up to where: who is killed goes on from its last line.
+"""Files that are appended to, and the journal that says up to where: an unfinished conversion resumes at its last line.
 
 A line of the journal is written after what it speaks of, with the checksum of what was appended since the line before
 it. So whatever a killed process has left beyond the last line that is true is cut off, and what comes then are the same
@@ -107,7 +107,7 @@ class Journal:
         path = os.path.join(directory, JOURNAL)
         self.lines = read_lines(path)
         if not self.lines or self.lines[0] != begin:
-            # Of another dataset, or by other options: nothing of it can be gone on with.
+            # Another dataset, or other options: nothing of it can be used.
             for name in os.listdir(directory):
                 os.unlink(os.path.join(directory, name))
             self.lines = []

@@ -79,7 +79,7 @@ def _checked(places: Iterator[Place], folder: str) -> list[Place]:
 
 
 def _version_2(folder: str, info: Json, videos: list[str]) -> Iterator[Place]:
-    rows = json_lines(os.path.join(folder, EPISODES), "what is told of each episode")
+    rows = json_lines(os.path.join(folder, EPISODES), "the metadata of each episode")
     for row in sorted(rows, key=lambda row: row["episode_index"]):
         k = row["episode_index"]
         numbers = {"episode_index": k, "episode_chunk": k // info.get("chunks_size", 1000)}
@@ -172,7 +172,7 @@ class Labels:
         self._rows: Rows | None = None
 
     def about(self, place: Place) -> Json:
-        """What is told of an episode.
+        """The facts of an episode.
 
         Returns:
             - tasks: in words, in the order in which the rows have them, and then those that only the metadata have.

@@ -64,7 +64,7 @@ def load(
         DatasetError: for files that are not as their format says, naming file, episode and field.
         FileNotFoundError: if the dataset is not there.
         ImportError: for a library that a reader needs, naming the extra to install.
-        StorageFullError: if there is no room to convert it; who calls again goes on.
+        StorageFullError: if there is no room to convert it; the next call resumes the conversion.
         ValueError: for an unknown prefix, a sampler or a transform that does not fit.
 
     Example:

@@ -174,7 +174,7 @@ def _kinds(struct: pyarrow.StructType) -> dict[Path, Kind]:
 
 
 def _about(path: str) -> Json:
-    content = json_object(path, "what is told of an episode", json.loads)
+    content = json_object(path, "the metadata of an episode", json.loads)
     if not isinstance(content.get("total_steps"), int) or content["total_steps"] < 1:
         raise DatasetError(f"{path}: total_steps: expected how many there are, got {content!r:.60}")
     return content

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WHO = "datasets: minari"
 METADATA = "metadata.json"
-# What is told of a dataset besides its spaces.
+# The metadata that are kept as facts of the dataset.
 TOLD = ("dataset_id", "author", "algorithm_name", "code_permalink", "description", "minari_version", "eval_env_spec")
 # Arrays of bytes with fewer rows or columns are no images, and so are not compressed.
 LEAST_SIDE = 32
@@ -73,7 +73,7 @@ class Minari(RowReader):
         return StepSpec(observation, action, Unbounded((), stored_dtype("float64", narrow)), infos)
 
     def is_compressed(self, space: Any) -> bool:
-        """Whether Minari takes values of a space for images, which it compresses unless it is told not to."""
+        """Whether Minari takes values of a space for images, which it compresses by default."""
         shape = getattr(space, "shape", None) or ()
         return (
             bool(self.folder.metadata.get("jpeg_encoding", True))

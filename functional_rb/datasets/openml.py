@@ -105,7 +105,7 @@ class OpenMl:
             features, row = np.concatenate(parts, 1)[kept], row + len(actions)
             actions = actions[kept]
             for k in range(max(first - at, 0), len(actions)):
-                after = features[[k, k]]  # there is none, and nobody looks at it
+                after = features[[k, k]]  # there is none, and learners do not look at it
                 action = actions[k : k + 1]
                 yield Episode(after, action, reward, done, not_cut, final_observed=False, file=self.files[0])
             at += len(actions)

@@ -25,12 +25,12 @@ class Reader(Protocol):
     def files(self) -> Sequence[str]:
         """The paths of the files that it is read from.
 
-        What has been converted halfway is gone on with as long as their sizes and times are the same.
+        An unfinished conversion is resumed as long as their sizes and times are the same.
         """
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many "episodes" and "steps" there are, and "bytes" in the files; what nobody can tell is left out."""
+        """How many "episodes" and "steps" there are, and "bytes" in the files; unknown ones are left out."""
 
     @property
     def facts(self) -> Mapping[str, object]:
@@ -131,7 +131,7 @@ def open_reader(name: str | os.PathLike[str], root: str | os.PathLike[str] | Non
     Raises:
         TypeError: for an option that the reader has not, naming those that it has, and for a name or a root of another
             kind.
-        ValueError: for a prefix that nobody has registered.
+        ValueError: for a prefix that is not registered.
     """
     if root is not None and not isinstance(root, str | os.PathLike):
         raise TypeError(f"datasets: expected root as the path of a folder, got {root!r}")

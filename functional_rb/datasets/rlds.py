@@ -3,7 +3,7 @@
 A record is an episode. A step of it has an observation, the action that was taken there, and the reward of that. In the
 last step nothing is done any more: its observation is what the one before has led to, its action and reward are there
 to fill the row, and `is_terminal` says whether that is a terminal state. TensorFlow is not needed.
-What a record has once, as `episode_metadata`, is told of the episode.
+What a record has once, as `episode_metadata`, becomes `Episode.about`.
 
 `features.json` tells what there is. A feature of a step has a name such as `steps/observation/image` in a record, which
 holds its values of all steps in a row: numbers as int64 or float32, texts and compressed images as bytes.
@@ -31,7 +31,7 @@ from functional_rb.datasets.pieces import can_be_stored
 
 FEATURES = "features.json"
 SHARD = re.compile(r"(.+)-([^-]+)\.tfrecord-(\d{5,})-of-(\d{5,})", re.ASCII)
-# Numbers that a value has at most which is told of an episode.
+# The most numbers that a value in `Episode.about` has.
 MOST = 1024
 MARKS = ("is_first", "is_last", "is_terminal")
 Last = Literal["padding", "step"]
@@ -66,7 +66,7 @@ class Rlds(RowReader):
         super().__init__(name, [os.path.join(path, FEATURES), *shards])
         self._last, self.facts = last, {"split": split, "last": last}
         all_features = features(self.files[0])
-        # Of an episode are told texts, and what is some numbers.
+        # Texts and small arrays become `Episode.about`.
         self._metadata = {
             leaf: feature
             for leaf, feature in all_features.items()
@@ -117,7 +117,7 @@ class Rlds(RowReader):
         terminal = ("is_terminal",) in self._leaves and bool(
             self._decoded(("is_terminal",), values, n - 1, n, where)[0]
         )
-        # Of a single row nobody knows what was done: it stands for a step, which is dropped.
+        # A single row has no action that led anywhere: it is given as one step, which is dropped.
         padded = self._last == "padding" and n > 1
         return Whole(
             n - 1 if padded else n,
@@ -202,7 +202,7 @@ def open_rlds(
     """The reader of a split of a dataset in RLDS: its name, or the path of its folder; the newest of several versions.
 
     The last step of an episode is "padding", as RLDS says, whose observation is what the step before has led to; or a
-    "step" like the others, of which nobody knows what it led to. `prefix` is that of the dataset's name.
+    "step" like the others, of which the next observation is not known. `prefix` is that of the dataset's name.
     """
     if last not in ("padding", "step"):
         raise ValueError(f"{prefix}:{rest}: last: expected 'padding' or 'step', got {last!r}")
@@ -288,7 +288,7 @@ def decoded(leaf: Leaf, feature: Feature, first: int, stop: int, where: str) -> 
 
 def _numbers(leaf: Leaf, part: Feature, shape: tuple[int, ...], where: str) -> NumpyArray:
     dtype = np.dtype(leaf.dtype)
-    if isinstance(part, list):  # also of no values at all, of which nobody can tell the kind
+    if isinstance(part, list):  # also where there are no values, and so no kind
         if part:
             raise DatasetError(f"{where}: expected {dtype}, got bytes")
         return np.zeros(shape, dtype)

@@ -73,7 +73,7 @@ class Roboset(RowReader):
 
         rewards = _rows(group, ("rewards",), n, where)
         return Whole(
-            # Of a single row nobody knows what was done: it stands for a step that is dropped.
+            # A single row has no action that led anywhere: it is given as one step, which is dropped.
             max(n - 1, 1),
             nest("observations", self.observation),
             nest("actions", self.action),

@@ -42,7 +42,7 @@ class Steps(NamedTuple):
         observations: leaves [length + 1 or more, *shape], by the paths of those that steps begin from.
         others: leaves [length or more, *shape] of actions, rewards and infos, by their paths.
         observed: whether the last observation was: if not, the one before it stands in its place.
-        dropped: how many steps were left out, since nobody knows what they led to.
+        dropped: how many steps were left out, as the observation after them is not known.
         total: the sum of the rewards.
         terminated, truncated: whether the last step is.
         goes_on: whether the steps go on with those of the piece before.

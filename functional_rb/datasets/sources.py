@@ -67,7 +67,7 @@ def table() -> tuple[Source, ...]:
 def source_of(name: str) -> Source:
     """What the table tells of a dataset, with its name put in; nothing if it is unknown, or the path of files.
 
-    A path has to be absolute: who has made the files that lie there nobody can tell by where they lie.
+    Of files at a path, which has to be absolute, the origin is not known.
 
     Example:
         >>> source_of("mine:unheard/of").licence

@@ -74,7 +74,7 @@ class Stage:
             else:
                 self._columns[path][span] = leaf[:n]
                 self._columns[NEXT, *path][span] = leaf[1 : n + 1]
-            # What was not observed reads as if nothing had changed: nobody looks behind an end.
+            # An observation that is not known repeats the one before: learners do not look behind an end.
             if not steps.observed:
                 self._last(path)[...] = leaf[n - 1]
         for path, leaf in steps.others.items():

@@ -33,14 +33,15 @@ def export(
 ) -> str:
     """Write a dataset in a format of others, so that they can read it.
 
-    It is read and written piece by piece. The folder is whole, or not there; who is killed begins anew.
+    It is read and written piece by piece. The folder is complete, or not there. A process that was killed
+    begins anew.
 
     Args:
         dataset: the directory of a converted one, or a state that `load` gave.
         to: the folder that is made. For Minari its name is the identity of the dataset, with a version: "doors-v0";
             below the folder where Minari looks, `minari.load_dataset` finds it.
         format: "minari" (HDF5); "lerobot", of version 3.0; "lerobot-2.1".
-        facts: what is told of it, beside what is known of where it comes from. Minari: dataset_id, author,
+        facts: metadata of the dataset, beside those that are known of where it comes from. Minari: dataset_id, author,
             description, ..., whatever its metadata may have. LeRobot: fps, steps a second, which has to be known;
             robot_type; task, in words, of episodes of which the reader has told none.
 
@@ -64,7 +65,7 @@ def export(
     with disk.locked(os.path.join(above, f".{name}.lock")):
         if os.path.lexists(target):
             raise FileExistsError(f"{WHO}: {target} is there already; give another path")
-        shutil.rmtree(unfinished, ignore_errors=True)  # of who was killed
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
         os.mkdir(unfinished)
         # Written aside, the folder is there at one instant, with all that is in it.
         try:

@@ -18,7 +18,7 @@ from functional_rb.datasets.exporting.steps import WHO, Fields
 from functional_rb.datasets.statistics import Moments
 from functional_rb.datasets.stored import Stored
 
-# What is told of a dataset; the task is told of episodes where the reader has told it.
+# The facts that a dataset of LeRobot has. The task is for episodes of which the reader gave none.
 FACTS = ("fps", "robot_type", "task")
 Found = dict[str, Moments]
 

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 CHUNK = 1000
 # Megabytes of a file with several episodes, about.
 FILE = 100
-# Episodes that are told of at a time.
+# Episodes whose metadata are written at a time.
 ROWS = 1000
 Stats = Mapping[str, Json]
 
 
 class Version2:
-    """A table for each episode, and lines of JSON: `add` its rows, `end` it, and `finish` with what is told of all."""
+    """A table for each episode, and lines of JSON: `add` its rows, `end` it, and `finish` with the metadata of all."""
 
     def __init__(self, folder: str, features: Sequence[Feature]) -> None:
         self._folder, self._episode, self._table = folder, 0, _Table()

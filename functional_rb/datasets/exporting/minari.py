@@ -20,7 +20,7 @@ from functional_rb.specs import ArraySpec, Text
 NAME = "Minari"
 # The folder within a dataset's that has the files.
 DATA = "data"
-# What is told of a dataset that stays true of what is made of it.
+# The metadata of a dataset that stay true of datasets made of it.
 KEPT = (
     "algorithm_name",
     "author",

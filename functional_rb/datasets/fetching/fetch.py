@@ -43,8 +43,8 @@ def fetch(
 ) -> list[str]:
     """Fetch the files of datasets, or any others, those that are not there yet.
 
-    What was begun is gone on with, as long as ETag or Last-Modified say that the file is the same; a file that has
-    changed is begun anew. A file is whole, or not there: it is checked against its length, and its size and sha256
+    An unfinished file is resumed as long as ETag or Last-Modified say that it is the same; a file that has changed is
+    begun anew. A file is whole, or not there: it is checked against its length, and its size and sha256
     where they are known, and renamed into place. Processes that want the same file at once wait for one of them.
 
     Args:
@@ -63,9 +63,9 @@ def fetch(
     Raises:
         FetchError: if no source gives a file, naming it, each source, and why not, or if the files of a dataset cannot
             be listed. What there is of a file is kept.
-        StorageFullError: if there is no room; whoever calls again goes on.
+        StorageFullError: if there is no room; the next call resumes the fetch.
         TypeError, ValueError: for names that lead out of the root, or come twice, before anything is fetched; for a
-            dataset of which nobody knows where its files lie, with what is known.
+            dataset whose files have no known address.
 
     Example:
         >>> fetch("d4rl:hopper-medium-v2")  # doctest: +SKIP

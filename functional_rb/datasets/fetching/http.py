@@ -1,7 +1,8 @@
 """One request for a file over HTTP(S), from a byte on, by the standard library.
 
 `urllib.request` knows proxies and certificates, and follows redirects; what it would do beyond that (other schemes,
-redirects to an address without encryption) is left out here. It takes long to import, so who needs it does so.
+redirects to an address without encryption) is left out here. It takes long to import, so its users import this module
+when they need it.
 """
 
 from __future__ import annotations

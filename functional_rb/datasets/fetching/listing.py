@@ -105,7 +105,7 @@ def _pages(url: str, retry: Retry) -> Iterator[Any]:
         if following is None and token is None:
             return
         url = f"{start}&pageToken={urllib.parse.quote(str(token), '')}" if following is None else following[1]
-        # Else whoever answers could have any machine asked, those of the user's own network too.
+        # A server must not be able to have other machines asked, such as those of the user's own network.
         if urllib.parse.urlsplit(url)[:2] != urllib.parse.urlsplit(start)[:2]:
             raise FetchError(f"{WHO}: {start}: its next page is elsewhere, at {url}; refused")
     raise FetchError(f"{WHO}: {start}: expected at most {PAGES} pages")

@@ -1,6 +1,6 @@
 """A file that is being fetched: its part, and a journal of what it is a part of.
 
-Both lie in a folder of their own below the root, so that whoever lists the files there finds whole ones only.
+Both lie in a folder of their own below the root, so that a list of the files there has complete ones only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CUT = (OSError, files.UnusableFileError, ValueError, TypeError, KeyError, Attrib
 
 
 class Partial:
-    """The part of a file below a root. Only who holds its lock may open it.
+    """The part of a file below a root. Only the holder of its lock may open it.
 
     Attributes:
         path: of the part.
@@ -119,7 +119,7 @@ class Partial:
         """Give the part its name: from now on the file is there."""
         disk.fsync(self._fd)
         self._close()
-        # The journal goes first: of a file that is there nothing is left to be gone on with.
+        # The journal goes first: a file that has its name is complete, and must not be resumed.
         with contextlib.suppress(FileNotFoundError):
             disk.unlink(self._journal)
         disk.rename(self.path, target)

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class FetchError(OSError):
-    """A file could not be fetched. What had been fetched of it is kept, and the next call goes on from there."""
+    """A file could not be fetched. What had been fetched of it is kept, and the next call resumes there."""
 
 
 class RefusedError(Exception):
@@ -35,8 +35,8 @@ class Retry:
     """How often a file is tried again after failures that may pass, and how long it waits in between.
 
     The wait after the k-th failure in a row is drawn uniformly from [d/2, d], where d = min(first * 2^(k-1), most)
-    seconds, so that many who failed at once do not come back at once. A try that got further than any before it counts
-    as none.
+    seconds, so that clients that failed together do not retry together. A try that got further than all before it does
+    not count.
 
     Attributes:
         times: how often it is tried again.

@@ -115,7 +115,7 @@ class Npz:
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, UnicodeError) as error:
             raise DatasetError(f"{where}: the file is damaged: {error}; fetch it again") from None
         except OSError as error:
-            if error.errno != errno.EINVAL:  # so the system answers who wants to go to a place before the file
+            if error.errno != errno.EINVAL:  # the system's answer to a seek before the begin of the file
                 raise
             raise DatasetError(f"{where}: the file is damaged: {error}; fetch it again") from None
 

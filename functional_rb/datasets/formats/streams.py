@@ -1,6 +1,6 @@
 """Files that others have made, opened and read forward.
 
-Pipes, which keep whoever opens them waiting, and devices are refused. Gzip and xz are decompressed, with a limit on
+Pipes, which would block whatever opens them, and devices are refused. Gzip and xz are decompressed, with a limit on
 what comes out of them: some thousand bytes may hold gigabytes of zeros.
 """
 
