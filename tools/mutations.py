@@ -127,15 +127,29 @@ def make_map(arguments: list[str]) -> None:
         pytest.main(["-n0", "-q", "-p", "no:cacheprovider", *arguments], plugins=[recorder])
         covered.stop()
         lines = lines_by_test(covered.get_data(), ROOT)
+    write_map(Map(recorder.seconds, lines))
+
+
+def write_map(known: Map) -> None:
+    """With the number of a test in place of its name: a line is run by up to thousands."""
+    number = {name: k for k, name in enumerate(known.seconds)}
+    lines = {
+        path: {line: [number[name] for name in names] for line, names in of_file.items()}
+        for path, of_file in known.lines.items()
+    }
     MAP.parent.mkdir(exist_ok=True)
-    MAP.write_text(json.dumps(Map(recorder.seconds, lines)._asdict()))
+    MAP.write_text(json.dumps({"seconds": known.seconds, "lines": lines}))
 
 
 def read_map() -> Map:
     if not MAP.exists():
         sys.exit(f"there is no {MAP.relative_to(ROOT)} yet: python tools/mutations.py map")
     read = json.loads(MAP.read_text())
-    lines = {path: {int(line): names for line, names in of_file.items()} for path, of_file in read["lines"].items()}
+    names = list(read["seconds"])
+    lines = {
+        path: {int(line): [names[k] for k in numbers] for line, numbers in of_file.items()}
+        for path, of_file in read["lines"].items()
+    }
     return Map(read["seconds"], lines)
 
 

@@ -34,7 +34,7 @@ def items(seed: int, *lead: int) -> dict[str, Any]:
 
     def array(shape: tuple[int, ...], dtype: str) -> Any:
         numbers = rng.integers(0, 2 if dtype == "bool" else 100, (*lead, *shape))
-        return jnp.asarray(numbers).astype(dtype)
+        return jnp.asarray(numbers.astype(jnp.dtype(dtype)))  # converted by NumPy, which compiles nothing
 
     return {name: array(leaf.shape, leaf.dtype) for name, leaf in ITEM.items()}
 

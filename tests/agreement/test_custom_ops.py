@@ -29,6 +29,7 @@ from functional_rb.structures.ring import Ring, RingState
 from functional_rb.structures.sparse_set import SparseSet
 from functional_rb.transforms import returns
 from tests.support.backends import needs_native
+from tests.support.effort import effort
 from tests.support.spec_pool import random_leaf
 from torch_backend.compat import IS_TRACED
 from torch_backend.kernels import cpu_kernels, custom_ops
@@ -250,7 +251,10 @@ CALLED = {
     "uniform": ["add", "fill_draws", "draw"],
     "prioritized": ["add", "fill_draws", "draw", "update_priorities"],
     "slices": {"choose_slots", "steps_in_episodes", "changed", "store", "set_leaves", "descend", "expand", "read"},
-    "prioritized slices": {"expand", "update_priorities", "importance_weights"},
+    "prioritized slices": {
+        *("choose_slots", "steps_in_episodes", "changed", "store", "set_leaves", "descend", "expand", "read"),
+        *("update_priorities", "importance_weights"),
+    },
     "n-step": {"following", "fold_float32", "update_priorities", "read"},
     "lanes": {"choose_slots", "store", "draw", "update_priorities"},
 }
@@ -260,7 +264,8 @@ needs_tracing = pytest.mark.skipif(not IS_TRACED, reason="this torch calls the f
 
 @needs_native
 @needs_tracing
-@pytest.mark.parametrize("name", CALLED)
+# The first two are traced, and by their kernels, in the tests below; slices are when they are prioritized.
+@pytest.mark.parametrize("name", effort(["prioritized slices", "n-step", "lanes"], [*CALLED]))
 def test_compiled_steps_call_kernels(name: str) -> None:
     spec, recording = TRAINED[name], Recording()
     compiled = torch.compile(lambda *args: step(*args), fullgraph=True, backend=recording)

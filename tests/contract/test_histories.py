@@ -50,7 +50,7 @@ KINDS: dict[str, Callable[[Rng], frb.BufferSpec]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@histories(effort(10, 21))
+@histories(effort(8, 21))
 def test_any_history(kind: str, rng: Rng) -> None:
     spec = KINDS[kind](rng)
     narrow = not any(leaf.dtype in ("int64", "float64") for leaf in spec.plan.leaves)  # as JAX needs them to be

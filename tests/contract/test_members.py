@@ -26,11 +26,15 @@ from tests.support.lives import live_on_torch
 from tests.support.members import BATCH, COVERING, LANES, MEMBERS, Member
 
 COMPILED = {name: member for name, member in MEMBERS.items() if member.compiled}
-# Each way to draw and to write; what the others of the table set differently, torch's kernels are given alike.
+# Each way to draw and to write; what the others of the table set differently, torch's kernels are given alike. Limits
+# and prioritized slices go from one backend to the other in `test_histories` too.
 ON_JAX = {
     name: COMPILED[name]
     for name in effort(
-        (*COVERING, "uniform, stopping when full", "fifo, with a limit"),
+        (
+            *(name for name in COVERING if name not in ("prioritized, with a limit", "slices, prioritized")),
+            *("uniform, stopping when full", "fifo, with a limit"),
+        ),
         COMPILED,
     )
 }

@@ -360,7 +360,7 @@ def test_very_many_versions_can_be_dropped(twin: str, capacity: int, monkeypatch
         monkeypatch.setattr(versioned, "LEAST", 2**40)  # what is kept for it outgrows a copy
     steps = effort(5_000, 100_000 if capacity > 5 else 20_000)
     if twin != "torch":  # the core is slower
-        steps = effort(2_500, 5_000)
+        steps = effort(1_500, 5_000)
     spec = frb.BufferSpec((frb.Unbounded((), "int32"),), capacity)
     first = rb.add(rb.init(spec), (7,))
     state, item = first, (torch.ones(1, dtype=torch.int32),)

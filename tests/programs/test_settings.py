@@ -18,7 +18,7 @@ from tests.support import training
 from tests.support.members import MEMBERS, USUAL, Member
 
 
-@pytest.mark.few(5, by="kernels")
+@pytest.mark.few(4, by="kernels")
 @pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "core"])
 @pytest.mark.parametrize("member", USUAL.values(), ids=USUAL)
 def test_programs_are_traced_under_all_checks(member: Member, kernels: bool) -> None:

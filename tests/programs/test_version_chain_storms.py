@@ -426,7 +426,7 @@ def test_nothing_leaks(way: Any) -> None:
 
     work(300)
     before = used()
-    work(effort(1500, 50_000))
+    work(effort(700, 50_000))
     after = used()
     assert after[0] - before[0] < 300
     assert after[1] - before[1] < 100
