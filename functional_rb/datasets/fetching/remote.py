@@ -71,6 +71,7 @@ def persisted(retry: Retry, attempt: Callable[[], T], progress: Callable[[], int
     Raises:
         RefusedError: if there were too many failures in a row.
     """
+    # The loops of HTTP libraries (urllib3's `Retry`, say) repeat a request, and know nothing of a body that is resumed.
     failures, furthest = 0, progress()
     while True:
         try:
