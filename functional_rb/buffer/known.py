@@ -44,6 +44,7 @@ class Known(NamedTuple):
         updates: updates of priorities, where items lie in rings.
         appends: additions to rings, of any number of lanes, with what the sampler keeps, and with steps that wait for
             others, or frames that items share.
+        rewrites: leaves of its items.
         plain: whether there are no frames, and no transforms but functions of items.
     """
 
@@ -51,6 +52,7 @@ class Known(NamedTuple):
     buffer: bool
     updates: bool
     appends: bool
+    rewrites: bool
     plain: bool
 
 
@@ -72,8 +74,6 @@ def keeps_of_new_items(plan: Plan, sampler: object) -> bool:
     if type(sampler) not in (Uniform, Prioritized, WithoutReplacement, *slices):
         return False
     if getattr(sampler, "max_times_sampled", None) is not None or not getattr(sampler, "shuffle", True):
-        return False
-    if plan.frames is not None and type(sampler) not in (Uniform, Prioritized):  # which look for what items leave
         return False
     if plan.boundaries is None:
         return True
@@ -99,13 +99,12 @@ def lines_up(plan: Plan, transform: Transform) -> bool:
     if type(transform) is not NStepOfAdded:
         return False
     positions, shapes = transform.positions, [leaf.shape for leaf in plan.leaves]
-    numbers = all(plan.leaves[k].dtype in ("float32", "float64") for k in positions.rewards)
-    ends = transform.ends(plan)
+    ends, of_agents = transform.ends(plan), True
     if positions.agents:
-        numbers &= all(shapes[k] == positions.agents for k in positions.truncations)
+        of_agents = all(shapes[k] == positions.agents for k in positions.truncations)
         ends = [k for k in ends if shapes[k] != positions.agents]
     trajectory = transform.trajectory(plan)
-    return numbers and are_stored_marks(plan, ends, [] if trajectory is None else [trajectory])
+    return of_agents and are_stored_marks(plan, ends, [] if trajectory is None else [trajectory])
 
 
 def known(plan: Plan, sampler: SamplerBase, writer: WriterBase, transforms: Sequence[Transform]) -> Known:
@@ -117,9 +116,9 @@ def known(plan: Plan, sampler: SamplerBase, writer: WriterBase, transforms: Sequ
         draws = Draws.ITEMS
     elif type(sampler) in (Slices, PrioritizedSlices):
         draws = Draws.SLICES
-    elif type(sampler) is WithoutReplacement and sampler.shuffle and writer.in_order and plain:
+    elif type(sampler) is WithoutReplacement and sampler.shuffle and writer.in_order:
         draws = Draws.EPOCH
-    elif type(sampler) is SlicesWithoutReplacement and plain:
+    elif type(sampler) is SlicesWithoutReplacement:
         draws = Draws.EPOCH_OF_SLICES
     has_updates = type(sampler) is PrioritizedSlices or (
         type(sampler) is Prioritized and sampler.max_times_sampled is None
@@ -128,4 +127,5 @@ def known(plan: Plan, sampler: SamplerBase, writer: WriterBase, transforms: Sequ
     appends = len(made) <= 1 and all(lines_up(plan, transform) for transform in made)
     appends = appends and in_turn and keeps_of_new_items(plan, sampler)
     whole = draws is Draws.ITEMS and plain and plan.ring.lanes == 1 and is_ring(writer)
-    return Known(draws, whole, has_updates and writer.in_order, appends, plain)
+    rewrites = type(writer) in (RoundRobin, StopWhenFull) and plan.frames is None
+    return Known(draws, whole, has_updates and writer.in_order, appends, rewrites, plain)

@@ -73,8 +73,8 @@ class SavedBlock(_native.Saved):
             old = self._copy(memory, memory.auxiliary[name], first, others)
             found.append(Entry(auxiliary_name(name), False, where, old))
         if values >= 0:
-            nodes = self._numbers(memory, "int32", begin, leaves)
-            found.append(Entry(TREE, True, nodes, self._numbers(memory, "float32", values, leaves)))
+            nodes, old = self._numbers(memory, "int32", begin, leaves), self._numbers(memory, "float32", values, leaves)
+            found.append(Entry(TREE, True, *self._first(nodes, old)))
         for name, dtype, column in (
             (VALUE, "float32", kept),
             (STEP_IN_EPISODE, "int32", steps),
@@ -85,11 +85,15 @@ class SavedBlock(_native.Saved):
         for name, column in ((epochs.ORDER, deck), (epochs.PLACE, deck + 8 * room)):
             if deck >= 0:
                 moved, old = (self._numbers(memory, "int32", each, moves) for each in (column, column + 4 * room))
-                if self.holder is None:  # else equal places have equal content
-                    moved, known = np.unique(moved, return_index=True)  # the first move of several knows what was there
-                    old = old[known]
-                found.append(Entry(auxiliary_name(name), False, moved, old))
+                found.append(Entry(auxiliary_name(name), False, *self._first(moved, old)))
         return found
+
+    def _first(self, places: NumpyArray, old: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
+        """Of several writes to a place the first, which knows what was there. On a GPU all of them know it."""
+        if self.holder is not None:
+            return places, old
+        places, first = np.unique(places, return_index=True)
+        return places, old[first]
 
     def _numbers(self, memory: Memory, dtype: str, begin: int, count: int) -> NumpyArray:
         return self._array(memory, numpy_ops.dtype_of(dtype), begin, (count,))
@@ -130,13 +134,14 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     spec = of.spec
     plan, layout = spec.plan, spec.plan.layout
     known, sampler = spec.known, spec.sampler
-    if not (known.draws or known.updates or known.appends) or max(len(layout.leaves), len(plan.leaves)) > MOST:
+    if not (known.draws or known.updates or known.appends or known.rewrites) or max(len(layout.leaves), len(plan.leaves)) > MOST:
         return None
     if any(len(leaf.shape) > AXES for leaf in (*layout.leaves, *plan.leaves)):
         return None
     whole, plain, appends = known.buffer, known.plain and not plan.objects, known.appends and not plan.objects
     names = [str(path[0]) if len(path) == 1 else "" for path in plan.structure.paths]
-    added = tuple(map(_leaf, names, plan.leaves)) if plain or appends else ()
+    rewrites = known.rewrites and not plan.objects
+    added = tuple(map(_leaf, names, plan.leaves)) if plain or appends or rewrites else ()
     leaves = added if plain else tuple(_leaf("", leaf) for leaf in layout.leaves)
     beside = descriptor.beside(spec) if appends else descriptor.NOTHING_BESIDE
     is_dict = (
@@ -144,7 +149,6 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     )
     given = tuple(k for _, k in plan.structure.named) if is_dict else ()
     batch_size = -1 if spec.batch_size is None else spec.batch_size
-    may_rewrite = not isinstance(spec.writer, Immutable)
     on_host = plain and spec.on_sample is not None and spec.on_sample.on_host
     sliced = sampler if isinstance(sampler, Trajectories) else None
     is_epoch = isinstance(sampler, WithoutReplacement | SlicesWithoutReplacement)
@@ -162,8 +166,8 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
             batch_size,
         ),
         *(sliced.length if sliced is not None and sliced.batch == "steps" else 1, spec.lanes or 0, known.draws),
-        *(sampler.has_priorities, whole, may_rewrite, known.appends, known.updates),
-        appends and spec.on_add is None and may_rewrite,
+        *(sampler.has_priorities, whole, rewrites, known.appends, known.updates),
+        appends and spec.on_add is None and not isinstance(spec.writer, Immutable),
         *(bool(known.draws) and plain and spec.on_sample is None, known.plain or known.draws is Draws.ITEMS, on_host),
         *(sliced is not None and sliced.flat, float(getattr(sampler, "beta", 0.0))),
         *more,

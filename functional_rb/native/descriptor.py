@@ -34,6 +34,10 @@ Vector = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 KEPT: Final = epochs.ORDER, epochs.PLACE, STEP_IN_EPISODE, VALUE
 
 
+# The dtypes of rewards that native code adds up, as `src/waiting.h` numbers them.
+REWARDS: Final = "float64", "float32", "float16", "bfloat16"
+
+
 @functools.cache
 def fields_of(name: str) -> tuple[str, ...]:
     """The names of a record's fields, in their order."""
@@ -288,7 +292,7 @@ def _queue(plan: Plan, transform: NStepOfAdded) -> Vector:
     lines = {"n": transform.n, "lanes": plan.ring.lanes, "pending": counters.place(plan, n_step_added.PENDING) or 0}
     values = [*record("QueueRecord", **lines, **flags, **sizes), *ends, *following, *own, *done]
     for leaf, k in ((plan.leaves[k], k) for k in positions.rewards):
-        values += [k, math.prod(agents) if leaf.shape == agents else 1, ITEMSIZE[leaf.dtype]]
+        values += [k, math.prod(agents) if leaf.shape == agents else 1, REWARDS.index(leaf.dtype)]
     powers = encode_discounts(transform.gamma, transform.n, "float64")
     return _read_only([*values, *powers.view(np.int32).tolist()])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,10 @@ import torch
 import torch_backend
 from functional_rb.storage import host_state
 from functional_rb.storage.host_state import ENGINE, Bits
+from tests.support.chain_programs import Noting
 from torch_backend.arrays import random
 from torch_backend.engines import execute
+from torch_backend.memory.library import TORCH
 
 
 class OnTorch:
@@ -41,8 +45,9 @@ class OnNumPy:
         return ENGINE.add(state, leaves, lead, None if mask is None else mask.reshape(lead), None, None)
 
     @staticmethod
-    def update(state: Any, handles: Any, priorities: Any) -> Any:
-        return ENGINE.update(state, handles, priorities, {})
+    def update(state: Any, handles: Any, priorities: Any, items: dict[str, Any] | None = None) -> Any:
+        names = state.spec.plan.names
+        return ENGINE.update(state, handles, priorities, {names.index(name): x for name, x in (items or {}).items()})
 
     @staticmethod
     def sample(state: Any, seed: int, batch: int, wanted: int | None = None) -> Any:
@@ -51,6 +56,18 @@ class OnNumPy:
 
 
 LIBRARIES = (OnTorch, OnNumPy)
+
+
+@contextlib.contextmanager
+def noting(on: Any) -> Iterator[Noting]:
+    """Meanwhile a library's chain notes what it does itself."""
+    library = TORCH if on is OnTorch else ENGINE.library
+    before = library.chain
+    library.chain = chain = Noting(before)
+    try:
+        yield chain
+    finally:
+        library.chain = before
 
 
 def told(drawn: Any) -> list[Any]:

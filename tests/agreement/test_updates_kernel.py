@@ -1,4 +1,4 @@
-"""The fused kernel of priorities: the core's bits, of all rings, rules and handles, and nothing else in a program."""
+"""The kernel of updates: the core's bits, of all rings, rules and handles, and nothing else in a program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from functional_rb.buffer import functions
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
 from functional_rb.ops import numpy_ops
-from tests.agreement.carriers import LIBRARIES
+from tests.agreement.carriers import LIBRARIES, noting
 from tests.support.backends import needs_native
 from tests.support.chain_programs import Noting
 from tests.support.compiled_programs import big_copies
@@ -28,6 +28,8 @@ from tests.support.xla_options import AS_USERS
 from torch_backend.memory.library import TORCH
 
 ITEM = {"done": frb.Binary(), "id": frb.Unbounded((), "int32")}
+MORE = {**ITEM, "image": frb.Unbounded((1030,), "uint8"), "reward": frb.Unbounded((2,))}
+RETURNS = {"reward_key": "reward", "terminated_key": "done", "end_keys": ("done",)}
 BAD = (float("nan"), float("inf"), -1.0)
 
 
@@ -35,14 +37,23 @@ BAD = (float("nan"), float("inf"), -1.0)
 def specs(draw: st.DrawFn) -> frb.BufferSpec:
     length, lanes = draw(st.integers(1, 5), "length"), draw(st.sampled_from([None, 2, 3]), "lanes")
     settings = {"alpha": draw(st.sampled_from([0.6, 1.0])), "new_priority": draw(st.sampled_from(["live", "ever"]))}
-    if draw(st.booleans(), "slices"):
+    kind = draw(st.sampled_from(["slices by priority", "by priority", "slices", "epochs", "items"]), "kind")
+    if kind == "slices":
+        sampler: Any = frb.Slices(length, strict_length=False, end_keys=("done",))
+    elif kind in ("epochs", "items"):
+        sampler = frb.WithoutReplacement() if kind == "epochs" else frb.Uniform()
+    elif kind == "slices by priority":
         strict, period = draw(st.booleans(), "strict"), draw(st.integers(1, 3), "period")
         span = (False, True) if not strict and draw(st.booleans(), "span") else False
         rule = {"strict_length": strict, "period": period, "span": span, "end_keys": ("done",)}
-        sampler: Any = frb.PrioritizedSlices(length, **rule, **settings)
+        sampler = frb.PrioritizedSlices(length, **rule, **settings)
     else:
         sampler = frb.Prioritized(replacement=lanes is not None, **settings)
-    return frb.BufferSpec(ITEM, draw(st.sampled_from([5, 6, 40]), "steps") * (lanes or 1), sampler, lanes=lanes)
+    transforms = [frb.n_step(2, 0.9, **RETURNS)] + (
+        [] if "slices" in kind else [frb.n_step(3, 0.9, at="add", **RETURNS)]
+    )
+    more = {"transforms": draw(st.sampled_from([(), *transforms]), "transforms")}
+    return frb.BufferSpec(MORE, draw(st.sampled_from([5, 6, 40]), "steps") * (lanes or 1), sampler, lanes=lanes, **more)
 
 
 def items(rng: np.random.Generator, n: int, lanes: int | None) -> dict[str, Any]:
@@ -51,11 +62,16 @@ def items(rng: np.random.Generator, n: int, lanes: int | None) -> dict[str, Any]
     return {name: x if lanes is None else x.reshape(-1, lanes) for name, x in made.items()}
 
 
+def with_more(rng: np.random.Generator, given: dict[str, Any]) -> dict[str, Any]:
+    """Items that have an image and rewards, too."""
+    lead = given["id"].shape
+    image = rng.integers(256, size=(*lead, 1030), dtype=np.uint8)
+    return {**given, "image": image, "reward": rng.random((*lead, 2), np.float32)}
+
+
 def arrays_of(on: Any, state: Any) -> list[bytes]:
-    """All that a state is made of but its items."""
-    memory = on.memory_of(state)
-    arrays = memory.tree, state._counters, *memory.auxiliary.values()
-    return [np.asarray(x).tobytes() for x in arrays]
+    """All that a state is made of."""
+    return [np.asarray(x).tobytes() for x in (*on.memory_of(state).arrays, state._counters)]
 
 
 def some_handles(spec: frb.BufferSpec, vector: Any, rng: np.random.Generator, n: int) -> np.ndarray:
@@ -72,8 +88,8 @@ def test_the_kernel_gives_the_cores_bits(data: st.DataObject) -> None:
     """Whole histories, of lanes whose handles begin anew; the state before is found again behind each update."""
     on, spec = data.draw(st.sampled_from(LIBRARIES), "library"), data.draw(specs(), "spec")
     rng, lanes = np.random.default_rng(data.draw(st.integers(0, 99), "seed")), spec.lanes or 1
-    assert spec.known.updates
-    assert not spec.known.buffer
+    assert spec.known.rewrites
+    assert spec.known.updates == spec.sampler.has_priorities
     state = on.init(spec)
     first = counters.CURSOR if spec.lanes is None else counters.BASE
     behind = data.draw(st.sampled_from([0, 1, 4]), "behind")
@@ -82,14 +98,23 @@ def test_the_kernel_gives_the_cores_bits(data: st.DataObject) -> None:
         n = lanes * data.draw(st.integers(1, 9), "rows")
         mask = rng.random(n) < 0.7 if data.draw(st.booleans(), "masked") else None
         mask = mask if mask is None or spec.lanes is None else mask.reshape(-1, lanes)
-        state = on.add(state, items(rng, n, spec.lanes), mask)
+        state = on.add(state, with_more(rng, items(rng, n, spec.lanes)), mask)
+        if int(np.asarray(state._counters[counters.SIZE])) == 0 and lanes == 1:
+            continue
         batch = data.draw(st.sampled_from([1, 4, 60]), "batch")
         handles = some_handles(spec, state._counters, rng, batch).astype(np.int32)
-        priorities = rng.choice([0.0, 1e-40, 0.3, 7.0, 1e30, *BAD], batch).astype(np.float32)
+        given: list[Any] = [None, {}]
+        if spec.sampler.has_priorities and data.draw(st.booleans(), "priorities"):
+            given[0] = rng.choice([0.0, 1e-40, 0.3, 7.0, 1e30, *BAD], batch).astype(np.float32)
+        names = data.draw(st.sets(st.sampled_from(["id", "image", "reward"]), min_size=int(given[0] is None)), "leaves")
+        rewritten = with_more(rng, {"id": np.arange(batch, dtype=np.int32) - 99})
+        given[1] = {name: rewritten[name] for name in sorted(names)} or None
         before, after = arrays_of(on, state), []
         for use in (True, False):
             with frb.kernels(use):
-                following = on.update(state, handles, priorities)
+                with noting(on) as chain:
+                    following = on.update(state, handles, *given)
+                assert chain.done == use
             after.append(arrays_of(on, following))
             assert arrays_of(on, state) == before
         assert after[0] == after[1]
@@ -152,9 +177,9 @@ def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None
     sampler, limited = frb.PrioritizedSlices(2, end_keys=("done",)), frb.Prioritized(max_times_sampled=3)
     others: dict[str, Any] = {"writer": frb.MaxValue("id")}
     known = [
-        (frb.BufferSpec(ITEM, 6, sampler), 2),
-        (frb.BufferSpec(ITEM, 6, frb.Prioritized(replacement=False)), 2),
-        (frb.BufferSpec(ITEM, 6, limited), 0),
+        (frb.BufferSpec(ITEM, 6, sampler), 4),
+        (frb.BufferSpec(ITEM, 6, frb.Prioritized(replacement=False)), 4),
+        (frb.BufferSpec(ITEM, 6, limited), 1),
         (frb.BufferSpec(ITEM, 6, frb.Prioritized(), **others), 0),
     ]
     rb = torch_backend

@@ -15,7 +15,8 @@ class Addition {
       : c(call), plan(plan_of(c)), ring(ring_of(c)), epoch(record_of<Epoch>(c.epoch)), frames(frames), lanes(ring->lanes),
         room(least<int64_t>(c.batch / lanes, ring->length) * lanes), slots(room), source(room), written(lanes),
         live(room), steps(ring->next ? c.batch : 0), values(c.priorities ? c.batch : 0),
-        entries(ring->window_length ? 3 * room + lanes : frames ? frames->most_lost() : 0), numbers(entries.size), left(entries.size),
+        entries(most(ring->window_length ? 3 * room + lanes : 0, frames ? frames->most_lost() + lanes : 0)), numbers(entries.size),
+        left(entries.size), members(c.order ? c.counters[epoch->count] : 0),
         most_leaving(!c.order ? 0 : most(room, entries.size)), leaving(most_leaving), work(6 * most_leaving + 2 * lanes) {
     choose();
     if (ring->next) count_steps();
@@ -28,12 +29,12 @@ class Addition {
     if (c.order && !ring->window_length) renew_items();
     store();
     for (int64_t i = 0; ring->next && i < count; ++i) c.in_episode[slots[i]] = steps[source[i]];
-    const int64_t lost = frames ? frames->store(slots.at, source.at, count) : 0;
-    if (lost && c.tree) save_lost(lost);
+    if (frames) frames->store(slots.at, source.at, count);
     if (float* kept = ring->window_length ? c.kept : c.tree) value(kept, by_default);
-    if (lost && c.tree) clear(lost);
     if (ring->window_length) show();
     else if (c.tree) refresh(plan, c.tree, slots.at, count);
+    if (frames) lose();
+    if (c.order && ring->window_length) c.new_counters[epoch->count] = int32_t(members);
   }
 
  private:
@@ -74,25 +75,13 @@ class Addition {
   }
   // Note what the slots hold beside the rows.
   void save() {
-    c.saved_count[0] = count;
+    c.saved_count[0] = count, c.saved_count[1] = 0;
     for (int64_t i = 0; c.saved_slots && i < count; ++i) {
       const int32_t slot = c.saved_slots[i] = slots[i];
       if (c.saved_values) c.saved_values[i] = c.tree[slot];
       if (c.saved_kept) c.saved_kept[i] = c.kept[slot];
       if (c.saved_steps) c.saved_steps[i] = c.in_episode[slot];
     }
-  }
-  // Note what the tree holds of items that go, before new ones, of which some may go at once, have values.
-  void save_lost(int64_t lost) {
-    for (int64_t i = 0; c.saved_slots && i < lost; ++i)
-      c.saved_slots[count + i] = frames->lost()[i], c.saved_values[count + i] = c.tree[frames->lost()[i]];
-    c.saved_count[1] = lost;
-  }
-  // What is gone has no priority.
-  void clear(int64_t lost) {
-    Scratch<int32_t>& gone = entries;
-    for (int64_t i = 0; i < lost; ++i) gone[i] = frames->lost()[i], c.tree[gone[i]] = 0;
-    refresh(plan, c.tree, gone.at, lost);
   }
   // Save and write rows; those that lie together go to slots that do.
   void store() {
@@ -124,17 +113,53 @@ class Addition {
     changed(ring, {ranges, size}, {c.new_counters + ring->cursors, c.new_counters + ring->sizes}, c.in_episode, nullptr,
             nullptr, {entries.at, changed_ones}, numbers.at);
     if (c.order) return renew_starts(changed_ones / lanes);
-    for (int64_t i = 0; i < changed_ones; ++i) {
+    put_leaves(changed_ones);
+  }
+  // Let the leaves of entries be what their numbers say, and note what they were: slots may come again, and then count first.
+  void put_leaves(int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
       const int32_t slot = entries[i];
-      if (c.saved_slots) c.saved_slots[count + i] = slot, c.saved_values[count + i] = c.tree[slot];
-      left[i] = !c.kept ? float(numbers[i]) : numbers[i] > 0 ? c.kept[slot] : 0.0f;
+      const int64_t at = count + c.saved_count[1] + i;
+      if (c.saved_slots) c.saved_slots[at] = slot, c.saved_values[at] = c.tree[slot];
+      left[i] = ring->window_length && !c.kept ? float(numbers[i])
+                : numbers[i] > 0               ? c.kept[slot]
+                                               : 0.0f;
     }
-    c.saved_count[1] = changed_ones;
-    set_leaves(plan, {c.tree}, {entries.at, changed_ones}, left.at);
+    c.saved_count[1] += n;
+    set_leaves(plan, {c.tree}, {entries.at, n}, left.at);
+  }
+  // Let samplers know which items are gone: `removed`.
+  void lose() {
+    const Span<const int32_t> oldest = frames->lose();
+    const int64_t each = oldest.size / lanes;
+    int64_t n = 0;
+    // Where windows begin may change at the oldest step that is left as well: it comes in its turn, or behind all others.
+    for (int64_t turn = 0; turn < (ring->window_length ? 2 : 1); ++turn)
+      for (int64_t lane = 0; lane < lanes; ++lane) {
+        int64_t gone = 0;
+        while (gone < each && frames->is_gone(lane * each + gone)) ++gone;
+        for (int64_t i = 0; !turn && i < gone; ++i) entries[n++] = oldest[lane * each + i];
+        const int64_t head = short_mod(c.new_counters[ring->cursors + lane], ring->length);
+        const int64_t size = c.new_counters[ring->sizes + lane];
+        if (ring->window_length && size && turn == (gone == each))
+          entries[n++] = int32_t(lane * ring->length + place_of(ring, head, size));
+      }
+    const Lanes ends{c.new_counters + ring->cursors, c.new_counters + ring->sizes};
+    if (ring->window_length) weights_at(ring, ends, c.in_episode, {entries.at, n}, numbers.at);
+    else std::fill_n(numbers.at, n, 0);
+    if (!c.order) return c.tree ? put_leaves(n) : void();
+    int32_t* coming = work.at + 5 * most_leaving;
+    int64_t gone = 0, come = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const bool old = is_member(entries[i]), now = numbers[i] > 0;
+      if (old && !now) leaving[gone++] = entries[i];
+      if (now && !old) coming[come++] = entries[i];
+    }
+    renew(gone, coming, come, 0);
   }
   bool is_member(int32_t slot) const {
     const int64_t at = c.place[slot];
-    return at < c.counters[epoch->count] && c.order[bounded(at, plan->capacity)] == slot;
+    return at < members && c.order[bounded(at, plan->capacity)] == slot;
   }
   // Let new items be in the sparse set in place of those that lay there: `WithoutReplacement.added`.
   void renew_items() {
@@ -174,12 +199,11 @@ class Addition {
       }
     }
     renew(gone, coming, come, moved);
-    c.new_counters[epoch->count] = int32_t(c.counters[epoch->count] - gone + come);
   }
   // Let slots leave the sparse set, others take positions over, and new ones come, which are not in this epoch.
   void renew(int64_t gone, const int32_t* coming, int64_t come, int64_t moved) {
     const Deck deck = deck_of(c);
-    const int64_t size = c.counters[epoch->count], remaining = c.counters[epoch->remaining];
+    const int64_t size = members, remaining = c.new_counters[epoch->remaining];
     int32_t *positions = work.at + 4 * most_leaving, *moves = work.at + 6 * most_leaving;
     int64_t drawable = 0;
     for (int64_t i = 0; i < gone; ++i)
@@ -192,7 +216,8 @@ class Addition {
       if (const int64_t at = size - gone + i; at >= 0 && at < plan->capacity) deck.put(at, coming[i]);
     const bool emptied = remaining > 0 && remaining == drawable;
     c.new_counters[epoch->remaining] = int32_t(remaining - drawable);
-    c.new_counters[epoch->epochs_done] = saturated(int64_t(c.counters[epoch->epochs_done]) + emptied);
+    c.new_counters[epoch->epochs_done] = saturated(int64_t(c.new_counters[epoch->epochs_done]) + emptied);
+    members += come - gone;
   }
 
   const BufferCall& c;
@@ -206,6 +231,7 @@ class Addition {
   Scratch<uint8_t> live;
   Scratch<int32_t> steps, values, entries, numbers;
   Scratch<float> left;
+  int64_t members;  // of the sparse set
   const int64_t most_leaving;  // or coming
   Scratch<int32_t> leaving, work;
 };

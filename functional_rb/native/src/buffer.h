@@ -106,53 +106,6 @@ FRB_ENTRY Outcome add(const BufferCall& c) {
   return tell_counters(c, cursor, least(int64_t(c.counters[SIZE]) + marked, capacity), rejected, 0, peak);
 }
 
-// Set priorities, and rewrite leaves, if some are given, of the items that handles name; of equal handles the last wins.
-// All that is overwritten is saved before anything is written.
-FRB_ENTRY Outcome update(const BufferCall& c) {
-  const Plan plan = plan_of(c);
-  const Addresses storage = storage_of(c);
-  const int64_t batch = c.batch;
-  Scratch<int32_t> slots(batch), values(c.priorities ? batch : 0);
-  const Finder find(plan, c.counters);
-  int64_t live = 0, named = 0, rejected = 0, count = 0;
-  for (int64_t i = 0; i < batch; ++i) {
-    slots[i] = find(c.given_handles[i]);
-    live += slots[i] >= 0;
-    named += c.given_handles[i] != -1;  // that stands for what could not be drawn
-  }
-  if (c.priorities) {
-    for (int64_t i = 0; i < batch; ++i) expect(c.tree + most(slots[i], 0));
-    make_values(plan, c.priorities, values.at, batch);
-  }
-  if (c.saved_slots && c.room)
-    for (int64_t i = 0, at = 0; i < batch; ++i) {
-      const int64_t slot = slots[i];
-      if (slot < 0) continue;
-      c.saved_slots[at] = int32_t(slot);
-      save_items(plan, storage, slot, saved_of(c), at, 1);
-      if (c.saved_values) c.saved_values[at] = c.tree[slot];
-      ++at;
-    }
-  if (c.priorities) expect_paths(plan, c.tree, slots.at, batch);
-  int32_t peak = c.counters[PEAK];
-  for (int64_t i = 0; i < batch; ++i) {
-    const int32_t slot = slots[i];
-    if (slot < 0) continue;
-    if (c.given) store_item(plan, storage, slot, leaves_of(c), i);
-    if (!c.priorities) continue;
-    if (values[i] < 0) {
-      ++rejected;
-      continue;
-    }
-    c.tree[slot] = float_of(values[i]);
-    peak = most(peak, values[i]);
-    slots[count++] = slot;
-  }
-  refresh(plan, c.tree, slots.at, count);
-  c.saved_count[0] = live;
-  return tell_counters(c, c.counters[CURSOR], c.counters[SIZE], rejected, named - live, peak);
-}
-
 // `Uniform.draw`: each of the `size` items has the probability 1 / size; all weights are 1. Positions of several lanes are
 // counted lane by lane, each from its oldest item on.
 inline bool draw_uniform(const BufferCall& c, Matrix<const int32_t> draws, int32_t* slots) {

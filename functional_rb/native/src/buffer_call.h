@@ -60,7 +60,7 @@ struct BufferKernels {
   int (*add)(const BufferCall&);
   int (*add_to_rings)(const BufferCall&);
   int (*update)(const BufferCall&);
-  int (*update_priorities)(const BufferCall&);
+  int (*update_priorities)(const BufferCall&);  // where items lie in rings; on the CPU that is the same
   int (*sample)(const BufferCall&);
   int (*draw_slices)(const BufferCall&);
   int (*draw_epoch)(const BufferCall&);

@@ -55,10 +55,13 @@ Found take_items(Turn& turn, PyObject* items, Batch& batch) {
 // Leaves to rewrite, some of a flat dict's or, from the engine, of a list, each with a row for every handle.
 Found take_replacements(const KnownBuffer* known, PyObject* items, Batch& batch) {
   if (items == Py_None) return Found::READY;
-  if (!known->writes || !known->rewrites) return Found::ELSEWHERE;
-  if (PyList_Check(items)) return take_leaves(known, items, batch);
-  if (!known->adds || known->given.empty() || !PyDict_CheckExact(items)) return Found::ELSEWHERE;
-  return take_dict(known, items, batch);
+  if (!known->rewrites) return Found::ELSEWHERE;
+  // Leaves that mark ends of trajectories are refused by the reference, which has checked those in a list.
+  const bool direct = known->adds && !known->given.empty() && PyDict_CheckExact(items) && !known->rings()->next;
+  if (!direct && !PyList_Check(items)) return Found::ELSEWHERE;
+  const Found found = direct ? take_dict(known, items, batch) : take_leaves(known, items, batch);
+  batch.given = int64_t(known->leaves.size());  // there may be more, which stay
+  return found;
 }
 
 // What one call draws.
@@ -191,8 +194,8 @@ template <bool IN_PLACE> PyObject* added(Turn& turn, Batch& batch, PyObject* mas
   const Place* place = turn.place();
   const int64_t steps_each = batch.rows / lanes;
   const int64_t n = least<int64_t>(batch.rows + known->waiting(), known->plan()->capacity);
-  const int64_t more = ring && ring->window_length ? 3 * n + lanes : known->most_lost(steps_each);
-  const int64_t moves = place->beside<int32_t>(ORDER) ? 5 * (more ? more : n) + lanes : 0;
+  const int64_t shown = ring && ring->window_length ? 3 * n + lanes : 0, lost = known->most_lost(steps_each), more = shown + lost;
+  const int64_t moves = place->beside<int32_t>(ORDER) ? 5 * ((shown ? shown : n) + lost) + lanes : 0;
   const bool steps = ring && ring->next;
   FRB_TRY(write.prepare({n, more, moves, true, place->tree != nullptr, place->beside<float>(KEPT) != nullptr, steps,
                          known->most_beside(steps_each)}));
@@ -224,21 +227,20 @@ template <bool IN_PLACE> PyObject* write(PyObject* self, PyObject* const* args, 
   return added<IN_PLACE>(turn, batch, args[2], args[3]);
 }
 
-// update(state, indices, priorities, items); the engine gives the items as a list. Of items in rings only the priorities.
+// update(state, indices, priorities, items); the engine gives the items as a list.
 template <bool IN_PLACE> PyObject* update(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (count != 4 || (args[2] == Py_None && args[3] == Py_None)) return not_here();
   if (is_shared(self, args[0])) return update_shared(reinterpret_cast<VersionChain*>(self), args);
   Turn turn(reinterpret_cast<VersionChain*>(self), args[0]);
   FRB_TRY(turn.begin());
-  const bool whole = turn.known()->writes, rewrites = args[3] != Py_None;
-  if (!whole && (rewrites || !turn.known()->updates)) return not_here();
+  const bool whole = turn.known()->writes, rewrites = args[3] != Py_None, values = args[2] != Py_None;
+  if (!whole && ((rewrites && turn.on_gpu()) || (values && !turn.known()->updates))) return not_here();
   Batch batch(turn.known(), turn.chain()->arrays, turn.place()->where);
   if (!batch.take_handles(args[1]) || batch.rows <= 0 || !batch.take_priorities(args[2])) return not_here();
   FRB_TRY(take_replacements(turn.known(), args[3], batch));
   Write write(turn, IN_PLACE, rewrites ? batch.rows : 0, args[1]);
   FRB_TRY(write.check_owner());
-  const bool beside = !whole && turn.place()->beside<float>(KEPT);
-  FRB_TRY(write.prepare({batch.rows, 0, 0, rewrites, args[2] != Py_None, beside, false, 0}));
+  FRB_TRY(write.prepare({batch.rows, 0, 0, rewrites, values, values && turn.place()->beside<float>(KEPT), false, 0}));
   return written(turn, write, batch, whole ? turn.kernels().update : turn.kernels().update_priorities);
 }
 // --- draws ----------------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class Drawn {
         items_(where.on_gpu || given_ ? 0 : bytes_of_items()) {
     if (where.on_gpu || !told_ || !items_) return;
     for (int k = 0; k < columns(); ++k) columns_[k] = told_.take<char>(bytes(k));
-    if (known->slices()) slots_ = told_.take<int32_t>(4 * steps_);
+    if (known->tells_slots()) slots_ = told_.take<int32_t>(4 * steps_);
     for (size_t k = 0; !given_ && k < leaves(); ++k)
       leaves_[k] = reinterpret_cast<int64_t>(items_.take<char>(read_[k].bytes * steps_));
   }
@@ -100,7 +100,7 @@ class Drawn {
   static bool of_draws(int k) { return k == WEIGHTS || k == PROBABILITIES; }
   int64_t bytes(int k) const { return of_draws(k) ? 4 * draws_ : k == HANDLES ? 4 * steps_ : steps_; }
   int64_t bytes_told() const {
-    int64_t sum = known_->slices() ? whole_lines(4 * steps_) : 0;
+    int64_t sum = known_->tells_slots() ? whole_lines(4 * steps_) : 0;
     for (int k = 0; k < columns(); ++k) sum += whole_lines(bytes(k));
     return sum;
   }
@@ -135,7 +135,7 @@ class Drawn {
     for (int k = 0; k < columns(); ++k)
       columns_[k] = take(size_t(k), of_draws(k) ? FLOAT32S : k == HANDLES ? INT32S : BOOLS, of_draws(k) ? 1 : axes,
                          of_draws(k) ? &draws_ : shape);
-    if (known_->slices()) slots_ = reinterpret_cast<int32_t*>(take(SLOTS, INT32S, 1, &steps_));
+    if (known_->tells_slots()) slots_ = reinterpret_cast<int32_t*>(take(SLOTS, INT32S, 1, &steps_));
     for (size_t k = 0; k < leaves(); ++k) {
       const int own = shape_of(read_[k], shape);
       leaves_[k] = reinterpret_cast<int64_t>(take(FIRST_LEAF + k, LEAVES + int(k), own, shape));

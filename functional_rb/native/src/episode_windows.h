@@ -54,6 +54,8 @@ struct Lane {
     const int64_t step = this->step(back), period = ring->period;
     return !goes_on(back, step, period - short_mod(step, period) + reach());
   }
+  // What the index counts there.
+  FRB_INLINE int64_t number(int64_t back) const { return ring->by_trajectory ? last_start(back) : weight(back); }
 };
 
 // A window that a draw gives: its first step, how far back that lies, and how many steps to go for.
@@ -124,7 +126,7 @@ FRB_ENTRY void changed(Ring ring, Span<const int32_t> ranges, Lanes lanes, const
       for (int64_t behind = start + 1; behind <= stop && entry < slots.size; ++behind, ++entry) {
         if (lane) lane[entry] = int32_t(e), back[entry] = int32_t(behind);
         slots[entry] = int32_t(e * length + place_of(ring, of.head, behind));
-        numbers[entry] = int32_t(ring->by_trajectory ? of.last_start(behind) : of.weight(behind));
+        numbers[entry] = int32_t(of.number(behind));
       }
     }
   }
@@ -134,7 +136,7 @@ FRB_ENTRY void weights_at(Ring ring, Lanes lanes, const int32_t* in_episode, Spa
   for (int64_t i = 0; i < slots.size; ++i) {
     const int64_t slot = bounded(slots[i], ring->capacity), lane = lane_of(ring, slot);
     const Lane of(ring, lanes, in_episode, lane);
-    numbers[i] = int32_t(of.weight(back_of(ring, of.head, slot - lane * ring->length)));
+    numbers[i] = int32_t(of.number(back_of(ring, of.head, slot - lane * ring->length)));
   }
 }
 

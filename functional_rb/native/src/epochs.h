@@ -58,7 +58,7 @@ inline bool draw_slots_of_epoch(const BufferCall& c, Matrix<const int32_t> draws
   return taken > 0;
 }
 
-// Draw items, or slices where these are told of, and read them.
+// Draw items, or slices, and read them; where others do that, they are told the slots.
 FRB_ENTRY Outcome draw_epoch(const BufferCall& c) {
   const Plan plan = plan_of(c);
   const Ring ring = ring_of(c);
@@ -67,14 +67,16 @@ FRB_ENTRY Outcome draw_epoch(const BufferCall& c) {
   Scratch<int32_t> found(c.batch);
   Scratch<uint8_t> live(c.batch);
   if (!draw_slots_of_epoch(c, bits.all, found.at, live.at)) return NONE_DRAWN;
-  if (c.slots)  // where slices begin, of which the words come behind those of the epoch
+  const bool sliced = ring->window_length != 0;
+  if (sliced)  // of which the words come behind those of the epoch
     cut(ring, lanes, c.in_episode, c.counters + ring->next, found, {bits.all.at + 2, c.batch, c.words}, live.at, slices_of(c));
   for (int64_t i = 0; i < c.batch; ++i) {
-    if (!c.slots) c.drawn[i] = live[i], c.handles[i] = live[i] ? handle_in_ring(ring, lanes, found[i]) : -1;
+    if (!sliced) c.drawn[i] = live[i], c.handles[i] = live[i] ? handle_in_ring(ring, lanes, found[i]) : -1;
     else if (!c.drawn[i * ring->window_length]) c.weights[i] = c.probabilities[i] = 0;
   }
-  const int64_t rows = c.batch * (c.slots ? ring->window_length : 1);
-  load_items(plan, storage_of(c), c.slots ? c.slots : found.at, rows, leaves_of(c));
+  if (!sliced && c.slots) memcpy(c.slots, found.at, size_t(c.batch) * sizeof(int32_t));
+  const int64_t rows = c.batch * (sliced ? ring->window_length : 1);
+  if (c.given) load_items(plan, storage_of(c), sliced ? c.slots : found.at, rows, leaves_of(c));
   return DONE;
 }
 

@@ -96,7 +96,7 @@ inline void update_priorities(const Call& call) {
   c.counters = call.in<int32_t>(4), c.new_counters = call.out<int32_t>(2);
   c.given_handles = call.in<int32_t>(5), c.priorities = call.in<int32_t>(6);
   c.in_episode = const_cast<int32_t*>(call.in<int32_t>(7));
-  frb::update_priorities(c);
+  frb::update(c);
 }
 
 // key uint32 [2], wanted (empty for all) -> draws int32 [B, words].

@@ -56,12 +56,16 @@ struct KnownBuffer {
   // How many steps wait at most.
   int64_t waiting() const { return waits() ? int64_t(waits()->lanes) * (waits()->n - 1) : 0; }
   // How many items a batch may take out, and how many rows beside it may write, with so many steps in each lane.
-  int64_t most_lost(int64_t steps) const { return chain() ? rings()->lanes * most_frames(chain(), steps, chain()->length) : 0; }
+  // With these the oldest of each lane may change too.
+  int64_t most_lost(int64_t steps) const {
+    return chain() ? rings()->lanes * (most_frames(chain(), steps, chain()->length) + 1) : 0;
+  }
   int64_t most_beside(int64_t steps) const { return chain() ? rings()->lanes * most_frames(chain(), steps, chain()->room) : waiting(); }
   // What is read of items that are drawn: on a GPU also those leaves that are stored as frames.
   const std::vector<Leaf>& leaves_drawn(bool on_gpu) const { return on_gpu && chain() ? added : leaves; }
   bool slices() const { return draws == SLICES || draws == EPOCH_OF_SLICES; }
   bool remembers() const { return draws == EPOCH || draws == EPOCH_OF_SLICES; }  // what has been drawn
+  bool tells_slots() const { return slices() || (remembers() && !reads); }  // to who reads elsewhere
   const RingRecord* rings() const { return reinterpret_cast<const RingRecord*>(ring.data()); }
 };
 

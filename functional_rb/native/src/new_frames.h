@@ -34,8 +34,8 @@ class NewFrames {
   // The call that adds the leaves that are stored as they are.
   const BufferCall& call() const { return made_; }
 
-  // Store the frames of rows that go to given slots; how many items lose theirs, which come first among `lost`.
-  int64_t store(const int32_t* slots, const int32_t* rows, int64_t count) {
+  // Store the frames of rows that go to given slots.
+  void store(const int32_t* slots, const int32_t* rows, int64_t count) {
     int64_t done = 0;
     for (int64_t i = 0; i < slots_.size; ++i) {
       if (!live_[i]) continue;
@@ -52,9 +52,18 @@ class NewFrames {
       at = at_[rows[i] % lanes_ * steps_ + ranks_[rows[i]]];
     }
     memcpy(call_.new_counters + told_->cursor, after_.at, size_t(lanes_) * 4);
-    return lose();
   }
-  const int32_t* lost() const { return lost_.at; }
+  // Let the oldest items that have lost frames leave their lanes: the first ones of those that may, of each lane so many.
+  Span<const int32_t> lose() {
+    int32_t* sizes = call_.new_counters + ring_->sizes;
+    overwritten(chain_, {call_.frame_at, plan_->capacity}, {call_.new_counters + ring_->cursors, lanes_}, sizes, after_.at,
+                lost_, gone_.at, nullptr, sizes_.at);
+    int64_t size = 0;
+    for (int64_t lane = 0; lane < lanes_; ++lane) size += sizes[lane] = sizes_[lane];
+    call_.new_counters[SIZE] = int32_t(size);
+    return lost_;
+  }
+  bool is_gone(int64_t i) const { return gone_[i]; }
   int64_t most_lost() const { return lost_.size; }
 
  private:
@@ -145,18 +154,6 @@ class NewFrames {
       else if (of.bytes)
         copy_column(to.at, to.apart, from.at, from.apart, of.outer, of.bytes);
     }
-  }
-  // The oldest items that have lost frames leave their lanes.
-  int64_t lose() {
-    int32_t* sizes = call_.new_counters + ring_->sizes;
-    overwritten(chain_, {call_.frame_at, plan_->capacity}, {call_.new_counters + ring_->cursors, lanes_}, sizes, after_.at,
-                lost_, gone_.at, nullptr, sizes_.at);
-    int64_t found = 0, size = 0;
-    for (int64_t i = 0; i < lost_.size; ++i)
-      if (gone_[i]) lost_[found++] = lost_[i];
-    for (int64_t lane = 0; lane < lanes_; ++lane) size += sizes[lane] = sizes_[lane];
-    call_.new_counters[SIZE] = int32_t(size);
-    return found;
   }
 
   const BufferCall& call_;

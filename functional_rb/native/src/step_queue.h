@@ -4,6 +4,34 @@
 
 FRB_BEGIN
 
+// Numbers of two bytes, which are computed with as float32; all that are none become one that says so.
+struct Half {
+  uint16_t bits;
+  Half() = default;
+  explicit Half(float x) {
+    const uint32_t all = uint32_t(bits_of(x)), size = all & 0x7FFFFFFFu, sign = all >> 16 & 0x8000u;
+    if (size > 0x7F800000u) bits = 0x7E00;
+    else if (size >= 0x47800000u) bits = uint16_t(sign | 0x7C00u);  // 2^16 and more
+    else if (size < 0x38800000u)  // behind 0.5 floats are 2^-24 apart, as these are
+      bits = uint16_t(sign | uint32_t(bits_of(float_of(int32_t(size)) + 0.5f) - bits_of(0.5f)));
+    else bits = uint16_t(sign | ((size - (112u << 23) + 0xFFFu + (size >> 13 & 1u)) >> 13));
+  }
+  explicit operator float() const {
+    const uint32_t sign = (bits & 0x8000u) << 16, size = bits & 0x7FFFu;
+    if (size < 0x400u) return float_of(int32_t(sign | uint32_t(bits_of(float(size) * 0x1p-24f))));
+    return float_of(int32_t(sign | ((size << 13) + (size < 0x7C00u ? 112u << 23 : 224u << 23))));
+  }
+};
+struct Brain {
+  uint16_t bits;
+  Brain() = default;
+  explicit Brain(float x) {
+    const uint32_t all = uint32_t(bits_of(x));
+    bits = (all & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FC0 : uint16_t((all + 0x7FFFu + (all >> 16 & 1u)) >> 16);
+  }
+  explicit operator float() const { return float_of(int32_t(uint32_t(bits) << 16)); }
+};
+
 // Add up rewards [m, n, w], real uint8 [m, n], to total [m, w].
 template <class T>
 inline void fold_rewards(Span<const T> discounts, const T* rewards, const uint8_t* real, Span<T> total, Span<int32_t> steps) {

@@ -1,4 +1,4 @@
-// What an update of priorities does to a batch, where items lie in rings.
+// What an update does to a batch, and to a buffer.
 #pragma once
 #include "buffer.h"
 #include "episode_windows.h"
@@ -46,44 +46,45 @@ FRB_ENTRY void updated_values(Plan plan, Span<const int32_t> slots, const uint8_
   bad[0] = refused, peak[0] = largest;
 }
 
-// An update of priorities alone, which come as bits. Where slices are drawn (the ring has windows), kept and in_episode
-// are the arrays of all steps' priorities and of their steps in episode, and the tree has those of steps where a slice
-// begins. All that is overwritten is saved before anything is written.
-FRB_ENTRY Outcome update_priorities(const BufferCall& c) {
+// Set priorities, which come as bits, and rewrite leaves, if there are any, of the items that handles name; of equal handles
+// the last wins. All that is overwritten is saved before anything is written.
+//
+// Where slices are drawn (the ring has windows) kept has the priorities of all steps, and the tree those of steps with which
+// a slice begins.
+template <class Find> inline Outcome update_found(const BufferCall& c, bool sliced, const Find& find) {
   const Plan plan = plan_of(c);
   const Ring ring = ring_of(c);
-  const bool sliced = ring->window_length != 0;
-  const int64_t batch = c.batch;
+  const Addresses storage = storage_of(c);
   float* kept = sliced ? c.kept : c.tree;
-  for (int64_t k = 0; k < ring->counters; ++k) c.new_counters[k] = c.counters[k];
-  const Lanes lanes{c.counters + ring->cursors, c.counters + ring->sizes};
-  Scratch<int32_t> slots(batch);
-  int64_t live = 0, stale = 0, count = 0, rejected = 0;
-  for (int64_t i = 0; i < batch; ++i) {
-    const int64_t slot = locate(ring, lanes, c.given_handles[i]);
-    slots[i] = int32_t(slot);
-    stale += slot < 0 && c.given_handles[i] != -1;  // that stands for what could not be drawn
-    live += slot >= 0;
-    if (slot < 0) continue;
-    expect(c.tree + slot);
-    if (sliced) expect(kept + slot);
+  Scratch<int32_t> slots(c.batch), values(c.priorities ? c.batch : 0), begins(sliced ? c.batch : 0);
+  int64_t live = 0, named = 0, rejected = 0, count = 0;
+  for (int64_t i = 0; i < c.batch; ++i) {
+    slots[i] = int32_t(find(c.given_handles[i]));
+    live += slots[i] >= 0;
+    named += c.given_handles[i] != -1;  // that stands for what could not be drawn
   }
-  expect_paths(plan, c.tree, slots.at, batch);
+  if (c.priorities) {
+    for (int64_t i = 0; i < c.batch; ++i) expect(c.tree + most(slots[i], 0));
+    for (int64_t i = 0; sliced && i < c.batch; ++i) expect(kept + most(slots[i], 0));
+    make_values(plan, c.priorities, values.at, c.batch);
+  }
   if (c.saved_slots && c.room)
-    for (int64_t i = 0, at = 0; i < batch; ++i) {
-      const int32_t slot = slots[i];
+    for (int64_t i = 0, at = 0; i < c.batch; ++i) {
+      const int64_t slot = slots[i];
       if (slot < 0) continue;
-      c.saved_slots[at] = slot, c.saved_values[at] = c.tree[slot];
-      if (sliced) c.saved_kept[at] = kept[slot];
+      c.saved_slots[at] = int32_t(slot);
+      save_items(plan, storage, slot, saved_of(c), at, 1);
+      if (c.saved_values) c.saved_values[at] = c.tree[slot];
+      if (c.saved_kept) c.saved_kept[at] = kept[slot];
       ++at;
     }
-  c.saved_count[0] = live;
+  if (c.priorities) expect_paths(plan, c.tree, slots.at, c.batch);
   int32_t peak = c.counters[PEAK];
-  Scratch<int32_t> values(batch);
-  make_values(plan, c.priorities, values.at, batch);
-  for (int64_t i = 0; i < batch; ++i) {
+  for (int64_t i = 0; i < c.batch; ++i) {
     const int32_t slot = slots[i];
     if (slot < 0) continue;
+    if (c.given) store_item(plan, storage, slot, leaves_of(c), i);
+    if (!c.priorities) continue;
     if (values[i] < 0) {
       ++rejected;
       continue;
@@ -92,14 +93,24 @@ FRB_ENTRY Outcome update_priorities(const BufferCall& c) {
     peak = most(peak, values[i]);
     slots[count++] = slot;
   }
-  for (int64_t i = 0; sliced && i < count; ++i) {
-    const int64_t slot = slots[i], lane = lane_of(ring, slot);
-    const Lane of(ring, lanes, c.in_episode, lane);
-    const bool begins = of.weight(back_of(ring, of.head, slot - lane * ring->length)) > 0;
-    c.tree[slot] = begins ? kept[slot] : 0.0f;
+  if (sliced) {
+    const Lanes lanes{c.counters + ring->cursors, c.counters + ring->sizes};
+    weights_at(ring, lanes, c.in_episode, {slots.at, count}, begins.at);
+    for (int64_t i = 0; i < count; ++i) c.tree[slots[i]] = begins[i] > 0 ? kept[slots[i]] : 0.0f;
   }
   refresh(plan, c.tree, slots.at, count);
-  return tell_counters(c, c.new_counters[CURSOR], c.new_counters[SIZE], rejected, stale, peak);
+  c.saved_count[0] = live;
+  for (int64_t k = COUNTERS; c.ring && k < ring->counters; ++k) c.new_counters[k] = c.counters[k];
+  return tell_counters(c, c.counters[CURSOR], c.counters[SIZE], rejected, named - live, peak);
+}
+FRB_ENTRY Outcome update(const BufferCall& c) {
+  if (!c.ring || ring_of(c)->lanes == 1) {
+    const Finder find(plan_of(c), c.counters);
+    return update_found(c, c.ring && ring_of(c)->window_length, find);
+  }
+  const Ring ring = ring_of(c);
+  const Lanes lanes{c.counters + ring->cursors, c.counters + ring->sizes};
+  return update_found(c, ring->window_length != 0, [&](int64_t handle) { return locate(ring, lanes, handle); });
 }
 
 FRB_END

@@ -17,7 +17,7 @@ class Waiting {
         ids_(rows_ * words_), window_(rows_ * n_), waiting_(before_), others_(agents_ > 1 ? rows_ : 0), real_(rows_ * n_),
         there_(agents_ > 1 ? rows_ * agents_ * n_ : 0), complete_(rows_), changes_(plan_->leaves, true),
         items_(plan_->leaves + call.item_count - call.given), made_leaves_(rows_ * bytes_of_items()),
-        steps_of_rewards_(rows_ * n_ * most_of_rewards()), kept_(before_ * stored_bytes(), true) {
+        kept_(before_ * stored_bytes(), true) {
     name_leaves();
     line_up();
     look_at_agents();
@@ -47,7 +47,8 @@ class Waiting {
   const int32_t* following() const { return ends() + queue_->ends; }
   const int32_t* own() const { return following() + queue_->following; }
   const int32_t* done() const { return own() + queue_->own; }
-  struct Reward { int32_t leaf, agents, bytes; };
+  struct Reward { int32_t leaf, agents, dtype; };
+  enum RewardDtype { OF_FLOAT64, OF_FLOAT32, OF_FLOAT16, OF_BFLOAT16 };
   const Reward* rewards() const { return reinterpret_cast<const Reward*>(done() + queue_->done); }
   const int32_t* discounts() const { return reinterpret_cast<const int32_t*>(rewards() + queue_->rewards); }
   int64_t bytes_of_items() const {
@@ -59,11 +60,6 @@ class Waiting {
     int64_t sum = 0;
     for (int64_t array = 0; array < 1 + packed_->wide; ++array) sum += packed_.stored_bytes(array);
     return sum;
-  }
-  int64_t most_of_rewards() const {
-    int64_t found = 0;
-    for (int64_t k = 0; k < queue_->rewards; ++k) found = most<int64_t>(found, packed_.leaf(rewards()[k].leaf).bytes);
-    return found;
   }
   static int64_t whole(int64_t bytes) { return (bytes + 7) / 8 * 8; }  // so that numbers are where processors want them
 
@@ -119,26 +115,34 @@ class Waiting {
   // Rewards are added up where items have them, and how many steps these are where the entry behind the leaves says so.
   void add_rewards_up() {
     for (int64_t k = 0; k < queue_->rewards; ++k) {
-      if (rewards()[k].bytes == 8) add_up<double>(rewards()[k]);
-      else add_up<float>(rewards()[k]);
+      const Reward& reward = rewards()[k];
+      if (reward.dtype == OF_FLOAT64) add_up<double, double>(reward);
+      else if (reward.dtype == OF_FLOAT32) add_up<float, float>(reward);
+      else if (reward.dtype == OF_FLOAT16) add_up<float, Half>(reward);
+      else add_up<float, Brain>(reward);
     }
   }
-  template <class T> void add_up(const Reward& reward) {
-    const int64_t lines = reward.agents, bytes = packed_.leaf(reward.leaf).bytes / lines;
-    Scratch<T> powers(n_);
+  // Add up, as numbers T, what is stored otherwise.
+  template <class T, class Stored> void add_up(const Reward& reward) {
+    const int64_t lines = reward.agents, width = packed_.leaf(reward.leaf).bytes / lines / int64_t(sizeof(Stored));
+    Scratch<T> powers(n_), each(rows_ * n_ * lines * width), total(rows_ * lines * width);
     for (int64_t k = 0; k < n_; ++k) {
       double power;
       memcpy(&power, discounts() + 2 * k, 8);
       powers[k] = T(power);
     }
-    for (int64_t i = 0; bytes && i < rows_ * n_; ++i)
-      for (int64_t line = 0; line < lines; ++line)
-        copy(steps_of_rewards_.at + ((i / n_ * lines + line) * n_ + i % n_) * bytes,
-             leaf(reward.leaf, window_[i]) + line * bytes, bytes);
+    for (int64_t i = 0; i < rows_ * n_; ++i) {
+      const char* from = leaf(reward.leaf, window_[i]);
+      for (int64_t k = 0; k < lines * width; ++k) {
+        Stored x;
+        memcpy(&x, from + k * int64_t(sizeof x), sizeof x);
+        each[((i / n_ * lines + k / width) * n_ + i % n_) * width + k % width] = T(x);
+      }
+    }
     int32_t* steps = lines < agents_ ? others_.at : reinterpret_cast<int32_t*>(made(packed_->leaves, 0));
-    const Span<T> total{reinterpret_cast<T*>(made(reward.leaf, 0)), rows_ * lines * bytes / int64_t(sizeof(T))};
-    fold_rewards<T>(powers, reinterpret_cast<const T*>(steps_of_rewards_.at), lines > 1 ? there_.at : real_.at, total,
-            {steps, rows_ * lines});
+    fold_rewards<T>(powers, each.at, lines > 1 ? there_.at : real_.at, total, {steps, rows_ * lines});
+    Stored* to = reinterpret_cast<Stored*>(made(reward.leaf, 0));
+    for (int64_t i = 0; i < total.size; ++i) to[i] = Stored(total[i]);
   }
   // The other leaves of an item, and what is told of it beside.
   void finish(int64_t row) {
@@ -192,7 +196,7 @@ class Waiting {
   Scratch<int32_t> ids_, window_, waiting_, others_;
   Scratch<uint8_t> real_, there_, complete_, changes_;
   Scratch<int64_t> items_;
-  Scratch<char> made_leaves_, steps_of_rewards_, kept_;
+  Scratch<char> made_leaves_, kept_;
 };
 
 FRB_END
