@@ -228,6 +228,39 @@ def test_the_kernel_gives_the_cores_bits_and_older_versions_stay(data: st.DataOb
         ]
 
 
+LOSING: dict[str, Any] = {
+    "windows": frb.Slices(3, strict_length=False, span=True, end_keys=("done",)),
+    "trajectories": frb.Slices(3, strict_length=False, span=True, period=2, weighting="trajectory", end_keys=("done",)),
+    "by priority": frb.PrioritizedSlices(3, strict_length=False, end_keys=("done",)),
+    "windows once": frb.SlicesWithoutReplacement(3, strict_length=False, weighting="window", end_keys=("done",)),
+    "trajectories once": frb.SlicesWithoutReplacement(3, strict_length=False, end_keys=("done",)),
+    "items once": frb.WithoutReplacement(),
+}
+
+
+@needs_native
+@pytest.mark.parametrize("name", LOSING)
+def test_where_many_items_lose_their_frames_the_kernel_gives_the_cores_bits(name: str) -> None:
+    """So few frames have room that few steps are left; then windows begin at other steps than the lanes' newest."""
+    leaves, given = COMPACT[0]
+    spec = frb.BufferSpec(ITEM | leaves, 24, LOSING[name], lanes=2, compact=frb.Compact(**given, spare=0))
+    states, sizes = [OnTorch.init(spec)] * 2, set()
+    rng, stored = np.random.default_rng(0), 0
+    for _ in range(20):
+        n = 2 * int(rng.choice([1, 1, 2, 5]))
+        batch, stored = items(rng, stored, n, spec), stored + n
+        older, before = states[0], peek(states[0])
+        for k, use in enumerate((True, False)):
+            with frb.kernels(use), noting(OnTorch) as chain:
+                states[k] = add(OnTorch, states[k], batch, None, None, False)
+                assert chain.done == use
+        assert peek(states[0]) == peek(states[1])
+        assert peek(older) == before
+        sizes |= set(counters.read(spec.plan, np.asarray(states[0]._counters)).ends.sizes.tolist())
+        states = drawn(OnTorch, states, 3)
+    assert len(sizes) > 3
+
+
 def has_room(state: Any, wanted: Any) -> bool:
     """Whether each lane of a buffer has room for so many rows, or for those that a mask marks."""
     ring = state.spec.plan.ring

@@ -1,10 +1,10 @@
 """Runs programs by an extension built with a sanitizer: python -m tests.children.sanitized FILE WHAT=ARGUMENT ...
 
-WHAT is "threads", with the number of a fault to plant (0: none); "chain", with how often the version chain of torch is
-written to while threads draw from it; "programs", with how many random ones to carry out on that chain; "agreement",
-with arguments for pytest; "team", with the emulator of GPUs and how many short lives of buffers to live by kernels
-whose blocks and threads work at the same time; or "race", with the emulator, for one such life in which these do the
-same work. All are carried out in one process, as to import torch under a sanitizer takes longer than most of them.
+WHAT is "threads" or "few_threads", with the number of a fault to plant (0: none); "chain", with how often the version
+chain of torch is written to while threads draw from it; "programs", with how many random ones to carry out on that
+chain; "agreement", with arguments for pytest; "team", with the emulator of GPUs and how many short lives of buffers to
+live by kernels whose blocks and threads work at the same time; or "race", with the emulator, for one such life in which
+these do the same work. All are carried out in one process, as to import torch under a sanitizer takes longer than most.
 """
 
 from __future__ import annotations
@@ -154,6 +154,26 @@ def chain(times: str) -> None:
             each.result()
 
 
+def few_threads(fault: str) -> None:
+    """Rows are drawn to given arrays by several threads, of which the system gives one; whoever asks draws the rest."""
+    import torch
+
+    import torch_backend as rb
+    from functional_rb import _native
+    from tests.agreement.test_draws_to_given_arrays import filled, room
+    from torch_backend.memory.library import TORCH
+
+    state, key, count = filled("prioritized"), rb.key(1), 130
+    given, bits = room(state.spec, count), TORCH.kernels.draws(key, *state.spec.draw_shape(count))
+    expected = TORCH.chain.draw(state, key, count, 0.4, None)
+    _native.plant(int(fault))
+    found = TORCH.chain.draw(state, bits, count, 0.4, given)
+    _native.plant(0)
+    assert found[1] is given
+    for ours, theirs in zip([*given, *found[3:]], [*expected[1], *expected[3:]], strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def programs(examples: str) -> None:
     """Random programs on the version chain of torch, and beside it on the plain engine."""
     import hypothesis
@@ -201,7 +221,7 @@ def race(emulator: str) -> None:
         team(f"{shutil.copy(emulator, Path(folder, 'racing.so'))},1")
 
 
-PROGRAMS = {program.__name__: program for program in (threads, chain, programs, agreement, team, race)}
+PROGRAMS = {program.__name__: program for program in (threads, few_threads, chain, programs, agreement, team, race)}
 
 if __name__ == "__main__":
     use(sys.argv[1])

@@ -61,7 +61,7 @@ def test_no_wrong_address_is_reported() -> None:
     """Of threads, of kernels beside the core, and of random programs on torch's version chain."""
     arguments = shlex.join(["-n", "0", "-q", "-p", "no:cacheprovider", *effort(AGREEMENT, MORE)])
     chain = effort([], ["chain=200"])
-    done = run("address", "threads=0", f"agreement={arguments}", f"programs={effort(4, 100)}", *chain)
+    done = run("address", "threads=0", "few_threads=8", f"agreement={arguments}", f"programs={effort(4, 100)}", *chain)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert " passed" in done.stdout
 

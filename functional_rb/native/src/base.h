@@ -48,7 +48,7 @@ FRB_ENTRY void plant(int64_t fault) { planted = fault; }
 #else
 #define FRB_FAULT(fault) false
 #endif
-enum Fault { BEHIND_THE_ROWS = 1, FREED, OVERFLOWN, RACE, BEHIND_THE_DRAWS, UNLOCKED, BEHIND_THE_QUEUE };
+enum Fault { BEHIND_THE_ROWS = 1, FREED, OVERFLOWN, RACE, BEHIND_THE_DRAWS, UNLOCKED, BEHIND_THE_QUEUE, FEW_THREADS };
 
 constexpr int64_t INT32_MOST = 2147483647;
 // No item that can be drawn has a smaller probability: 2^-126.

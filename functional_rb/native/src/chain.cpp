@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include "sharing.h"
@@ -248,7 +249,8 @@ template <bool IN_PLACE> PyObject* update(PyObject* self, PyObject* const* args,
 constexpr int64_t SHARE = 1 << 23, MOST_THREADS = 8;  // bytes that are worth a thread, and how many there are
 
 int64_t threads_for(int64_t bytes) {
-  return std::min({bytes / SHARE, int64_t(std::thread::hardware_concurrency()), MOST_THREADS});
+  const unsigned processors = FRB_FAULT(FEW_THREADS) ? 4 : std::thread::hardware_concurrency();
+  return std::min({bytes / SHARE, int64_t(processors), MOST_THREADS});
 }
 
 // Some draws of a call, from the first on.
@@ -279,7 +281,10 @@ int shared_out(int (*kernel)(const BufferCall&), const BufferCall& call, const K
   int64_t alone = 1;  // the first share, and those that no thread could be had for
   try {
     others.reserve(size_t(threads));
-    for (int64_t k = threads - 1; k > 0; --k) others.emplace_back(carry_out, k);
+    for (int64_t k = threads - 1; k > 0; --k) {
+      if (FRB_FAULT(FEW_THREADS) && !others.empty()) throw std::system_error(EAGAIN, std::generic_category());
+      others.emplace_back(carry_out, k);
+    }
   } catch (const std::exception&) {
     alone = threads - int64_t(others.size());
   }
