@@ -36,6 +36,8 @@ def add(
         return None
     beside = descriptor.beside(spec)
     if len(beside.frames):
+        if spec.sampler.remembers or isinstance(spec.sampler, Trajectories):  # which look for what items leave
+            return None
         return _add_with_frames(state, spec, beside, leaves, batch, mask, priorities)
     if beside is not descriptor.NOTHING_BESIDE:
         return None

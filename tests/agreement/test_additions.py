@@ -61,7 +61,8 @@ COMPACT: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
         {"stack": {"obs": 3, "other": 2}, "axis": {"obs": -1}},
     ),
 )
-REWARDS = [0.0, -0.0, 1 / 3, 1e-40, 6e-8, -4e-6, 3e-5, 2047.5, 65519.0, -7e4, 1e38, np.inf]
+# Some are halfway between numbers of two bytes once two of them are added up.
+REWARDS = [0.0, -0.0, 1 / 3, 1e-40, 6e-8, -4e-6, 1.0, 3.0, 256.0, 2048.0, 2048.0, 65519.0, -7e4, 1e38, np.inf]
 PRIORITIES = np.array([0.0, 1e-40, 0.3, 7.0, 1e30, np.nan, np.inf, -1.0], np.float32)
 MARKS: tuple[dict[str, Any], ...] = (
     {"end_keys": ()},
@@ -112,7 +113,7 @@ def observations(rng: np.random.Generator, n: int, chain: Chain, names: Sequence
                     numbers.reshape(n, stack.depth, *[1] * len(stack.shape)), (n, stack.depth, *stack.shape)
                 )
                 stacked = filled[:, 0] if stack.depth == 1 else np.moveaxis(filled, 1, stack.axis + 1)
-                made[names[leaf]] = stacked
+                made[names[leaf]] = stacked.astype(stack.dtype)
     return made
 
 

@@ -189,6 +189,7 @@ template <bool IN_PLACE> PyObject* added(Turn& turn, Batch& batch, PyObject* mas
   const RingRecord* ring = known->writes ? nullptr : known->rings();
   const int64_t lanes = ring ? ring->lanes : 1;
   if (batch.rows % lanes || (known->waits() && (turn.on_gpu() || batch.priorities))) return not_here();
+  if (turn.on_gpu() && known->chain() && (known->remembers() || ring->window_length)) return not_here();
   if (known->stops) FRB_TRY(find_room(turn, batch));
   Write write(turn, IN_PLACE, batch.rows);
   FRB_TRY(write.check_owner());
