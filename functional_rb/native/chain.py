@@ -134,7 +134,10 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     spec = of.spec
     plan, layout = spec.plan, spec.plan.layout
     known, sampler = spec.known, spec.sampler
-    if not (known.draws or known.updates or known.appends or known.rewrites) or max(len(layout.leaves), len(plan.leaves)) > MOST:
+    if (
+        not (known.draws or known.updates or known.appends or known.rewrites)
+        or max(len(layout.leaves), len(plan.leaves)) > MOST
+    ):
         return None
     if any(len(leaf.shape) > AXES for leaf in (*layout.leaves, *plan.leaves)):
         return None
