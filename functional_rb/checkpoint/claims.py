@@ -23,13 +23,7 @@ def spec_of(manifest: Manifest, known: Iterable[object], path: str) -> BufferSpe
 
 
 def spec_in(text: str, known: Iterable[object], path: str) -> BufferSpec:
-    """The spec that a text in a manifest tells.
-
-    Raises:
-        KnownError: if it names the user's classes, and those known are others; without the file.
-        CheckpointError: if only a newer version of the library has what it names.
-        CorruptCheckpointError: if it is none.
-    """
+    """The spec that a text in a manifest describes; a `KnownError` does not name the file yet."""
     try:
         spec = from_json(text, known)
     except KnownError:

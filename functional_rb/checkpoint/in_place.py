@@ -100,15 +100,8 @@ def check_led_to(storage: Storage, directory: str, manifest: str) -> None:
     """Refuse the storage that a manifest names, if files would be made or overwritten outside of its directory.
 
     Whoever wrote the manifest chose the path, and `existsok` and `auto_cleanup` with it. So only who loads may say
-    that files lie elsewhere. Files without a name are nobody's, and may be in the temporary directory.
-
-    Args:
-        storage: that the manifest names, as `relocated` gives it.
-        directory: where the checkpoint is.
-        manifest: the path of the file, as errors show it.
-
-    Raises:
-        ValueError: if a path leads out of the directory, or shared files without a path are to stay.
+    that files lie elsewhere. Files without a name are nobody's, and may be in the temporary directory. The storage is
+    as `relocated` gives it.
     """
     if not isinstance(storage, Memmap) or is_here(storage.path, directory):
         return
@@ -139,12 +132,7 @@ def create(spec: BufferSpec) -> MappedFiles:
 
 
 def begin(files: MappedFiles) -> Snapshot:
-    """Keep from now on what is overwritten, so that the files can be rolled back to this instant.
-
-    Raises:
-        CheckpointWriteError: if the logs cannot be made; then those before stay in force.
-        StorageFullError: if there is no room for the logs; then those before stay in force.
-    """
+    """Keep from now on what is overwritten, so that the files can be rolled back to this instant."""
     older, number, present = files.undo, _next(files), _all_present(files)
     snapshot = Snapshot(files, number, present)
     # Nobody may come to close it, as where an interrupt comes.

@@ -217,15 +217,7 @@ def encode(manifest: Manifest) -> bytes:
 def content_of(
     stamp: str, spec: str, counters: list[int], arrays: dict[str, Stored], tables: Mapping[str, Table]
 ) -> str:
-    """The checksum of a whole state: by it parts that are each whole are known to belong together.
-
-    Args:
-        stamp: of the state.
-        spec: of its buffer, as JSON text.
-        counters: of the state.
-        arrays: of the state.
-        tables: of each array the checksums of all of its blocks, those that no segment has among them.
-    """
+    """The checksum of a whole state: by it parts that are each whole are known to belong together."""
     described = {name: [stored.shape, stored.dtype, stored.fill] for name, stored in arrays.items()}
     text = json.dumps([stamp, json.loads(spec), counters, described], separators=(",", ":")).encode()
     return digest(b"".join([digest(text), *(digest(tables[name].tobytes()) for name in arrays)])).hex()
@@ -237,12 +229,7 @@ def most_runs(content: bytes) -> int:
 
 
 def decode(content: bytes, generation: int) -> Manifest:
-    """The manifest that a file holds.
-
-    Raises:
-        Unreadable: if it is not what `encode` wrote for that generation.
-        OtherFormat: if another version of the library did.
-    """
+    """The manifest that a file of this generation holds; `Unreadable` or `OtherFormat` if there is none."""
     # Before anything is parsed, and as a whole: so a manifest has one form alone.
     body = content[_FRAME : -len(_TAIL)]
     if content != _HEAD + digest(body).hex().encode() + _MIDDLE + body + _TAIL:

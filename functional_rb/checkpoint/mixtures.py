@@ -37,11 +37,7 @@ _log = logging.getLogger("functional_rb")
 
 
 def place_of(directory: str, k: int) -> str:
-    """The directory of the k-th buffer.
-
-    Raises:
-        CheckpointError: if a link has its name.
-    """
+    """The directory of the k-th buffer."""
     return places.inside(directory, BUFFERS, k)
 
 
@@ -93,16 +89,8 @@ Load = Callable[[str, int | None, Any], tuple[Nest, int]]
 def loaded(directory: str, load: Load, specs: object, fall_back: bool, number: int | None = None) -> Nest:
     """What a directory holds: of a mixture all of its buffers, as they were at one save.
 
-    Args:
-        directory: where from.
-        load: see `Load`; of a mixture it gives the nest that stands for it.
-        specs: another spec, of a mixture one for each buffer, or None.
-        fall_back: whether an older checkpoint will do if the newest is damaged.
-        number: of the only checkpoint that is wanted; None for the newest.
-
-    Raises:
-        CorruptCheckpointError: if a buffer's checkpoint is gone, or what is said of the mixture is of none.
-        CheckpointError: if a buffer's directory is a link.
+    `load` gives the nest that stands for a mixture. With `fall_back` an older checkpoint will do if the newest is
+    damaged; `number` is that of the only one that is wanted.
     """
     wanted = number
     # Whatever the newest names may have been removed meanwhile by a save, or be damaged: then the next is tried.

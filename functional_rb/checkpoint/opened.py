@@ -35,13 +35,7 @@ def generations(directory: str) -> list[int]:
 
 
 def read_manifest(directory: str, generation: int) -> Manifest:
-    """A manifest.
-
-    Raises:
-        FileNotFoundError: if it has been removed.
-        CorruptCheckpointError: if it is not what was written.
-        CheckpointError: if it is of a format of the future.
-    """
+    """A manifest, verified; a FileNotFoundError if it has been removed."""
     path = os.path.join(directory, manifests.name_of(generation))
     with contextlib.ExitStack() as stack:
         fd, size = open_file(path, stack)
@@ -177,17 +171,9 @@ class Opened:
             raise CorruptCheckpointError(self.paths[k], f"its Python objects are no JSON text: {error}") from None
 
     def read(self, k: int, name: str, runs: list[Run], into: memoryview, mapped: bool = False) -> int:
-        """Read blocks of an array from a segment, and verify them.
+        """Read blocks of an array from a segment into the memory of the whole array, and verify them.
 
-        Args:
-            k: which segment.
-            name: of the array.
-            runs: which of the segment's blocks.
-            into: the memory of the whole array.
-            mapped: whether the file's content is there already, and only to be verified.
-
-        Returns:
-            How many bytes.
+        What is mapped is there already, and only verified. Gives the number of bytes.
         """
         stored = self.manifest.arrays[name]
         total = 0

@@ -36,12 +36,7 @@ def place_of(directory: str, shard: int) -> str:
 
 
 def manifests_of(directory: str, manifest: Manifest, numbers: Iterable[int]) -> dict[int, tuple[str, Manifest]]:
-    """The manifests of the parts of some shards, and where they are.
-
-    Raises:
-        FileNotFoundError: if the checkpoint has been removed as a whole.
-        CorruptCheckpointError: for one that is gone, damaged, or of another buffer or moment.
-    """
+    """The manifests of the parts of some shards, and where they are; a FileNotFoundError if the whole is gone."""
     if manifest.shards is None:
         return {}
     name = os.path.join(directory, manifests.name_of(manifest.generation))

@@ -30,11 +30,7 @@ def decode(content: bytes) -> dict[int, object]:
 
 
 def check(value: Any, leaf: str, depth: int = 0) -> None:
-    """Refuse what JSON would change.
-
-    Raises:
-        TypeError: naming the leaf and what is in it.
-    """
+    """Refuse what JSON would change, naming the leaf."""
     kind = type(value)  # of a class that inherits from one of these, JSON would lose what it adds
     if value is None or kind is bool or kind is str:
         return

@@ -94,20 +94,9 @@ def spec_in(directory: str, manifest: Manifest, known: Iterable[object], files: 
 def read(
     directory: str, manifest: Manifest, spec: BufferSpec | None, wanted: Iterable[int], files: Files
 ) -> tuple[bool, Contents | None]:
-    """Verify a checkpoint's files, and read some of it.
+    """Whether a checkpoint's files are whole, and what was read of it: the wanted leaves, by their positions.
 
-    Args:
-        directory: the directory of checkpoints.
-        manifest: the manifest of the checkpoint.
-        spec: the spec of the checkpoint; None to verify its files only.
-        wanted: the positions of the leaves to read, which lie in rows.
-        files: notes the files and their problems.
-
-    Raises:
-        CheckpointError: if there is too little memory.
-
-    Returns:
-        Whether the checkpoint is whole, and what was read of it: None if it is not, or without a spec.
+    Without a spec nothing is read; `files` notes the files and their problems.
     """
     path = os.path.join(directory, manifests.name_of(manifest.generation))
     if spec is not None:

@@ -270,12 +270,7 @@ def filled(sizes: tuple[int, ...], count: int) -> tuple[int, ...] | None:
 
 
 def checked_shape(shape: object) -> tuple[int, ...]:
-    """A shape as a tuple of Python ints.
-
-    Raises:
-        TypeError: if the value is no shape.
-        ValueError: for a negative size.
-    """
+    """A shape as a tuple of Python ints; refuses what is no shape, and negative sizes."""
     if isinstance(shape, int | np.integer):
         raise TypeError(f"expected a shape as a tuple, got {shape!r}; write ({shape},)")
     try:
@@ -288,12 +283,7 @@ def checked_shape(shape: object) -> tuple[int, ...]:
 
 
 def broadcast(value: object, shape: tuple[int, ...], who: str, name: str) -> NumpyArray:
-    """Numbers as `numbers` reads them, broadcast to a shape; a single number stays a scalar.
-
-    Raises:
-        TypeError: for values that are no numbers, naming who asks.
-        ValueError: if they do not broadcast to the shape.
-    """
+    """Numbers as `numbers` reads them, broadcast to a shape; a single number stays a scalar."""
     array = numbers(value, who, name)
     try:
         whole = np.broadcast_to(array, shape)
@@ -303,12 +293,7 @@ def broadcast(value: object, shape: tuple[int, ...], who: str, name: str) -> Num
 
 
 def numbers(value: object, who: str, name: str) -> NumpyArray:
-    """Real numbers or truth values of NumPy, JAX or torch, or nested sequences of them, as a NumPy array.
-
-    Raises:
-        TypeError: for values that are no numbers, naming who asks.
-        ValueError: for rows of different lengths.
-    """
+    """Real numbers or truth values of any library, or nested sequences of them, as a NumPy array."""
     refusal = f"{who}: expected {name} as a number or an array of them"
     try:
         array = np.asarray(value)
@@ -363,11 +348,7 @@ def axis_of(axis: int, count: int, who: str) -> int:
 
 
 def index_parts(spec: Spec, index: object) -> tuple[tuple[Any, ...], int]:
-    """The parts of an index, and how many of a spec's axes are left for an Ellipsis.
-
-    Raises:
-        IndexError: if it is for more axes than there are, or has two ellipses.
-    """
+    """The parts of an index, and how many of a spec's axes are left for an Ellipsis."""
     parts = index if isinstance(index, tuple) else (index,)
     left = len(spec.axes)
     for part in parts:

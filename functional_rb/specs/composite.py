@@ -272,11 +272,7 @@ def freeze(nest: SpecNest, batch_shape: tuple[int, ...] = ()) -> SpecNest:
 
 
 def checked(nest: SpecNest, who: str, path: Path = (), batch_shape: tuple[int, ...] = ()) -> SpecNest:
-    """A nest of specs, frozen, after a check that all its leaves are specs.
-
-    Raises:
-        TypeError: if a leaf is no spec, naming who asks and the leaf.
-    """
+    """A nest of specs, frozen, after a check that all its leaves are specs."""
     found = members(nest, path) if nest is not None or path else [((), None)]
     for place, leaf in found:
         if not isinstance(leaf, Spec):

@@ -339,11 +339,7 @@ def _from_host(lib: Lib[A], leaf: NumpyArray, spec: ArraySpec, name: str) -> A:
 
 
 def outline_of(lib: Lib[A], spec: SpecNest, who: str) -> Outline:
-    """A spec taken apart.
-
-    Raises:
-        TypeError: for a dtype that the backend lacks, naming the leaf.
-    """
+    """A spec taken apart; refuses dtypes that the backend lacks, naming the leaf."""
     outline = lib.outline(spec, who)
     for name, leaf in zip(outline.names, outline.leaves, strict=True):
         why = lib.unsupported(leaf.dtype) if isinstance(leaf, ArraySpec) else None

@@ -86,13 +86,7 @@ class Low:
 
 
 def below(ops: SpecOps, bits: Array, counts: Array) -> Array:
-    """Whole numbers int32 [...], each of `0 ... counts - 1` equally likely, where the counts are arrays themselves.
-
-    Args:
-        ops: the arrays' library.
-        bits: random bits int32 [..., 2], uniform in [0, 2^31).
-        counts: int32 [...], from 1 on.
-    """
+    """Whole numbers int32 [...], each of `0 ... counts - 1` equally likely, of random bits int32 [..., 2]."""
     return ops.scale(bits[..., 0], bits[..., 1], counts)
 
 

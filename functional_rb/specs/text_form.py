@@ -15,12 +15,7 @@ LONG = 24
 
 
 def shown(value: Nest, full: bool) -> str:
-    """The text of a spec, a nest of specs, or an argument of a spec.
-
-    Args:
-        value: the spec, nest or argument.
-        full: whether all numbers are shown, so that Python reads the text back; else long tables are abbreviated.
-    """
+    """The text of a spec, a nest or an argument: in full, which Python reads back, or with long tables abbreviated."""
 
     def show(part: object) -> str:
         return shown(part, full)

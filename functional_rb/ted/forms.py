@@ -158,11 +158,7 @@ def steps_to_flat(
     spec: BufferSpec | None = None,
     who: str = "ted.to_form",
 ) -> Flat:
-    """The flat form of steps [N, *shape] in TED, given by path in the order of that form.
-
-    Raises:
-        ValueError: for steps that do not follow one another, or flags that are True at the root, naming the leaf.
-    """
+    """The flat form of steps [N, *shape] in TED, given by path in the order of that form."""
     ends = ends_of(steps[(NEXT, "done")], lanes.sizes)
     own = [path for path in steps if path[0] == NEXT and (is_flag(path[1:]) or below(path[1:], reward_key))]
     made: Leaves = {}

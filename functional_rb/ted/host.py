@@ -39,16 +39,7 @@ def is_encoding(spec: SpecNest) -> bool:
 def encoded(spec: SpecNest, value: object, batch: tuple[int, ...], prefix: str, who: str) -> Nest:
     """A value of an environment with its encoded units as a nest of NumPy arrays, leaves [*batch, *shape].
 
-    Args:
-        spec: the spec of the value.
-        value: a nest like the spec, down to its units.
-        batch: the axis of a vector environment's environments; () for a plain one.
-        prefix: what stands before the names of leaves in errors.
-        who: the function that asks, for errors.
-
-    Raises:
-        TypeError: for a value of the wrong type, naming the leaf.
-        ValueError: for a value that does not fit, naming the leaf.
+    A vector environment's axis of environments is the batch. In errors `prefix` stands before the names of leaves.
     """
     outline = _outline(spec)
     made = []

@@ -113,18 +113,9 @@ def checked(header: Header, where: str) -> Header:
 
 
 def read(header: Header, source: Source, extra: str | bytes | None, reward: Path, known: Iterable[object]) -> Flat:
-    """The flat form of a file.
+    """The flat form of a file whose header is checked; `extra` is the JSON text beside the leaves.
 
-    Args:
-        header: the header of the file, checked.
-        source: the leaves of the file.
-        extra: the JSON text beside them; None in a file that TorchRL wrote.
-        reward: path of the reward, if there is no JSON text.
-        known: classes that the spec names, as for `from_json`.
-
-    Raises:
-        DamagedError: if the leaves are not what TED2Flat writes, or not there, naming the file and the leaf.
-        KnownError: for a spec that names other classes.
+    A file that TorchRL wrote has none, and then the path of the reward counts.
     """
     where, total = source.where, header.count * header.length
     done = source.file_leaves.get(DONE)

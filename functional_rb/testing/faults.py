@@ -16,11 +16,7 @@ class ConformanceError(AssertionError):
 
 
 def expect(good: object, who: str, what: str, expected: str, got: object, remedy: str) -> None:
-    """Refuse what is not as it should be.
-
-    Raises:
-        ConformanceError: unless it is good.
-    """
+    """Raise a `ConformanceError` unless something is as it should be."""
     if not good:
         raise ConformanceError(f"{who}: {what}: expected {expected}, got {got}; {remedy}")
 

@@ -238,6 +238,17 @@ def test_keep_and_what_is_there(tmp_path: Path) -> None:
     assert [file.name for file in files(tmp_path)] == ["0000000006.json", "0000000006.safetensors", "notes.txt"]
 
 
+def test_what_is_listed_is_what_save_has_given(tmp_path: Path) -> None:
+    state, saved = torch_backend.init(frb.BufferSpec(STEP, 4096)), []
+    for k, incremental in enumerate([False, True, True]):
+        state = torch_backend.add(state, items(k, 1))
+        saved.append(frb.save(state, tmp_path, incremental=incremental, keep=3))
+    saved.append(frb.save(state, tmp_path, incremental=True, keep=3))
+    assert frb.checkpoint.checkpoints(tmp_path) == saved[:0:-1]
+    assert (saved[0].full, saved[3].full) == (True, False)
+    assert saved[3].written == Path(saved[3].path).stat().st_size, "nothing is new but the manifest"
+
+
 def test_mapped_rows_are_the_file_and_writing_copies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small_blocks(monkeypatch)
     state = torch_backend.add(

@@ -151,6 +151,7 @@ def test_only_what_has_changed_is_written_and_what_is_named_stays(rb: Any, tmp_p
     again = frb.save(dealt(rb, states[0]), tmp_path, incremental=True)
     assert not again.full
     assert again.written < first.written
+    assert frb.checkpoint.checkpoints(tmp_path) == [again, first]
     for seed in (1, 2, 3):
         frb.save(dealt(rb, states[seed]), tmp_path, keep=2)
     assert [found.generation for found in frb.checkpoint.checkpoints(tmp_path)] == [5, 4]

@@ -146,6 +146,19 @@ def test_what_does_not_fit_is_not_contained(library: Backend) -> None:
         assert library.numpy(rb.contains(frb.Unbounded((), scalar), number)).tolist() is False
 
 
+def test_a_graph_has_a_node(library: Backend) -> None:
+    rb = library.rb
+    spec = frb.specs.Graph(frb.Unbounded(()), frb.Unbounded(()), 3, 2)
+    graphs = {name: np.array(library.numpy(part)) for name, part in rb.rand(spec, rb.key(0), 2).items()}
+    assert library.numpy(rb.contains(spec, graphs)).tolist() == [True, True]
+    graphs["n_nodes"][0], graphs["n_edges"][1] = 0, -1
+    assert library.numpy(rb.contains(spec, graphs)).tolist() == [False, False]
+    nearest = rb.project(spec, graphs)
+    assert library.numpy(nearest["n_nodes"])[0] == 1
+    assert library.numpy(nearest["n_edges"])[1] == 0
+    assert library.numpy(rb.contains(spec, nearest)).tolist() == [True, True]
+
+
 # --- torchrl --------------------------------------------------------------------------------------------------------
 
 
