@@ -42,7 +42,7 @@ def on_numpy(
 
 def ops_of(backend: Backend) -> Any:
     """The primitives of a backend."""
-    return importlib.import_module(f"{backend.library}_backend.ops")
+    return importlib.import_module(f"{backend.library}_backend.arrays.ops")
 
 
 def close(left: np.ndarray, right: np.ndarray, what: str = "") -> None:
