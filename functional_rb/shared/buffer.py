@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from functional_rb import _native
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.errors import StorageLayoutError
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
@@ -24,7 +25,7 @@ from functional_rb.shared import files
 from functional_rb.shared.files import SharedFiles
 
 T = TypeVar("T")
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 # The file that each kind of damage is in, and what it is.
 DAMAGES = {
     control.BAD_WORDS: ("control.bin", "its count of writes, or of slots that have room on the disk, is out of range"),

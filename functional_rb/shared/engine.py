@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.base.arrays import ArrayLike
+from functional_rb.base.arrays import ArrayLike, PRNGKey
 from functional_rb.buffer.known import draws_items, is_ring
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
@@ -75,7 +75,7 @@ class Engine:
         return state
 
     def sample(
-        self, state: Any, key: Any, batch: int, beta: Any, wanted: Array | None = None
+        self, state: Any, key: PRNGKey, batch: int, beta: ArrayLike, wanted: Array | None = None
     ) -> tuple[Any, list[Array], Selection]:
         """Draw items; all of them, whatever is wanted, as no sampler here remembers what it drew."""
         random_bits = self._library.random_bits(key, state.spec.draw_shape(batch))

@@ -22,10 +22,11 @@ import sys
 import tempfile
 import weakref
 from multiprocessing import util
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.errors import FULL, StorageFullError, StorageLayoutError
 from functional_rb.base.files import aside, open_regular, read_text
 from functional_rb.buffer.spec import BufferSpec
@@ -46,7 +47,7 @@ JOURNAL_SLOTS: Final = 2**14
 # Files get room on the disk in steps of at most so many bytes.
 STEP_BYTES: Final = 2**24
 BOOT: Final = "/proc/sys/kernel/random/boot_id"
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 
 @dataclasses.dataclass(frozen=True)

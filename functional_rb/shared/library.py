@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
-from functional_rb.base.arrays import BackendArray
+from functional_rb.base.arrays import BackendArray, DeviceLike, NumpyArray, PRNGKey
 from functional_rb.buffer.backend import Backend
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
@@ -15,7 +13,7 @@ from functional_rb.core.draft import Arrays
 from functional_rb.ops.protocol import Ops
 from functional_rb.specs import ArraySpec
 
-Vector = np.ndarray[Any, Any]
+Vector = NumpyArray
 
 
 class Library(Protocol):
@@ -41,7 +39,7 @@ class Library(Protocol):
         """Refuse what is no key."""
         ...
 
-    def place(self, device: Any) -> Any:
+    def place(self, device: DeviceLike) -> Any:
         """Where the arrays of a state that is made now go; None for the library's default."""
         ...
 
@@ -53,11 +51,11 @@ class Library(Protocol):
         """
         ...
 
-    def from_numpy(self, arrays: Sequence[Vector], dtypes: Sequence[str], place: Any) -> list[BackendArray]:
+    def from_numpy(self, arrays: Sequence[Vector], dtypes: Sequence[str], place: DeviceLike) -> list[BackendArray]:
         """Arrays of the dtypes named, of those of NumPy that nobody else has, of their dtypes as stored."""
         ...
 
-    def random_bits(self, key: Any, shape: tuple[int, int]) -> Vector:
+    def random_bits(self, key: PRNGKey, shape: tuple[int, int]) -> Vector:
         """Uniform int32 in [0, 2^31), as the backend draws them for a state in its own memory."""
         ...
 

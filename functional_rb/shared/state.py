@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from functional_rb.base.arrays import DeviceLike
 from functional_rb.buffer import checks
 from functional_rb.buffer.reader import Reader, TakeSnapshot
 from functional_rb.buffer.spec import BufferSpec
@@ -33,7 +34,7 @@ class SharedState(State):
 
     library: ClassVar[Library]
     buffer: SharedBuffer
-    device: Any
+    device: DeviceLike
 
     def __init__(self, buffer: SharedBuffer, device: object = None) -> None:
         checks.leaves_for_backend(buffer.spec, self.library.backend.unsupported)

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from functional_rb.base.arrays import DeviceLike
 from functional_rb.core.draft import Arrays
 from functional_rb.structures import frame_ring
 from functional_rb.structures.stored_arrays import AUXILIARY, ROWS, auxiliary_name, is_items, wide_name
@@ -35,7 +36,7 @@ def resolve(device: object) -> object:
         raise ValueError(f"device: expected one of JAX's devices, {there}, got {device!r}") from error
 
 
-def place(name: str, shape: tuple[int, ...], where: Any) -> Any:
+def place(name: str, shape: tuple[int, ...], where: DeviceLike) -> Any:
     """Where an array of a state goes, that is named as in `functional_rb.interop.state_dict.named`.
 
     A sharding that divides is for the storage, what grows with the items: rows, wide leaves and shared frames. All the

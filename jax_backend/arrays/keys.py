@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from functional_rb.base.arrays import PRNGKey
 from functional_rb.buffer import checks
 from jax_backend import compat
 from jax_backend.arrays import rules
@@ -17,7 +17,7 @@ from jax_backend.arrays import rules
 MAP = 0xFF6D6170
 
 
-def check_key(key: Any) -> None:
+def check_key(key: PRNGKey) -> None:
     """Refuse what is no single key, typed or legacy."""
     is_object_array = isinstance(key, (jax.Array, np.ndarray))
     typed = is_object_array and _is_key_type(key.dtype)

@@ -188,7 +188,7 @@ def _chosen(
 ) -> tuple[Draft, jax.Array, Selection]:
     spec = state.spec
 
-    def by_sampler(of: State | Arrays, draws: Any, beta: Any, wanted: Any) -> Any:
+    def by_sampler(of: State | Arrays, draws: Any, beta: jax.Array, wanted: Any) -> Any:
         draft = Draft.of(of, spec.plan)
         draft.wanted = wanted
         return draft, *spec.sampler.draw(ops.OPS, draft, draws, beta, batch)
@@ -219,7 +219,7 @@ def sample(
     if launch is None:
         return None
 
-    def core(arrays: Arrays, data: Any, beta: Any, wanted: Any) -> Any:
+    def core(arrays: Arrays, data: Any, beta: jax.Array, wanted: Any) -> Any:
         numbers = _bits(data, kind, *spec.draw_shape(batch))
         return draw(State(*arrays, spec), numbers, None, beta, batch, wanted)
 

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from functional_rb.base import dtypes, nest
+from functional_rb.base.arrays import DeviceLike, Nest, PRNGKey
 from functional_rb.base.object_arrays import is_non_tensor, is_object_array
 from functional_rb.buffer import checks, mapping
 from functional_rb.buffer.spec import BufferSpec
@@ -82,9 +83,10 @@ def refuse_tracing() -> None:
         raise _traced()
 
 
-def check_state(state: Any, function: str) -> None:
+def check_state(state: object, function: str) -> None:
     """Refuse what is no state, and to trace one."""
     checks.check_state(state, function)
+    assert isinstance(state, HostState)
     if not isinstance(state._counters, np.ndarray):
         raise _traced()
     state.check_alive()
@@ -131,7 +133,7 @@ def _draws(key: jax.Array, shape: tuple[int, int], extra: tuple[int, int] | None
     return compile.draws(key, *shape), more
 
 
-def draws(key: Any, shape: tuple[int, int], extra: tuple[int, int] | None = None) -> tuple[Vector, Vector | None]:
+def draws(key: PRNGKey, shape: tuple[int, int], extra: tuple[int, int] | None = None) -> tuple[Vector, Vector | None]:
     """Random bits as NumPy arrays: the sampler's, and those for transforms."""
     if isinstance(key, jax.core.Tracer):
         raise _traced()
@@ -141,7 +143,7 @@ def draws(key: Any, shape: tuple[int, int], extra: tuple[int, int] | None = None
 
 
 def add(
-    state: Any, leaves: Sequence[Vector], batch: int, mask: Vector | None, priorities: Vector | None, key: Any
+    state: HostState, leaves: Sequence[Vector], batch: int, mask: Vector | None, priorities: Vector | None, key: PRNGKey
 ) -> HostState:
     """Write a batch of items; returns the new state."""
     added: HostState = _engine.add(state, leaves, batch, mask, priorities, _bits_to_add(state.spec, batch, key))
@@ -149,7 +151,7 @@ def add(
 
 
 def add_(
-    state: Any, leaves: Sequence[Vector], batch: int, mask: Vector | None, priorities: Vector | None, key: Any
+    state: HostState, leaves: Sequence[Vector], batch: int, mask: Vector | None, priorities: Vector | None, key: PRNGKey
 ) -> HostState:
     """Write a batch; the state is consumed."""
     bits = _bits_to_add(state.spec, batch, key)
@@ -167,20 +169,24 @@ def _bits_to_add(spec: BufferSpec, batch: int, key: object) -> Vector | None:
     return None
 
 
-def sample(state: Any, key: Any, batch: int, beta: Any) -> tuple[HostState, list[Any], Selection]:
+def sample(state: HostState, key: PRNGKey, batch: int, beta: float) -> tuple[HostState, list[jax.Array], Selection]:
     """Draw a batch of items; the new state, leaves and selection."""
     return _sent(*drawn(state, key, batch, beta, None))
 
 
-def drawn(state: Any, key: Any, batch: int, beta: Any, wanted: Vector | None) -> tuple[HostState, list[Any], Selection]:
+def drawn(
+    state: Any, key: PRNGKey, batch: int, beta: float, wanted: Vector | None
+) -> tuple[HostState, list[jax.Array], Selection]:
     """What `sample` gives, of a batch of which the first `wanted` rows count, or all, in arrays of NumPy."""
     return _engine.sample(state, _bits_to_draw(state.spec, batch, key), batch, float(beta), wanted)
 
 
-def sample_(state: Any, key: Any, batch: int, beta: Any, finish: Callable[..., Any]) -> tuple[HostState, Any]:
+def sample_(
+    state: HostState, key: PRNGKey, batch: int, beta: float, finish: Callable[..., Any]
+) -> tuple[HostState, Any]:
     """Draw items, and finish the sample; then the state is consumed."""
 
-    def finished(leaves: list[Any], selection: Selection) -> Any:
+    def finished(leaves: list[jax.Array], selection: Selection) -> Any:
         return finish(*_sent(state, leaves, selection)[1:])
 
     return _engine.sample_(state, _bits_to_draw(state.spec, batch, key), batch, float(beta), finished)
@@ -192,7 +198,9 @@ def _bits_to_draw(spec: BufferSpec, batch: int, key: object) -> Bits:
     return Bits(*draws(key, spec.draw_shape(batch), extra))
 
 
-def _sent(state: HostState, leaves: Sequence[object], selection: Selection) -> tuple[HostState, list[Any], Selection]:
+def _sent(
+    state: HostState, leaves: Sequence[object], selection: Selection
+) -> tuple[HostState, list[jax.Array], Selection]:
     info = {name: x for name, x in selection._asdict().items() if x is not None and name != "extras"}
     made = out(state, [*leaves, *info.values(), *selection.extras.values()])
     rest = iter(made[len(leaves) :])
@@ -200,7 +208,7 @@ def _sent(state: HostState, leaves: Sequence[object], selection: Selection) -> t
     return state, made[: len(leaves)], Selection(**named, extras=dict(zip(selection.extras, rest, strict=True)))
 
 
-def out(state: Any, arrays: Sequence[Any]) -> list[Any]:
+def out(state: Any, arrays: Sequence[Any]) -> list[jax.Array]:
     """Arrays that nobody writes to any more, as JAX has them; objects as they are."""
     found = list(arrays)
     places = [k for k, x in enumerate(found) if not is_object_array(x)]
@@ -209,7 +217,7 @@ def out(state: Any, arrays: Sequence[Any]) -> list[Any]:
     return found
 
 
-def sent(arrays: Sequence[Vector], device: Any) -> list[jax.Array]:
+def sent(arrays: Sequence[Vector], device: DeviceLike) -> list[jax.Array]:
     """Arrays that nobody writes to any more on a device, or, for None, on the default one."""
     is_small = [device is None and x.nbytes <= SMALL for x in arrays]
     small = [x for x, one in zip(arrays, is_small, strict=True) if one]
@@ -219,11 +227,11 @@ def sent(arrays: Sequence[Vector], device: Any) -> list[jax.Array]:
 
 
 @jax.jit
-def _copied(arrays: list[Any]) -> list[jax.Array]:
+def _copied(arrays: list[jax.Array]) -> list[jax.Array]:
     return arrays
 
 
-def known(state: Any, mask: Vector | None) -> tuple[Any, Any]:
+def known(state: HostState, mask: Vector | None) -> tuple[Vector, Vector | None]:
     """The state's counters, and a mask, as NumPy arrays."""
     return state.counters, mask
 
@@ -234,7 +242,9 @@ def inside(outline: Outline, leaves: Sequence[object]) -> list[Vector]:
     return [np.asarray(x) for x in execute.inside(outline, [nothing if is_object_array(x) else x for x in leaves])]
 
 
-def map_items(spec: BufferSpec, at: str, leaves: Sequence[Any], lead: tuple[int, ...], key: Any, mask: Any) -> Any:
+def map_items(
+    spec: BufferSpec, at: str, leaves: Sequence[Any], lead: tuple[int, ...], key: PRNGKey, mask: jax.Array | None
+) -> Nest:
     """What a function of items gives, computed by JAX; the leaves to store as NumPy has them."""
     transform = mapping.of(spec, at)
     if isinstance(transform.function, HostFunction):
@@ -252,12 +262,12 @@ update, clear = _engine.update, _engine.clear
 update_, clear_ = functools.partial(update, consume=True), functools.partial(clear, consume=True)
 
 
-def get(state: Any, handles: Vector) -> list[Any]:
+def get(state: HostState, handles: Vector) -> list[jax.Array]:
     """Read items by handle."""
     return out(state, _engine.get(state, handles))
 
 
-def items(state: Any) -> list[Any]:
+def items(state: HostState) -> list[jax.Array]:
     """The items of all slots, unpacked from the storage."""
     return out(state, _engine.items(state))
 
@@ -284,7 +294,7 @@ def look(
     return out(state, [np.asarray(_engine.look(state, function, handles, n))])[0]
 
 
-def random_crop(leaves: Sequence[Any], lengths: Any, key: Any, length: int) -> tuple[list[Any], Any, Any]:
+def random_crop(leaves: Sequence[Any], lengths: Any, key: PRNGKey, length: int) -> tuple[list[Any], Any, Any]:
     """Do what `crop.random_crop` does; objects are found by where they were."""
     batch, steps = leaves[0].shape[:2]
     objects = {k: leaf for k, leaf in enumerate(leaves) if is_object_array(leaf)}
@@ -302,7 +312,7 @@ def random_crop(leaves: Sequence[Any], lengths: Any, key: Any, length: int) -> t
 _Outline = tuple[BufferSpec, int, Held | None, Any]
 
 
-def of_arrays(arrays: Arrays, spec: BufferSpec, held: Held | None = None, device: Any = None) -> HostState:
+def of_arrays(arrays: Arrays, spec: BufferSpec, held: Held | None = None, device: DeviceLike = None) -> HostState:
     """A state of arrays that others may hold."""
     named = [arrays.rows, *arrays.wide, arrays.tree, arrays.counters, *arrays.auxiliary.values()]
     if all(x is None or isinstance(x, np.ndarray) or _is_known(x) for x in named):

@@ -7,11 +7,12 @@ nothing to donate, and these are the functions without an underscore.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import jax
 import numpy as np
 
+from functional_rb.base.arrays import Nest
 from functional_rb.buffer import checks
 from functional_rb.buffer.in_place import Finish
 from functional_rb.buffer.state import AnySample, State
@@ -50,7 +51,7 @@ def add_(
     return after
 
 
-def sample_(state: State, key: jax.Array, batch: int, beta: object, finish: Finish) -> tuple[State, AnySample[Any]]:
+def sample_(state: State, key: jax.Array, batch: int, beta: jax.Array, finish: Finish) -> tuple[State, AnySample[Nest]]:
     """Draw items. Where nothing can be drawn, or a function of items fails, that is an error before all else."""
     if _is_traced(state.counters, key, beta):
         state, leaves, selection = execute.sample(state, key, batch, beta)

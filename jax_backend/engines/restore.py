@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import DeviceLike, NumpyArray
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
@@ -97,7 +96,7 @@ def restore(
     return execute.to_state(made, spec)
 
 
-def placed(leaf: NumpyArray, device: Any) -> jax.Array:
+def placed(leaf: NumpyArray, device: DeviceLike) -> jax.Array:
     """A leaf of a nest on a device, None for the default.
 
     Raises:

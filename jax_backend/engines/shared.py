@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from functional_rb.base.arrays import DeviceLike, PRNGKey
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
@@ -35,7 +36,7 @@ class _Library(Library):
             return leaf
         return execute.convert(leaf, expected, name)
 
-    def place(self, device: Any) -> Any:
+    def place(self, device: DeviceLike) -> Any:
         hosted.refuse_tracing()
         return devices.resolve(device)
 
@@ -44,10 +45,10 @@ class _Library(Library):
         return np.asarray(array, order="C")
 
     @rules.transfers
-    def from_numpy(self, arrays: Sequence[Vector], dtypes: Sequence[str], place: Any) -> list[jax.Array]:
+    def from_numpy(self, arrays: Sequence[Vector], dtypes: Sequence[str], place: DeviceLike) -> list[jax.Array]:
         return hosted.sent([x.view(jnp.dtype(dtype)) for x, dtype in zip(arrays, dtypes, strict=True)], place)
 
-    def random_bits(self, key: Any, shape: tuple[int, int]) -> Vector:
+    def random_bits(self, key: PRNGKey, shape: tuple[int, int]) -> Vector:
         _refuse_traced(key)
         return hosted.draws(key, shape)[0]
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import DeviceLike, NumpyArray
 from functional_rb.specs import ArraySpec, values
 from functional_rb.specs.values import Outline
 from jax_backend.arrays import ops
@@ -27,7 +26,7 @@ def _draw(outline: Outline, key: jax.Array, n: int, mask: jax.Array | None) -> d
     return values.draw(ops.OPS, outline, bits, mask)
 
 
-def draw(outline: Outline, key: jax.Array, n: int, device: Any, mask: jax.Array | None) -> dict[int, jax.Array]:
+def draw(outline: Outline, key: jax.Array, n: int, device: DeviceLike, mask: jax.Array | None) -> dict[int, jax.Array]:
     """Random values [n, *shape], by position of the leaf."""
     check_key(key)
     selection = _draw(outline, key, n, mask, kernels=compile.use_kernels())

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from functional_rb.base.arrays import DeviceLike
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
@@ -70,7 +71,7 @@ def _bytes_of(text: str) -> jax.Array:
 
 
 @rules.transfers
-def load_state_dict(target: object, given: object, device: Any = None) -> Any:
+def load_state_dict(target: object, given: object, device: DeviceLike = None) -> Any:
     """The state, or the record, that a dict from `state_dict` tells.
 
     Args:

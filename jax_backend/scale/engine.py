@@ -19,6 +19,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest, PRNGKey
 from functional_rb.buffer import api, checks, functions, mapping, respec
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, SameState, State
@@ -58,9 +59,10 @@ from jax_backend.scale.state import (
 WHOLE = PartitionSpec()
 
 
-def check_state(state: Any, function: str) -> None:
+def check_state(state: object, function: str) -> None:
     """Refuse a state that was consumed."""
     checks.check_state(state, function)
+    assert isinstance(state, ShardedState)
     state.check_alive()
 
 
@@ -73,7 +75,7 @@ def _refuse(function: str, remedy: str) -> NoReturn:
     raise ValueError(f"{function}: a sharded buffer has no such function; {remedy}")
 
 
-def init(spec: Any, device: object, items: Any, validate: bool, sharding: Any) -> State:
+def init(spec: Any, device: object, items: Nest, validate: bool, sharding: DeviceLike) -> State:
     """What `init` makes with a sharding."""
     if device is not None:
         raise ValueError(
@@ -148,7 +150,7 @@ def _added(
     items: object,
     mask: object,
     priorities: object,
-    key: Any,
+    key: PRNGKey,
     validate: bool,
     function: str,
     major: bool,
@@ -189,7 +191,7 @@ def _write_alike(
 
 # Note the rows of all lanes in the index, whose writer chooses slots, and write those that go to the device's.
 def _write_where_chosen(
-    state: ShardedState, leaves: list[jax.Array], batch: int, mask: Any, priorities: Any, key: Any
+    state: ShardedState, leaves: list[jax.Array], batch: int, mask: Any, priorities: Any, key: PRNGKey
 ) -> ShardedState:
     dealing = state.dealing
     given = _of_all_lanes(state, [*leaves, *(x for x in (mask, priorities) if x is not None)])
@@ -444,14 +446,14 @@ def _changed_by(state: ShardedState, changed: dict[str, Any]) -> ShardedState:
 
 def sample_items(
     state: ShardedState,
-    key: Any,
+    key: PRNGKey,
     batch_size: int | None,
-    beta: Any,
+    beta: ArrayLike,
     p: object,
     axis_name: object,
     draw: str,
     function: str = "sample",
-) -> tuple[SameState, AnySample[Any]]:
+) -> tuple[SameState, AnySample[Nest]]:
     """What `sample` does with a sharded buffer, and, named so, `sample_`."""
     if p is not None:
         raise ValueError(f"{function}: p was given, but a single buffer gives all of the batch; leave it out")
@@ -477,7 +479,7 @@ def sample_items(
 
 
 def sample(
-    state: ShardedState, key: jax.Array, batch: int, beta: Any, draw: str = "global", in_place: bool = False
+    state: ShardedState, key: jax.Array, batch: int, beta: ArrayLike, draw: str = "global", in_place: bool = False
 ) -> tuple[ShardedState, list[jax.Array], Selection]:
     """Draw items; where the result is at hand, an empty buffer is an error."""
     traced = any(isinstance(x, jax.core.Tracer) for x in (state.counters, key, beta))

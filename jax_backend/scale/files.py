@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from functional_rb.base.arrays import DeviceLike
 from functional_rb.buffer import checks
 from functional_rb.buffer.state import State
 from functional_rb.checkpoint.loading import Content
@@ -15,7 +14,7 @@ from jax_backend.scale.members import Members
 __all__ = ["dealer", "group_of", "restore"]
 
 
-def group_of(sharding: Any) -> Members:
+def group_of(sharding: DeviceLike) -> Members:
     """The processes whose devices a mesh has.
 
     Raises:
@@ -26,7 +25,7 @@ def group_of(sharding: Any) -> Members:
     return Members(sharding, sharded_state.shards_of(sharding), once=False)
 
 
-def restore(content: Content, sharding: Any, device: object) -> State:
+def restore(content: Content, sharding: DeviceLike, device: object) -> State:
     """A buffer over the devices of a mesh; over a single one an ordinary one.
 
     Args:

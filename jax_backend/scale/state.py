@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from functional_rb.base.arrays import DeviceLike
 from functional_rb.buffer import functions
 from functional_rb.buffer.reader import Reader, TakeSnapshot
 from functional_rb.buffer.spec import BufferSpec
@@ -305,7 +306,7 @@ def of_numpy(spec: BufferSpec, index: Arrays, parts: Mapping[int, Arrays], shard
         of_shard = dict(zip(parts, arrays, strict=True))
         n, *shape = arrays[0].shape
 
-        def of_device(place: Any) -> Any:
+        def of_device(place: DeviceLike) -> Any:
             return of_shard[(place[0].start or 0) // n]
 
         return jax.make_array_from_callback((count * n, *shape), divided, of_device)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+
+from functional_rb.base.arrays import DeviceLike
 
 
 def resolve(device: object) -> torch.device | None:
@@ -30,7 +30,7 @@ def resolve(device: object) -> torch.device | None:
         raise ValueError(f"device: expected one of torch's devices, {there}, got {str(device)!r} ({why})") from error
 
 
-def target(device: Any) -> torch.device | None:
+def target(device: DeviceLike) -> torch.device | None:
     """Where samples of a buffer in the host's memory go, by default to torch's device; None if they stay there."""
     found = resolve(torch.get_default_device() if device is None else device)
     return None if found is None or found.type == "cpu" else found

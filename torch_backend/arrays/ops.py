@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import torch
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import DeviceLike, NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE, kind_of
 from functional_rb.ops.fixed_point import MASK, TABLES
 from functional_rb.ops.protocol import BackendOps, BackendOpsOf, Carry, T
@@ -31,7 +31,7 @@ empty = functools.partial(torch.empty, device=CPU)
 CONSTANTS = {CPU: {name: torch.from_numpy(table) for name, table in TABLES.items()}}
 
 
-def zeros(shape: Sequence[int], dtype: str, device: Any = None) -> torch.Tensor:
+def zeros(shape: Sequence[int], dtype: str, device: DeviceLike = None) -> torch.Tensor:
     return torch.zeros(tuple(shape), dtype=DTYPES[dtype], device=device)
 
 

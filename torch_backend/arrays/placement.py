@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
+from functional_rb.base.arrays import DeviceLike
 from functional_rb.buffer.functions import Stored
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Device, Memmap
@@ -14,7 +13,7 @@ from functional_rb.storage.mapped import MappedFiles
 from torch_backend.arrays import devices
 
 
-def begin(spec: BufferSpec, device: Any) -> tuple[torch.device | None, torch.device | None, MappedFiles | None]:
+def begin(spec: BufferSpec, device: DeviceLike) -> tuple[torch.device | None, torch.device | None, MappedFiles | None]:
     """For an empty buffer: the device of its arrays, that of its samples, and the files that some arrays lie in."""
     storage = spec.storage
     if not storage.on_host:

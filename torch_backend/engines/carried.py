@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from functional_rb.base.arrays import Nest, PRNGKey
 from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops, part_kernels
 from torch_backend.arrays import modes, ops
@@ -104,7 +105,7 @@ def _each(owned: object, function: Callable[[torch.Tensor], torch.Tensor]) -> An
 
 
 # The containers of a nest, whose tensors are put behind those that are there.
-def _apart(nested: Any, tensors: list[Any]) -> Template:
+def _apart(nested: Nest, tensors: list[Any]) -> Template:
     if nested is None:
         return None
     if isinstance(nested, (torch.Tensor, np.ndarray, np.generic)):
@@ -132,7 +133,7 @@ def _named(template: Template) -> Template:
 
 
 @constant
-def _number(*key: Any) -> int:
+def _number(*key: PRNGKey) -> int:
     for number, call in enumerate(_CALLS):
         if call.key == key:
             return number

@@ -69,11 +69,13 @@ def own_(state: State) -> State:
     return owner
 
 
-def check_state(state: Any, function: str) -> None:
+def check_state(state: object, function: str) -> None:
     """Refuse what is no state of torch, and to trace one that holds Python objects."""
     if type(state) is not State:
         checks.check_state(state, function)
+        assert isinstance(state, CoreState)
         own_state(state, function)
+    assert isinstance(state, State)
     if not compat.IS_MAPPED:
         compat.check_mapped(function)
     if function in _WRITES and not _compiling() and _transforms() is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import DeviceLike, NumpyArray
 from functional_rb.buffer import state as core
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap
@@ -97,6 +97,6 @@ def restore(
     return state
 
 
-def placed(leaf: NumpyArray, device: Any) -> torch.Tensor:
+def placed(leaf: NumpyArray, device: DeviceLike) -> torch.Tensor:
     """A leaf of a nest on a device, None for the default."""
     return from_numpy(leaf).to(torch.get_default_device() if device is None else device)

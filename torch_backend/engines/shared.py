@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
+from functional_rb.base.arrays import DeviceLike, PRNGKey
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
@@ -36,7 +36,7 @@ class _Library(Library):
                 f"of the compiled function"
             )
 
-    def place(self, device: Any) -> torch.device | None:
+    def place(self, device: DeviceLike) -> torch.device | None:
         return devices.resolve(device) or devices.target(None)
 
     def to_numpy(self, array: object) -> Vector:
@@ -53,7 +53,7 @@ class _Library(Library):
         tensors = [torch.from_numpy(x).view(known[dtype]) for x, dtype in zip(arrays, dtypes, strict=True)]
         return tensors if place is None else [x.to(place) for x in tensors]
 
-    def random_bits(self, key: Any, shape: tuple[int, int]) -> Vector:
+    def random_bits(self, key: PRNGKey, shape: tuple[int, int]) -> Vector:
         bits: Vector = execute.numbers(random.check_key(key), shape, CPU).numpy()
         return bits
 

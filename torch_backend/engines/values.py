@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import DeviceLike, NumpyArray
 from functional_rb.specs import ArraySpec, values
 from functional_rb.specs.values import Outline
 from torch_backend.arrays import ops, random
@@ -22,7 +22,7 @@ def outline(spec: object, who: str) -> Outline:
 
 
 def draw(
-    outline: Outline, key: torch.Tensor, n: int, device: Any, mask: torch.Tensor | None
+    outline: Outline, key: torch.Tensor, n: int, device: DeviceLike, mask: torch.Tensor | None
 ) -> dict[int, torch.Tensor]:
     """Random values [n, *shape], by position of the leaf."""
     random.check_key(key)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.utils.dlpack
 
+from functional_rb.base.arrays import Nest
 from functional_rb.base.containers import Registered
 from functional_rb.buffer.state import State as CoreState
 from functional_rb.core.draft import Arrays
@@ -22,7 +23,7 @@ from torch_backend.memory.state import State
 ON_CUDA: Final = 2
 
 
-def from_dlpack(tree: Any, copy: bool = False, into: type | None = None) -> Any:
+def from_dlpack(tree: Nest, copy: bool = False, into: type | None = None) -> Any:
     """Take arrays and states of JAX (or NumPy) over, in the same memory.
 
     Args:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest, PRNGKey
 from functional_rb.buffer import api, checks, functions, mapping
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, SameState
@@ -41,7 +42,7 @@ from torch_backend.scale.state import ShardedState, group_of
 Replacements = Mapping[int, Array]
 
 
-def init(spec: Any, device: Any, items: Any, validate: bool, sharding: object) -> CoreState:
+def init(spec: Any, device: DeviceLike, items: Nest, validate: bool, sharding: object) -> CoreState:
     """What `init` makes with a process group; with a group of one process an ordinary buffer."""
     checks.check_spec(spec)
     checks.leaves_for_backend(spec, unsupported)
@@ -61,9 +62,10 @@ def init(spec: Any, device: Any, items: Any, validate: bool, sharding: object) -
     return filled
 
 
-def check_state(state: Any, function: str) -> None:
+def check_state(state: object, function: str) -> None:
     """Refuse a state that was consumed, and to trace what processes tell each other."""
     checks.check_state(state, function)
+    assert isinstance(state, ShardedState)
     state.check_alive()
     if torch.compiler.is_compiling():
         raise TypeError(
@@ -136,7 +138,7 @@ def _write_alike(
 
 # Note all rows in the index, whose writer chooses slots, and write those that go to own ones; returns both.
 def _write_where_chosen(
-    state: ShardedState, leaves: list[Any], batch: int, mask: Any, priorities: Any, key: Any, in_place: bool
+    state: ShardedState, leaves: list[Any], batch: int, mask: Any, priorities: Any, key: PRNGKey, in_place: bool
 ) -> tuple[State, State]:
     dealing, device = state.dealing, state.index.counters.device
     words = dealing.index.writer.words
@@ -268,14 +270,14 @@ def with_spec(state: ShardedState, spec: BufferSpec) -> ShardedState:
 
 def sample_items(
     state: ShardedState,
-    key: Any,
+    key: PRNGKey,
     batch_size: int | None,
-    beta: Any,
+    beta: ArrayLike,
     p: object,
     axis_name: None,
     draw: str,
     function: str,
-) -> tuple[SameState, AnySample[Any]]:
+) -> tuple[SameState, AnySample[Nest]]:
     """What `sample` does with a sharded buffer: this process's share of a batch of `batch_size` for all."""
     if p is not None:
         raise ValueError(f"{function}: p was given, but a single buffer gives all of the batch; leave it out")
@@ -387,7 +389,7 @@ def _drawn_among_own(state: ShardedState, key: torch.Tensor, size: int, beta: ob
 
 # What this process draws of the index.
 def _draw_local(
-    ops: Ops, arrays: Arrays, spec: BufferSpec, state: ShardedState, key: Any, share: int, beta: object
+    ops: Ops, arrays: Arrays, spec: BufferSpec, state: ShardedState, key: PRNGKey, share: int, beta: object
 ) -> Any:
     draft = Draft.of(arrays, spec.plan)
     sizes: Any = draft.counters.ends.sizes
@@ -397,7 +399,7 @@ def _draw_local(
 
 
 # What is left of a key for the sampler, and the random words of transforms, as of a buffer that is not sharded.
-def _words_of_transforms(state: ShardedState, key: Any, batch: int) -> tuple[Any, torch.Tensor | None]:
+def _words_of_transforms(state: ShardedState, key: PRNGKey, batch: int) -> tuple[Any, torch.Tensor | None]:
     if not state.spec.plan.extra_words:
         return key, None
     key, other = random.split_at_once(key, 2)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NoReturn
 import torch
 import torch.distributed as dist
 
+from functional_rb.base.arrays import DeviceLike
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State as CoreState
 from functional_rb.checkpoint.shards import Dealt
@@ -109,7 +110,7 @@ class ShardedState(CoreState):
         )
 
 
-def group_of(sharding: Any) -> Any:
+def group_of(sharding: DeviceLike) -> Any:
     """The process group of what is given as one, or as a mesh of one axis.
 
     Raises:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from functional_rb.base.arrays import Nest
 from functional_rb.buffer.state import AnySample
 from functional_rb.scale.ray.draw import Draw
 
@@ -24,13 +25,13 @@ class Ahead(NamedTuple):
     per_call: int
 
 
-class Batches(Iterator[AnySample[Any]]):
+class Batches(Iterator[AnySample[Nest]]):
     """Samples in their order, asked for ahead; made by `Client.iterate`."""
 
     def __init__(
         self,
         begin: Callable[[int, int, bool], Draw | None],
-        finish: Callable[[Draw, range], list[AnySample[Any]]],
+        finish: Callable[[Draw, range], list[AnySample[Nest]]],
         ahead: Ahead,
     ) -> None:
         """Begin; nothing is asked for yet.
@@ -45,7 +46,7 @@ class Batches(Iterator[AnySample[Any]]):
         # What was asked for: how many batches, and where they will be.
         self._ahead: deque[tuple[int, Draw]] = deque()
         # Batches that have come with others.
-        self._here: deque[AnySample[Any]] = deque()
+        self._here: deque[AnySample[Nest]] = deque()
 
     def __iter__(self) -> Batches:
         return self

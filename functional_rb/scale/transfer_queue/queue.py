@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from functional_rb.base import extras
-from functional_rb.base.arrays import ArrayLike
+from functional_rb.base.arrays import ArrayLike, Nest
 from functional_rb.scale.transfer_queue.samplers import PROBABILITY, WEIGHT, WHO, LawSampler
 
 OLDEST = "0.1.11"
@@ -30,7 +30,7 @@ class Batch(NamedTuple):
         metadata: TransferQueue's own, by which fields are added to the rows.
     """
 
-    items: Any
+    items: Nest
     indices: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
     probabilities: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
     weights: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
@@ -201,7 +201,7 @@ def _is_there() -> bool:
     return True
 
 
-def _as_tensordict(items: Any) -> Any:
+def _as_tensordict(items: Nest) -> Any:
     torch, tensordict = extras.imported("torch", WHO), extras.imported("tensordict", WHO)
     if isinstance(items, tensordict.TensorDictBase):
         return items
