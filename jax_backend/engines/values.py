@@ -44,7 +44,7 @@ def nearest(outline: Outline, leaves: Sequence[jax.Array]) -> dict[int, jax.Arra
 @compile.program
 def encoded(unit: ArraySpec, value: jax.Array) -> jax.Array:
     """What is stored for an environment's numbers: `ArraySpec.encoded`."""
-    made: Any = unit.encoded(ops.OPS, value)
+    made: jax.Array = unit.encoded(ops.OPS, value)
     return made
 
 
@@ -52,7 +52,7 @@ def encoded(unit: ArraySpec, value: jax.Array) -> jax.Array:
 @compile.program
 def decoded(unit: ArraySpec, x: jax.Array) -> jax.Array:
     """The numbers of an environment for stored values: `ArraySpec.decoded`."""
-    made: Any = unit.decoded(ops.OPS, x)
+    made: jax.Array = unit.decoded(ops.OPS, x)
     return made
 
 

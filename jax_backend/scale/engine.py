@@ -19,7 +19,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest, PRNGKey
+from functional_rb.base.arrays import DeviceLike, Nest, PRNGKey
 from functional_rb.buffer import api, checks, functions, mapping, respec
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, SameState, State
@@ -379,7 +379,7 @@ def count_invalid(state: ShardedState, outside: jax.Array) -> ShardedState:
 # A device's share of a batch: what changes of the state, the leaves, and their selection.
 @_body
 def _drawn(
-    state: ShardedState, key: jax.Array, beta: jax.Array, batch: int, how: str
+    state: ShardedState, key: jax.Array, beta: Any, batch: int, how: str
 ) -> tuple[dict[str, Any], list[jax.Array], Selection]:
     dealing, spec, shard = state.dealing, state.spec, shard_number(state)
     share, more = batch // dealing.shards, None
@@ -448,7 +448,7 @@ def sample_items(
     state: ShardedState,
     key: PRNGKey,
     batch_size: int | None,
-    beta: ArrayLike,
+    beta: Any,
     p: object,
     axis_name: object,
     draw: str,
@@ -479,7 +479,7 @@ def sample_items(
 
 
 def sample(
-    state: ShardedState, key: jax.Array, batch: int, beta: ArrayLike, draw: str = "global", in_place: bool = False
+    state: ShardedState, key: jax.Array, batch: int, beta: Any, draw: str = "global", in_place: bool = False
 ) -> tuple[ShardedState, list[jax.Array], Selection]:
     """Draw items; where the result is at hand, an empty buffer is an error."""
     traced = any(isinstance(x, jax.core.Tracer) for x in (state.counters, key, beta))
@@ -536,7 +536,7 @@ def check_asked(state: object, axis_name: object, group: object, draw: object, f
 
 # Draw a batch that is divided along the shards.
 def _sample_program(
-    state: ShardedState, key: jax.Array, beta: jax.Array, batch: int, how: str, kernels: bool
+    state: ShardedState, key: jax.Array, beta: Any, batch: int, how: str, kernels: bool
 ) -> tuple[dict[str, Any], list[jax.Array], Selection]:
     def body(state: ShardedState, key: jax.Array, beta: object) -> Any:
         changed, leaves, selection = _drawn(state, key, beta, batch, how)
@@ -551,7 +551,7 @@ def _sample_program(
 
 
 def _sampled_program(
-    state: ShardedState, key: jax.Array, beta: jax.Array, batch: int, how: str, kernels: bool
+    state: ShardedState, key: jax.Array, beta: Any, batch: int, how: str, kernels: bool
 ) -> tuple[ShardedState, list[jax.Array], Selection]:
     changed, leaves, selection = _sample_program(state, key, beta, batch, how, kernels)
     return _changed_by(state, changed), leaves, selection
