@@ -15,6 +15,12 @@ import numpy as np
 Operand: TypeAlias = Any
 
 
+# What a library has for dtypes; `base.dtypes.name_of` gives the name that all have in common.
+DType: TypeAlias = Any
+# One number: an array without axes, but in NumPy none.
+Scalar: TypeAlias = Any
+
+
 class Array(Protocol):
     """An array of any library: what `jax.Array` (a tracer too), `torch.Tensor` and `np.ndarray` have in common.
 
@@ -31,11 +37,11 @@ class Array(Protocol):
         """How many axes there are."""
 
     @property
-    def dtype(self) -> Any:
-        """What the library has for dtypes; `base.dtypes.name_of` gives the name that all have in common."""
+    def dtype(self) -> DType:
+        """Of its elements, in the library's own terms."""
 
     @property
-    def device(self) -> Any:
+    def device(self) -> DeviceLike:
         """Where it lies, in the library's own terms."""
 
     @property
@@ -53,20 +59,20 @@ class Array(Protocol):
     def cumsum(self, axis: int, /) -> Array:
         """Running sums along an axis."""
 
-    # The sum of all elements, a scalar, which in NumPy is no array; or sums along an axis.
+    # The sum of all elements; or sums along an axis.
     @overload
-    def sum(self) -> Any: ...
+    def sum(self) -> Scalar: ...
     @overload
-    def sum(self, axis: int, /) -> Any: ...
+    def sum(self, axis: int, /) -> Scalar: ...
 
-    def max(self) -> Any:
-        """The largest element: a scalar, which in NumPy is no array."""
+    def max(self) -> Scalar:
+        """The largest element."""
 
-    def all(self) -> Any:
-        """Whether all elements are true: a scalar, which in NumPy is no array."""
+    def all(self) -> Scalar:
+        """Whether all elements are true."""
 
-    def any(self) -> Any:
-        """Whether any element is true: a scalar, which in NumPy is no array."""
+    def any(self) -> Scalar:
+        """Whether any element is true."""
 
     def __array__(self, dtype: Any = None, /) -> NumpyArray:
         """The same elements in NumPy."""
@@ -76,7 +82,7 @@ class Array(Protocol):
 
     def __getitem__(self, index: Operand, /) -> Array: ...
     def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[Any]: ...
+    def __iter__(self) -> Iterator[Scalar]: ...
     def __bool__(self) -> bool: ...
     def __int__(self) -> int: ...
     def __float__(self) -> float: ...

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from functional_rb.base.extras import imported
@@ -22,14 +24,15 @@ def running() -> Any:
 
 
 @functools.cache
-def hasher() -> Any:
+def hasher() -> Callable[[object], bytes]:
     """The function of the xxhash library.
 
     Raises:
         ImportError: if it is missing, saying what to install.
     """
-    return _xxhash().xxh3_128_digest
+    digest: Callable[[object], bytes] = _xxhash().xxh3_128_digest
+    return digest
 
 
-def _xxhash() -> Any:
+def _xxhash() -> ModuleType:
     return imported("xxhash", "a checksum of files")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 from functional_rb.base import forks
@@ -20,7 +21,7 @@ _LOCK = forks.lock()
 Homes = Mapping[str, Sequence[str]]
 
 
-def imported(module: str) -> Any:
+def imported(module: str) -> ModuleType:
     """A module, imported after the packages that it is in, which other threads may be importing by themselves."""
     with _LOCK:
         package, _, _ = module.rpartition(".")

@@ -6,6 +6,7 @@ import functools
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from functional_rb.base.extras import imported, is_there
@@ -27,7 +28,7 @@ class Progress:
     def __init__(self, total: int | None, what: str, shown: bool | None, unit: str = "B") -> None:
         self._total, self._what, self._done, self._unit = total, what, 0, unit
         self._bar: Any = None
-        self._make: Any = None
+        self._make: Callable[..., Any] | None = None
         if shown is None:
             shown = sys.stderr is not None and sys.stderr.isatty() and is_there("tqdm")
         if shown:
@@ -53,7 +54,7 @@ class Progress:
 
 
 @functools.cache
-def _bar() -> object:
+def _bar() -> Callable[..., Any]:
     made: Any = type("Bar", (imported("tqdm", "progress=True").tqdm,), {})
     made.set_lock(threading.RLock())
     return made

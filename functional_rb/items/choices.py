@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from functional_rb.base import dtypes
+from functional_rb.base import dtypes, nest
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.nest import Key
 from functional_rb.core.item_function import ItemFunction
@@ -203,5 +203,5 @@ def action_discretize(
         >>> item_after(items.action_discretize(5, space), {"action": space})
         Composite({'action': MultiCategorical(5, shape=(2,))})
     """
-    given: tuple[Any, Any, Any] = tuple(bins) if isinstance(bins, list) else bins, keys, within
-    return ActionDiscretize(given[0], space, given[1], given[2])
+    counts = tuple(bins) if isinstance(bins, Sequence) else bins
+    return ActionDiscretize(counts, space, nest.checked_keys(keys, "keys", "action_discretize"), within)

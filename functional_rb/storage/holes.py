@@ -11,7 +11,7 @@ import functools
 import mmap
 import os
 import sys
-from typing import Any
+from collections.abc import Callable
 
 # MAP_FIXED and MAP_NORESERVE of Linux, where alone there is a tmpfs.
 FIXED, NO_RESERVE = 0x10, 0x4000
@@ -55,7 +55,7 @@ def _map(*given: int) -> None:
 
 # The C library's, as Python's own maps nothing at a place that is given.
 @functools.cache
-def _mmap() -> Any:
+def _mmap() -> Callable[..., int]:
     function = ctypes.CDLL(None, use_errno=True).mmap
     function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
     function.restype = ctypes.c_void_p

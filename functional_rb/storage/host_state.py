@@ -10,6 +10,7 @@ import copy
 import functools
 import importlib
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,7 +58,7 @@ class NumPy(Library):
         self.ops = ops
 
     @functools.cached_property
-    def kernels(self) -> Any:
+    def kernels(self) -> ModuleType:
         """Imported when first used, as there may be none."""
         return importlib.import_module("functional_rb.storage.host_kernels")
 
