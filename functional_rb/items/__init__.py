@@ -7,7 +7,7 @@ from functional_rb.items.choices import action_discretize, one_hot
 from functional_rb.items.color_jitter import color_jitter
 from functional_rb.items.compose import compose
 from functional_rb.items.crops import center_crop, random_crop, random_shift
-from functional_rb.items.discounts import discount_cumsum, reward_to_go
+from functional_rb.items.discounts import reward_to_go
 from functional_rb.items.frame_stack import frame_stack
 from functional_rb.items.grayscale import grayscale
 from functional_rb.items.joining import cat, flatten
@@ -29,7 +29,6 @@ __all__ = [
     "clip_reward",
     "color_jitter",
     "compose",
-    "discount_cumsum",
     "exclude",
     "flatten",
     "frame_stack",

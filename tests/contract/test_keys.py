@@ -97,7 +97,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     ),
     "burn in": lambda keys: items.burn_in(2, end_keys=keys).spec(leaves_of(ENDS), 2),
     "returns to go": lambda keys: items.reward_to_go(end_keys=keys).spec(leaves_of(ENDS), 2),
-    "discounts": lambda keys: items.discount_cumsum(0.9, "reward", end_keys=keys).spec(leaves_of(ENDS), 2),
+    "discounts": lambda keys: items.reward_to_go(0.9, "reward", None, end_keys=keys).spec(leaves_of(ENDS), 2),
     "stacks": lambda keys: items.frame_stack(2, "obs", end_keys=keys).spec(leaves_of(ENDS), 2),
 }
 

@@ -41,7 +41,7 @@ FUNCTIONS: dict[str, Any] = {
     "clip_reward": items.clip_reward(-0.5, 0.5),
     "color_jitter": items.color_jitter(0.4, 0.4, 0.4, 0.3, "floats"),
     "compose": items.compose(items.random_shift(2, "pixels"), items.to_image("pixels"), items.random_crop(3, "floats")),
-    "discount_cumsum": items.discount_cumsum(0.9, "v"),
+    "reward_to_go, in place": items.reward_to_go(0.9, "v", None),
     "flatten": items.flatten(),
     "frame_stack": items.frame_stack(3, ["floats", "pixels", "n"], padding="zeros"),
     "frame_stack, by ids": items.frame_stack(2, "v", trajectory_key="n"),

@@ -62,8 +62,11 @@ def test_sums_of_rewards_stop_where_episodes_do(ends: Any, gamma: float, by_id: 
             total = expected[row, t] = here + gamma * total
     close(made["reward_to_go"], expected.astype(np.float32))
     assert made["reward"] is given["reward"]
-    over = on_numpy(items.discount_cumsum(gamma, ["reward", "v"], **found), ITEM, given, lead, mask=mask)
+    over = on_numpy(items.reward_to_go(gamma, ["reward", "v"], None, **found), ITEM, given, lead, mask=mask)
     close(over["reward"], made["reward_to_go"])
+    usual = on_numpy(items.reward_to_go(gamma, out=None, **found), ITEM, given, lead, mask=mask)
+    close(usual["reward"], made["reward_to_go"])
+    assert usual["v"] is given["v"]
     assert over["v"].shape == lead
 
 
@@ -111,7 +114,7 @@ def test_leaves_that_are_new_are_left_out_by_the_inverse() -> None:
     both = items.compose(items.frame_stack(2, "frame"), items.to_image("frame"), items.burn_in(1))
     assert item_after(both.inverse(ITEM), item_after(both, ITEM, 2), 1) == frb.Composite(ITEM)
     with pytest.raises(TypeError, match=r"has no inverse"):
-        items.discount_cumsum(0.9, "v").inverse(ITEM)
+        items.reward_to_go(0.9, "v", None).inverse(ITEM)
 
 
 def test_a_buffer_gives_what_the_functions_give_of_its_slices() -> None:
@@ -137,10 +140,10 @@ def test_a_buffer_gives_what_the_functions_give_of_its_slices() -> None:
 ERRORS: dict[str, tuple[Any, Any, str]] = {
     "single items": (items.burn_in(2), 1, r"burn_in: needs slices \[B, T\].*frb.Slices"),
     "stack of single items": (items.frame_stack(2, "v"), 1, r"frame_stack: needs slices"),
-    "no reward": (items.reward_to_go(reward_key="r"), 2, r"reward_to_go: the item has no leaf 'r'"),
+    "no reward": (items.reward_to_go(keys="r"), 2, r"reward_to_go: the item has no leaf 'r'"),
     "taken": (items.reward_to_go(out="v"), 2, r"reward_to_go: there is a leaf 'v' already"),
     "taken too": (items.burn_in(2, "v"), 2, r"burn_in: there is a leaf 'v' already"),
-    "dtype": (items.discount_cumsum(0.9, "frame"), 2, r"discount_cumsum: leaf 'frame': expected a dtype of float"),
+    "dtype": (items.reward_to_go(0.9, "frame", None), 2, r"reward_to_go: leaf 'frame': expected a dtype of float"),
     "end": (items.burn_in(2, end_keys="v"), 2, r"burn_in: leaf 'v': expected one bool an item, got float32"),
     "trajectory": (items.burn_in(2, trajectory_key="v"), 2, r"burn_in: leaf 'v': expected one int an item"),
     "axis": (items.frame_stack(2, "v", axis=1), 2, r"frame_stack: leaf 'v': expected an axis 1, got shape \(\)"),
@@ -161,7 +164,7 @@ def test_values_out_of_range_are_refused() -> None:
         lambda: items.frame_stack(2, None),  # type: ignore[arg-type]  # refused
         lambda: items.frame_stack(2, "v", padding="edge"),  # type: ignore[arg-type]  # refused
         lambda: items.reward_to_go(1.5),
-        lambda: items.discount_cumsum(0.9, None),  # type: ignore[arg-type]  # refused
+        lambda: items.reward_to_go(0.9, ["reward", "v"]),
     ):
         with pytest.raises(ValueError, match=r"expected"):
             make()
