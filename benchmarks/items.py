@@ -136,7 +136,7 @@ def of_ours(name: str, work: ImageWorkload, backend: Backend, group: Imaging) ->
     """What a sample goes through: the function with its words, on either backend."""
     resizes = group == "resize"
     function: Any = frb.items.resize(work.after) if resizes else frb.items.random_shift(work.pad)
-    x, mapping = _on(work, backend, group), importlib.import_module(f"{backend}_backend.mapping")
+    x, mapping = _on(work, backend, group), importlib.import_module(f"{backend}_backend.engines.mapping")
     rb = importlib.import_module(f"{backend}_backend")
     spec = frb.BufferSpec(
         {"x": frb.Unbounded(tuple(x.shape[1:]), "float32" if resizes else "uint8")},

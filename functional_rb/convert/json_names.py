@@ -33,7 +33,7 @@ _BY_MODULE: Final[dict[str, str]] = {
     "functional_rb.items.color_jitter": "ColorJitter",
     "functional_rb.items.compose": "Compose",
     "functional_rb.items.crops": "CenterCrop RandomCrop RandomShift",
-    "functional_rb.items.discounts": "Discounted",
+    "functional_rb.items.discounts": "RewardToGo",
     "functional_rb.items.frame_stack": "FrameStack Newest",
     "functional_rb.items.grayscale": "Grayscale",
     "functional_rb.items.joining": "Cat Flatten Reshape Split",

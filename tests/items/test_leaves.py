@@ -191,7 +191,7 @@ ERRORS: dict[str, tuple[Any, Any, str]] = {
     "axis": (items.cat(["a", "b"], "v", axis=1), ITEM, r"cat: leaf 'a': expected an axis 1"),
     "choices": (items.one_hot(3, "c"), ITEM, r"one_hot: leaf 'c': expected numbers from 0 to 2, got Categorical\(4\)"),
     "space": (items.action_discretize(4, SPACE, "s"), ITEM, r"action_discretize: leaf 's': expected actions of"),
-    "reward": (items.clip_reward(), ITEM, r"clip_reward: the item has no leaf 'reward' .*give reward_key"),
+    "reward": (items.clip_reward(), ITEM, r"clip_reward: the item has no leaf 'reward' .*name the leaf of rewards"),
     "bool": (items.sign_reward("d"), ITEM, r"sign_reward: leaf 'd': expected a dtype of float, got bool"),
 }
 
