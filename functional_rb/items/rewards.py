@@ -27,7 +27,9 @@ def reward_path(leaves: Iterable[Path], key: Key | None, who: str) -> Path:
     names = [nest.show(path) for path in leaves]
     usual = [one for one in USUAL_REWARDS if nest.show_key(one) in names]
     if key is None and not usual:
-        raise ValueError(f"{who}: the item has no leaf 'reward' (nor 'next/reward'); name the leaf of rewards, one of {names}")
+        raise ValueError(
+            f"{who}: the item has no leaf 'reward' (nor 'next/reward'); name the leaf of rewards, one of {names}"
+        )
     return chosen(leaves, [key if key is not None else usual[0]], who, ("float",))[0]
 
 
