@@ -77,7 +77,7 @@ class _Known(drawing.Carrier):
         return drawn
 
     def draw_at_once(
-        self, states: Sequence[State], keys: Sequence[int], sizes: Sequence[int]
+        self, states: Sequence[State | Mixture], keys: Sequence[int], sizes: Sequence[int]
     ) -> tuple[list[torch.Tensor], Selection] | None:
         if not all(isinstance(state, TorchState) and state._target is None for state in states):
             return None

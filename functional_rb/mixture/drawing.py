@@ -123,7 +123,7 @@ class Carrier(abc.ABC):
         """Draw a batch, of which the first `wanted` rows count, or all; the mixture computes its own weights."""
 
     def draw_at_once(
-        self, states: Sequence[State], keys: Sequence[PRNGKey], sizes: Sequence[int]
+        self, states: Sequence[State | Mixture], keys: Sequence[PRNGKey], sizes: Sequence[int]
     ) -> tuple[Sequence[BackendArray], Selection] | None:
         """Draw from buffers alike that remember nothing, one after the other, by one call; None if that cannot be."""
         return None
@@ -245,7 +245,7 @@ def draw(
         order = ops.take(starts, plan.ids) + plan.ranks
     drawn = _joined(carrier, parts, order)
     drawn = _in_mixture(ops, node.depth, drawn, plan.ids, ops.take(looked.shares, plan.ids))
-    if any(one is not before for one, before in zip(after, node.states, strict=True)):
+    if after is not node.states and any(one is not before for one, before in zip(after, node.states, strict=True)):
         node = node.with_states(after)
     if carrier.known:
         return node, drawn
@@ -319,10 +319,11 @@ def _from_buffers(
 ) -> tuple[Sequence[State | Mixture], list[Drawn]]:
     """The buffers of a mixture after they have drawn so many rows each, and the rows of those that gave any."""
     if layout.alike:
-        selected = carrier.draw_at_once(mixture.buffers, keys, sizes)
+        selected = carrier.draw_at_once(mixture.states, keys, sizes)
         if selected is not None:
-            spec = mixture.buffers[0].spec
-            return mixture.states, [_as_rows(carrier, spec, sum(sizes), *selected, looked.status.least)]
+            first = mixture.states[0]
+            assert isinstance(first, State)
+            return mixture.states, [_as_rows(carrier, first.spec, sum(sizes), *selected, looked.status.least)]
     after, parts = list(mixture.states), []
     for k, member in enumerate(looked.members):
         # In a batch of no rows one buffer at least has to give its leaves, of no rows.

@@ -133,17 +133,17 @@ def generate(
     if known is not None and not known.any(1).all():
         row = int((~known.any(1)).argmax())
         raise ValueError(f"{who}: prompt {row} has no token; give each a first one, such as the tokenizer's bos")
-    made = lib.generating(step, params, cache, ids, there, key, law, settings)
-    _check_replies(lib, made, settings.replies, who)
-    return made
+    generation = lib.generating(step, params, cache, ids, there, key, law, settings)
+    _check_replies(lib, generation, settings.replies, who)
+    return generation
 
 
-def _check_replies(lib: TextLib[A], made: Generation, replies: int, who: str) -> None:
-    rejected = lib.values(made.rejected)
+def _check_replies(lib: TextLib[A], generation: Generation, replies: int, who: str) -> None:
+    rejected = lib.values(generation.rejected)
     if rejected is not None and rejected.any():
         row = int(rejected.argmax())
         prompt, reply = divmod(row, replies)
-        token = int(made.lengths[row])
+        token = int(generation.lengths[row])
         raise ValueError(
             f"{who}: token {token} of reply {reply} to prompt {prompt}: expected logits below infinity, one at least "
             f"above minus infinity, got NaN, infinity or minus infinity alone; look at the model's parameters, and at "
@@ -373,29 +373,31 @@ def rollout(
     check_callable(reward.score, "score", who)
     ids, there = rows_of(lib, prompts, mask, "prompts", who)
     with lib.without_gradients():
-        made = generate(lib, step, params, ids, key, decoding, mask=there, cache=cache)
-        joined = join(lib, ids, made, there, decoding.pad)
+        generation = generate(lib, step, params, ids, key, decoding, mask=there, cache=cache)
+        joined = join(lib, ids, generation, there, decoding.pad)
         rows = (int(joined.ids.shape[0]),)
         scores = shaped(lib, reward.score(*joined), "float32", rows, "what score gave", who)
-        known = lib.values(scores)
-        if known is not None and not np.isfinite(known).all():
-            row = int((~np.isfinite(known)).argmax())
-            raise ValueError(f"{who}: the score of row {row} is {known[row]}; give a finite one")
+        values = lib.values(scores)
+        if values is not None and not np.isfinite(values).all():
+            row = int((~np.isfinite(values)).argmax())
+            raise ValueError(f"{who}: the score of row {row} is {values[row]}; give a finite one")
         by_reference = None
         if reward.reference is not None:
             by_whom = step if reward.reference_step is None else reward.reference_step
             some = None if decoding.at_once is None else int(ids.shape[0]) * decoding.at_once
             by_reference = lib.log_probs_of(by_whom, reward.reference, *joined[:2], some, None, None)
-            known = lib.values(by_reference)
-            if known is not None and np.isnan(known).any():
-                row = int(np.isnan(known).any(1).argmax())
+            values = lib.values(by_reference)
+            if values is not None and np.isnan(values).any():
+                row = int(np.isnan(values).any(1).argmax())
                 raise ValueError(
                     f"{who}: the reference's logits of row {row} are NaN or infinite; look at its parameters"
                 )
         coefficient = lib.number(reward.kl, "float32", scores)
-        told = lib.run(rollouts.told, joined, made, scores, by_reference, coefficient)
-    steps = from_transitions(told.observation, told.action, told.reward, told.action, told.terminated, told.truncated)
-    steps |= {"reply": told.reply, "log_prob": told.log_prob}
+        episodes = lib.run(rollouts.episodes, joined, generation, scores, by_reference, coefficient)
+    steps = from_transitions(
+        episodes.observation, episodes.action, episodes.reward, episodes.action, episodes.terminated, episodes.truncated
+    )
+    steps |= {"reply": episodes.reply, "log_prob": episodes.log_prob}
     if reward.reference is not None:
-        steps["reference_log_prob"] = told.reference_log_prob
-    return Rollout(steps, told.mask, scores, told.kl, made, joined)
+        steps["reference_log_prob"] = episodes.reference_log_prob
+    return Rollout(steps, episodes.mask, scores, episodes.kl, generation, joined)

@@ -90,7 +90,7 @@ class Joined(NamedTuple):
 def model_of(ops: TextOps, step: Callable[..., object], params: object) -> Model:
     """A user's model with its parameters, whose logits are checked; and not asked for where it can do without."""
 
-    def told(cache: Cache, ids: Array, positions: Array) -> tuple[Array, Cache]:
+    def checked(cache: Cache, ids: Array, positions: Array) -> tuple[Array, Cache]:
         pair = ops.call(step, params, cache, ids, positions)
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise TypeError(f"step: expected a pair of logits and cache, got {type(pair).__name__}")
@@ -103,9 +103,9 @@ def model_of(ops: TextOps, step: Callable[..., object], params: object) -> Model
     def prefill(cache: object, ids: Array, positions: Array) -> object:
         if hasattr(step, "prefill"):
             return ops.call(step.prefill, params, cache, ids, positions)
-        return told(cache, ids, positions)[1]
+        return checked(cache, ids, positions)[1]
 
-    return Model(told, prefill)
+    return Model(checked, prefill)
 
 
 def positions_of(ops: TextOps, mask: Array) -> Array:
@@ -210,18 +210,18 @@ def generate(
     # [B, r, n, 2] to [turns, n, B * k, 2]: what is needed at a time side by side.
     bits = ops.moveaxis(ops.moveaxis(bits.reshape(batch, turns, k, n, 2), 1, 0), 3, 1).reshape(turns, n, batch * k, 2)
     if turns == 1:
-        own = cache if k == 1 else copied(cache, rows)
-        told = tuple(x[None] for x in _decoded(ops, model, own, token, position, bits[0], law, settings))
+        copy = cache if k == 1 else copied(cache, rows)
+        decoded = tuple(x[None] for x in _decoded(ops, model, copy, token, position, bits[0], law, settings))
     else:
 
-        def turn(i: Array, told: tuple[Array, ...]) -> tuple[Array, ...]:
+        def turn(i: Array, decoded: tuple[Array, ...]) -> tuple[Array, ...]:
             new = _decoded(ops, model, copied(cache, rows), token, position, bits[i], law, settings)
-            return tuple(ops.set_at(x, i, y) for x, y in zip(told, new, strict=True))
+            return tuple(ops.set_at(x, i, y) for x, y in zip(decoded, new, strict=True))
 
-        told = ops.repeat(turns, turn, _untold(ops, bits, settings.pad))
+        decoded = ops.repeat(turns, turn, _blank(ops, bits, settings.pad))
     # [turns, n, B * k] to [N, n].
     tokens, live, log_probs, law_log_probs = (
-        ops.moveaxis(ops.moveaxis(x.reshape(turns, n, batch, k), 1, 3), 0, 1).reshape(-1, n) for x in told
+        ops.moveaxis(ops.moveaxis(x.reshape(turns, n, batch, k), 1, 3), 0, 1).reshape(-1, n) for x in decoded
     )
     # A reply that neither ended nor has all n tokens stopped where its logits were no law to draw by.
     terminated = ops.total(live & _is_any(ops, tokens, settings.eos)) > 0
@@ -241,11 +241,11 @@ def _decoded(
     n, rows = bits.shape[:2]
     pad = ops.full_like(token, settings.pad)
 
-    def unfinished(i: Array, cache: object, token: Array, position: Array, ended: Array, told: object) -> Array:
+    def unfinished(i: Array, cache: object, token: Array, position: Array, ended: Array, decoded: object) -> Array:
         return (i < n) & (ops.count(ended) < rows)
 
     def further(
-        i: Array, cache: Cache, token: Array, position: Array, ended: Array, told: tuple[Array, ...]
+        i: Array, cache: Cache, token: Array, position: Array, ended: Array, decoded: tuple[Array, ...]
     ) -> tuple[Array, Cache, Array, Array, Array, tuple[Array, ...]]:
         logits, cache = model.step(cache, token[:, None], position[:, None])
         chosen = choose(ops, logits[:, 0], bits[i], law)
@@ -253,17 +253,17 @@ def _decoded(
         live, nothing = ~ended & chosen.drawn, ops.full_like(chosen.log_prob, 0)
         token = ops.where(live, chosen.token, pad)
         new = token, live, *(ops.where(live, x, nothing) for x in (chosen.log_prob, chosen.law_log_prob))
-        told = tuple(ops.set_at(x, i, y) for x, y in zip(told, new, strict=True))
-        return i + 1, cache, token, position + 1, ~live | _is_any(ops, token, settings.eos), told
+        decoded = tuple(ops.set_at(x, i, y) for x, y in zip(decoded, new, strict=True))
+        return i + 1, cache, token, position + 1, ~live | _is_any(ops, token, settings.eos), decoded
 
-    carry = (cache, token, position, token != token, _untold(ops, bits, settings.pad))
+    carry = (cache, token, position, token != token, _blank(ops, bits, settings.pad))
     # torch.compile cannot trace a loop that ends by what was computed, so it makes all n steps.
     if settings.stops:
         return ops.while_loop(unfinished, further, (ops.arange(1, like=token)[0], *carry))[5]
     return ops.repeat(n, lambda i, carry: further(i, *carry)[1:], carry)[4]
 
 
-def _untold(ops: TextOps, bits: Array, pad: int) -> tuple[Array, ...]:
+def _blank(ops: TextOps, bits: Array, pad: int) -> tuple[Array, ...]:
     # What stands in place of tokens [...] that were never drawn, for bits [..., 2].
     none = bits[..., 0] * 0
     return none + pad, ops.cast(none, "bool"), ops.cast(none, "float32"), ops.cast(none, "float32")
@@ -315,19 +315,19 @@ def log_probs(
     empty = ops.concat([ids * 0, none * 0], 1)
     following = ops.set_flat(empty, at, ops.where(known, ids, ids * 0))[:, :-1]
 
-    def told(_: None, *given: Array) -> tuple[None, Array]:
+    def of_rows(_: None, *arrays: Array) -> tuple[None, Array]:
         if tokens_at_once is None or cache is None:
-            return None, _of_following(ops, model, None, *given)[1]
-        return None, _token_by_token(ops, model, cache, tokens_at_once, *given)
+            return None, _of_following(ops, model, None, *arrays)[1]
+        return None, _token_by_token(ops, model, cache, tokens_at_once, *arrays)
 
-    given = ids, positions_of(ops, mask), following
+    arrays = ids, positions_of(ops, mask), following
     if rows_at_once is None:
-        after = told(None, *given)[1]
+        after = of_rows(None, *arrays)[1]
     else:
         turns, size = _shares(rows, rows_at_once)
         row = ops.arange(turns * size, like=ids)
         row = ops.minimum(row, ops.full_like(row, rows - 1))  # the last one again, where rows are missing
-        _, after = ops.in_turn(told, None, *(ops.take(x, row).reshape(turns, size, width) for x in given))
+        _, after = ops.in_turn(of_rows, None, *(ops.take(x, row).reshape(turns, size, width) for x in arrays))
         after = after.reshape(turns * size, width)[:rows]
     of_tokens = ops.take_along(after, ops.maximum(before, ids * 0))
     return ops.where(known, of_tokens, ops.full_like(of_tokens, 0))
@@ -338,8 +338,8 @@ def _of_following(
 ) -> tuple[Cache, Array]:
     """The cache, and the log-probability of what follows each token, float32 in their shape."""
     logits, cache = model.step(cache, ids, positions)
-    told, slopes = functools.partial(log_probs_of, ops), functools.partial(log_prob_slopes, ops)
-    return cache, ops.by_places(told, slopes, logits, following)
+    values, slopes = functools.partial(log_probs_of, ops), functools.partial(log_prob_slopes, ops)
+    return cache, ops.by_places(values, slopes, logits, following)
 
 
 def _token_by_token(
@@ -364,13 +364,13 @@ def _token_by_token(
         behind = ops.take_along(x, order)
         return ops.moveaxis(ops.concat([missing + padding, behind], 1).reshape(rows, turns, size), 1, 0)
 
-    _, told = ops.in_turn(
-        lambda cache, *given: _of_following(ops, model, cache, *given),
+    _, log_probs = ops.in_turn(
+        lambda cache, *arrays: _of_following(ops, model, cache, *arrays),
         cache(rows, turns * size),
         *(parts(x, padding) for x, padding in ((ids, 0), (positions, PADDING), (following, 0))),
     )
-    told = ops.moveaxis(told, 0, 1).reshape(rows, turns * size)[:, turns * size - width :]
-    return ops.take_along(told, ops.argsort(order))
+    log_probs = ops.moveaxis(log_probs, 0, 1).reshape(rows, turns * size)[:, turns * size - width :]
+    return ops.take_along(log_probs, ops.argsort(order))
 
 
 def _shares(count: int, at_once: int) -> tuple[int, int]:

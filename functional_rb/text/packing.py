@@ -89,10 +89,10 @@ def pack(
         raise ValueError(f"{who}: expected pad as an int32, got {pad!r}")
     if not hasattr(sequences, "__iter__") and not hasattr(sequences, "__getitem__"):
         raise TypeError(f"{who}: expected sequences of token ids, got {type(sequences).__name__}")
-    given = [_tokens(x, i, who) for i, x in enumerate(sequences)]
+    arrays = [_tokens(x, i, who) for i, x in enumerate(sequences)]
     pieces: list[Ints] = []
     sequence: list[int] = []
-    for i, tokens in enumerate(given):
+    for i, tokens in enumerate(arrays):
         if len(tokens) > size and too_long == "error":
             raise ValueError(
                 f"{who}: sequence {i} has {len(tokens)} tokens, more than a row of {size}; "
@@ -103,19 +103,19 @@ def pack(
         sequence += [i] * len(parts)
     row, column, count = _places([len(tokens) for tokens in pieces], size)
     # Rows lie behind each other in memory, so a piece is one slice of each flat array.
-    made = Packed(
+    packed = Packed(
         np.full((count, size), fill, np.int32),
         np.full((count, size), PADDING, np.int32),
         np.full((count, size), PADDING, np.int32),
         np.array(sequence, np.int32),
     )
-    ids, segments, positions = (x.reshape(-1) for x in made[:3])
+    ids, segments, positions = (x.reshape(-1) for x in packed[:3])
     places = np.arange(size, dtype=np.int32)
     for i, tokens in enumerate(pieces):
         first = row[i] * size + column[i]
         at = slice(first, first + len(tokens))
         ids[at], segments[at], positions[at] = tokens, i, places[: len(tokens)]
-    return made
+    return packed
 
 
 def _places(lengths: list[int], size: int) -> tuple[list[int], list[int], int]:
@@ -127,15 +127,15 @@ def _places(lengths: list[int], size: int) -> tuple[list[int], list[int], int]:
         if not lengths[i]:
             break  # empty ones, which come last, need no place
         # The row with the least room that is enough; a new one where none has enough.
-        found = bisect.bisect_left(rooms, lengths[i])
-        if found == len(rooms):
+        at_least = bisect.bisect_left(rooms, lengths[i])
+        if at_least == len(rooms):
             room, at = size, count
             count += 1
         else:
-            room = rooms[found]
+            room = rooms[at_least]
             at = rows_with[room].pop()
             if not rows_with[room]:
-                del rows_with[room], rooms[found]
+                del rows_with[room], rooms[at_least]
         row[i], column[i] = at, size - room
         left = room - lengths[i]
         if left and left not in rows_with:

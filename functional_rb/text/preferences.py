@@ -151,19 +151,19 @@ def pairs_of_groups(
     ranked = lib.converted(scores, "float32", "scores")
     real = _checked_mask(lib, "pairs_of_groups", 2, [ranked], mask)
     leaves, structure = nest.flatten(items, lambda x: hasattr(x, "dtype") and not hasattr(x, "keys"))
-    given = []
+    arrays = []
     for path, leaf in zip(structure.paths, leaves, strict=True):
         if not hasattr(leaf, "shape") or tuple(leaf.shape[:2]) != tuple(ranked.shape):
-            found = tuple(leaf.shape) if hasattr(leaf, "shape") else type(leaf).__name__
+            got = tuple(leaf.shape) if hasattr(leaf, "shape") else type(leaf).__name__
             raise ValueError(
                 f"pairs_of_groups: leaf {nest.show(path)!r}: expected the leading axes {tuple(ranked.shape)} of the "
-                f"scores, got {found}"
+                f"scores, got {got}"
             )
-        given.append(lib.convert(leaf, Unbounded(tuple(leaf.shape), shown(leaf.dtype)), nest.show(path)))
-    best, worst, differ = lib.run(_extremes, given, ranked, real)
+        arrays.append(lib.convert(leaf, Unbounded(tuple(leaf.shape), shown(leaf.dtype)), nest.show(path)))
+    best, worst, differ = lib.run(_extremes, arrays, ranked, real)
     shape = (int(ranked.shape[0]),)
-    made = [nest.unflatten(structure, row, lib.build_mapping, shape) for row in (best, worst)]
-    return PairwiseDataset(*made), differ
+    sides = [nest.unflatten(structure, row, lib.build_mapping, shape) for row in (best, worst)]
+    return PairwiseDataset(*sides), differ
 
 
 def group_advantages(

@@ -78,17 +78,17 @@ def preference(
         ([[0, 3, 1, 4], [0, 2, 4]], 1, 6)
     """
     usual = {"prompt": ("prompt",), "chosen": ("chosen",), "rejected": ("rejected",)}
-    told: tuple[str, ...] = () if scores is None else tuple(scores)
-    if len(told) not in (0, 2):
+    scored: tuple[str, ...] = () if scores is None else tuple(scores)
+    if len(scored) not in (0, 2):
         raise ValueError(f"text.preference: expected scores as two names of columns, got {scores!r}")
     read = sources.opened(source, "text.preference")
-    names, given = _named("preference", read, source, usual, columns, told)
+    names, rows = _named("preference", read, source, usual, columns, scored)
     chosen, rejected = (_needed("preference", names, part) for part in ("chosen", "rejected"))
-    found = Columns(
-        names["prompt"], (chosen, rejected), told, tools=names["tools"], template=names["chat_template_kwargs"]
+    named = Columns(
+        names["prompt"], (chosen, rejected), scored, tools=names["tools"], template=names["chat_template_kwargs"]
     )
-    options, at_once = _checked("preference", tokenization, found)
-    return pipeline.prepare(options, given, read, tokenizer, root, at_once, progress)
+    options, at_once = _checked("preference", tokenization, named)
+    return pipeline.prepare(options, rows, read, tokenizer, root, at_once, progress)
 
 
 def prompts(
@@ -141,17 +141,17 @@ def prompts(
         "messages": ("messages", "conversations", "text"),
     }
     read = sources.opened(source, "text.prompts")
-    names, given = _named("prompts", read, source, usual, columns, ())
+    names, rows = _named("prompts", read, source, usual, columns, ())
     prompt, reply, whole = names["prompt"], names["reply"], names["messages"]
     in_one = whole is not None and (prompt is None or "messages" in (columns or {}))
     if in_one:
         prompt, reply = whole, None if "reply" in (columns or {}) and reply is None else whole
-    found = Columns(
+    named = Columns(
         prompt or _needed("prompts", names, "prompt"), () if reply is None else (reply,), whole=in_one,
         tools=names["tools"], template=names["chat_template_kwargs"],
     )  # fmt: skip
-    options, at_once = _checked("prompts", tokenization, found)
-    return pipeline.prepare(options, given, read, tokenizer, root, at_once, progress)
+    options, at_once = _checked("prompts", tokenization, named)
+    return pipeline.prepare(options, rows, read, tokenizer, root, at_once, progress)
 
 
 def _named(

@@ -75,23 +75,23 @@ class Prepared:
                 among their tokens, naming the file.
         """
         where = os.path.abspath(as_path(path, "Prepared.open"))
-        told = os.path.join(where, DESCRIPTION)
+        description = os.path.join(where, DESCRIPTION)
         try:
-            found = json.loads(files.read_text(told))
-            if found.pop("format") != FORMAT:
+            content = json.loads(files.read_text(description))
+            if content.pop("format") != FORMAT:
                 raise ValueError("of another version")
-            checksums = found.pop("checksums")
-            made = cls(path=where, **found)
-            made._check()
-            sizes = {TOKENS: made.tokens * np.dtype(made.dtype).itemsize, ROWS: made.examples * made._row.itemsize}
+            checksums = content.pop("checksums")
+            data = cls(path=where, **content)
+            data._check()
+            sizes = {TOKENS: data.tokens * np.dtype(data.dtype).itemsize, ROWS: data.examples * data._row.itemsize}
             expected = {name: (size, checksums[name]) for name, size in sizes.items()}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, files.UnusableFileError) as error:
-            raise ValueError(f"{told}: expected what was prepared, got another content ({error})") from None
+            raise ValueError(f"{description}: expected what was prepared, got another content ({error})") from None
         for name, (size, written) in expected.items():
-            made._check_file(name, size, written)
-        if problem := whole.problem_of_rows(made._table(), made.tokens, made.longest):
-            raise ValueError(f"{os.path.join(where, ROWS)}: {problem}; {made._remedy}")
-        return made
+            data._check_file(name, size, written)
+        if problem := whole.problem_of_rows(data._table(), data.tokens, data.longest):
+            raise ValueError(f"{os.path.join(where, ROWS)}: {problem}; {data._remedy}")
+        return data
 
     def _check(self) -> None:
         counts = [self.examples, self.tokens, self.text_tokens, self.longest, self.merged, *self.dropped.values()]
@@ -112,11 +112,11 @@ class Prepared:
         if not os.path.exists(path) or os.path.getsize(path) != size:
             raise ValueError(f"{path}: expected {size} bytes; {self._remedy}")
         try:
-            found = whole.checksum(path)
+            digest = whole.checksum(path)
         except files.UnusableFileError as error:
             raise ValueError(f"{error}; {self._remedy}") from None
-        if found != written:
-            raise ValueError(f"{path}: expected the checksum {written}, found {found}; {self._remedy}")
+        if digest != written:
+            raise ValueError(f"{path}: expected the checksum {written}, found {digest}; {self._remedy}")
 
     @property
     def _remedy(self) -> str:

@@ -8,7 +8,7 @@ from functional_rb.ops.protocol import Array, TextOps
 from functional_rb.text.generation import Generation, Joined
 
 
-class Told(NamedTuple):
+class Episodes(NamedTuple):
     """What steps are made of, T = S - 1 for rows of S places: step t goes from the token in place t to the next one.
 
     Attributes:
@@ -36,14 +36,14 @@ class Told(NamedTuple):
     kl: Array
 
 
-def told(
+def episodes(
     ops: TextOps,
     joined: Joined,
     generation: Generation,
     scores: Array,
     reference: Array | None,
     coefficient: Array,
-) -> Told:
+) -> Episodes:
     """Steps of joined rows, by scores float32 [N] and the reference's log-probabilities float32 [N, S]."""
     kept = ~generation.rejected[:, None]  # what the model could not go on with is no episode
     reply = joined.reply[:, 1:] & kept
@@ -51,12 +51,12 @@ def told(
     nothing = ops.cast(reply, "float32") * 0
     at = ops.maximum(number - 1, number * 0)
     log_prob = ops.where(reply, ops.take_along(generation.log_probs, at), nothing)
-    known = log_prob if reference is None else ops.where(reply, reference[:, 1:], nothing)
-    apart = log_prob - known
+    reference_log_prob = log_prob if reference is None else ops.where(reply, reference[:, 1:], nothing)
+    difference = log_prob - reference_log_prob
     # A coefficient of 0 leaves out what the reference has no probability for, too: else infinity would become NaN.
-    penalty = ops.where((coefficient > 0) & reply, coefficient * apart, nothing)
+    penalty = ops.where((coefficient > 0) & reply, coefficient * difference, nothing)
     last = reply & (number == generation.lengths[:, None])
-    return Told(
+    return Episodes(
         observation=joined.ids[:, :-1],
         action=joined.ids[:, 1:],
         reward=ops.where(last, scores[:, None] - penalty, nothing - penalty),
@@ -65,6 +65,6 @@ def told(
         mask=joined.mask[:, 1:] & kept,
         reply=reply,
         log_prob=log_prob,
-        reference_log_prob=known,
-        kl=ops.total(apart),
+        reference_log_prob=reference_log_prob,
+        kl=ops.total(difference),
     )

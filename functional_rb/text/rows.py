@@ -104,7 +104,7 @@ def texts_of(row: object, columns: Columns, separator: str, render: Render) -> T
         if not reply:
             raise UnusableRow("empty_reply", name, "expected a reply, got an empty one")
     if not isinstance(prompt, str):
-        return Texts(_rendered(prompt, replies, columns, _told_to_template(row, columns), render), True, scores)
+        return Texts(_rendered(prompt, replies, columns, _template_options(row, columns), render), True, scores)
     if not replies:
         return Texts(((prompt, ""),), False, scores)
     begun = prompt if columns.whole else prompt + separator
@@ -151,31 +151,31 @@ def _read(row: Mapping[str, object], name: str) -> Said:
     return [_message(message, k, name) for k, message in enumerate(value)]
 
 
-def _message(given: object, number: int, name: str) -> Message:
-    message = {} if not isinstance(given, Mapping) else {key: x for key, x in given.items() if x is not None}
+def _message(value: object, number: int, name: str) -> Message:
+    message = {} if not isinstance(value, Mapping) else {key: x for key, x in value.items() if x is not None}
     for key, usual in (("from", "role"), ("value", "content")):
         if key in message:  # ShareGPT's names
             message.setdefault(usual, message.pop(key))
     if "role" not in message or len(message) == 1:  # tool calls may stand for a content
-        raise UnusableRow("no_text", name, f"message {number}: expected role and content, got {given!r:.80}")
+        raise UnusableRow("no_text", name, f"message {number}: expected role and content, got {value!r:.80}")
     if isinstance(message.get("content"), str):
         _check_utf8(message["content"], name)
     return message
 
 
-def _told_to_template(row: Mapping[str, object], columns: Columns) -> dict[str, object]:
-    told: dict[str, object] = {}
+def _template_options(row: Mapping[str, object], columns: Columns) -> dict[str, object]:
+    options_given: dict[str, object] = {}
     options = None if columns.template is None else row.get(columns.template)
     if options is not None:
         if not isinstance(options, Mapping):
             raise UnusableRow("template", columns.template, f"expected a dict of options, got {type(options).__name__}")
-        told = {str(name): x for name, x in options.items() if x is not None}
+        options_given = {str(name): x for name, x in options.items() if x is not None}
     tools: Any = None if columns.tools is None else row.get(columns.tools)
     try:
         tools = json.loads(tools) if isinstance(tools, str) else tools
     except ValueError as error:
         raise UnusableRow("template", columns.tools, f"expected tools as JSON, got other text ({error})") from error
-    return {"tools": list(tools), **told} if tools else told
+    return {"tools": list(tools), **options_given} if tools else options_given
 
 
 def _check_utf8(text: str, name: str) -> None:
@@ -224,6 +224,6 @@ def _rendered(
     if not replies:
         return ((begun, ""),)
     # Templates may end a prompt otherwise where a reply follows, so the border is where the texts begin to differ.
-    made = [write(name, [*prompt, *reply], "end") for name, reply in zip(columns.replies, replies, strict=True)]
-    size = min(common(begun, whole) for whole in made)
-    return tuple((whole[:size], whole[size:]) for whole in made)
+    wholes = [write(name, [*prompt, *reply], "end") for name, reply in zip(columns.replies, replies, strict=True)]
+    size = min(common(begun, whole) for whole in wholes)
+    return tuple((whole[:size], whole[size:]) for whole in wholes)

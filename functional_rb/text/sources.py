@@ -61,16 +61,16 @@ class Source(abc.ABC):
 
     def digest(self, names: Sequence[str]) -> bytes:
         """A checksum of what the columns of these names contain."""
-        found = hashlib.blake2b(digest_size=16)
+        digest = hashlib.blake2b(digest_size=16)
         for row in self.rows(names):
-            found.update(as_line(row, names))
-        return found.digest()
+            digest.update(as_line(row, names))
+        return digest.digest()
 
 
 def as_line(row: object, names: Sequence[str]) -> bytes:
     """A row's columns as one line of JSON, in ASCII: texts that are no UTF-8 (lone surrogates) go there and back."""
-    told = {name: row[name] for name in names if name in row} if isinstance(row, Mapping) else _plain(row)
-    return (json.dumps(told, default=_plain) + "\n").encode()
+    columns = {name: row[name] for name in names if name in row} if isinstance(row, Mapping) else _plain(row)
+    return (json.dumps(columns, default=_plain) + "\n").encode()
 
 
 def _plain(value: object) -> object:
@@ -245,27 +245,27 @@ class _Json:
 
     def sign(self) -> str:
         """The same, which is left behind."""
-        found = self.peek()
+        sign = self.peek()
         self._at += 1
-        return found
+        return sign
 
     def value(self) -> object:
         """The next value."""
         self.peek()
         while True:
             try:
-                found, end = self._decode(self._text, self._at)
+                value, end = self._decode(self._text, self._at)
                 if end < len(self._text) or not self._more(CHUNK):  # a number may go on
                     self._at = end
-                    return found
+                    return value
             except ValueError:
                 if not self._more(len(self._text)):
                     raise
 
     def _more(self, size: int) -> bool:
-        found = self._file.read(max(size, CHUNK))
-        self._text, self._at = self._text[self._at :] + found, 0
-        return bool(found)
+        text = self._file.read(max(size, CHUNK))
+        self._text, self._at = self._text[self._at :] + text, 0
+        return bool(text)
 
 
 class Spooled(OfLines):

@@ -76,19 +76,19 @@ class Tokenizing:
     def identity(self) -> bytes:
         """A checksum of all that tokens and conversations depend on, but not of how the tokenizer pads and cuts."""
         # A slow tokenizer has no one text that says what it is, so the files that it saves are read.
-        found = hashlib.blake2b(digest_size=16)
-        told = [type(self._tokenizer).__name__, self.prefix, self.suffix, self.eos, self.pad, self.vocabulary]
-        told.append(getattr(self._tokenizer, "chat_template", None))
-        found.update(json.dumps(told).encode())
+        digest = hashlib.blake2b(digest_size=16)
+        facts = [type(self._tokenizer).__name__, self.prefix, self.suffix, self.eos, self.pad, self.vocabulary]
+        facts.append(getattr(self._tokenizer, "chat_template", None))
+        digest.update(json.dumps(facts).encode())
         if self._fast is not None:
-            found.update(self._fast.to_str().encode())
-            return found.digest()
+            digest.update(self._fast.to_str().encode())
+            return digest.digest()
         with tempfile.TemporaryDirectory() as directory:
             for path in sorted(self._tokenizer.save_pretrained(directory)):
-                found.update(os.path.basename(path).encode())
+                digest.update(os.path.basename(path).encode())
                 with open(path, "rb") as file:
-                    found.update(file.read())
-        return found.digest()
+                    digest.update(file.read())
+        return digest.digest()
 
     def together(self, pairs: Sequence[tuple[str, str]]) -> list[Tokens]:
         """Prompts and their replies, each tokenized as one text, without special tokens around it.
@@ -98,7 +98,7 @@ class Tokenizing:
         texts = [prompt + reply for prompt, reply in pairs]
         if self._fast is None:
             return self._together_slowly(pairs, texts)
-        made = []
+        tokens = []
         for (prompt, _), text, encoding in zip(pairs, texts, self._encoded(texts), strict=True):
             at, ids = len(prompt), encoding.ids
             border = None
@@ -106,23 +106,23 @@ class Tokenizing:
                 at += 1
             border = len(ids) if border is None else border
             within = border < len(ids) and encoding.token_to_chars(border)[0] < len(prompt)
-            made.append(Tokens(ids, border, within))
-        return made
+            tokens.append(Tokens(ids, border, within))
+        return tokens
 
     def _together_slowly(self, pairs: Sequence[tuple[str, str]], texts: list[str]) -> list[Tokens]:
         # By the tokens of the prompt alone: a slow tokenizer does not say which token has which characters.
-        made = []
+        tokens = []
         for (prompt, _), ids, alone in zip(pairs, self.apart(texts), self.apart([p for p, _ in pairs]), strict=True):
             border = common(alone, ids)
-            made.append(Tokens(ids, border, bool(prompt) and border < len(alone)))
-        return made
+            tokens.append(Tokens(ids, border, bool(prompt) and border < len(alone)))
+        return tokens
 
     def apart(self, texts: Sequence[str]) -> list[list[int]]:
         """Texts, each by itself, without special tokens around it."""
         if self._fast is not None:
             return [encoding.ids for encoding in self._encoded(list(texts))]
-        found: list[list[int]] = self._tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
-        return found
+        ids: list[list[int]] = self._tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
+        return ids
 
     def render(self, messages: Sequence[object], then: Then, options: Mapping[str, object]) -> str:
         """A conversation by the tokenizer's chat template.
@@ -200,9 +200,9 @@ def common(a: Sequence[object], b: Sequence[object]) -> int:
 
 
 def _copy(fast: HuggingFace, split_special_tokens: bool | None) -> object:
-    made = type(fast).from_str(fast.to_str())
-    made.no_padding()
-    made.no_truncation()
+    copied = type(fast).from_str(fast.to_str())
+    copied.no_padding()
+    copied.no_truncation()
     if split_special_tokens is not None:
-        made.encode_special_tokens = split_special_tokens
-    return made
+        copied.encode_special_tokens = split_special_tokens
+    return copied

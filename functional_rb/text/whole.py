@@ -30,10 +30,10 @@ def checksum(path: str) -> str:
         # A forged file may claim a size that no disk has; reading its holes would take for ever.
         if not files.holds(descriptor, size, size):
             raise UnusableFileError(path, f"{size} bytes of little but holes")
-        found = hashlib.blake2b(digest_size=16)
+        digest = hashlib.blake2b(digest_size=16)
         while content := file.read(CHUNK):
-            found.update(content)
-    return found.hexdigest()
+            digest.update(content)
+    return digest.hexdigest()
 
 
 def problem_of_rows(table: NumpyArray, tokens: int, longest: int) -> str | None:
@@ -50,6 +50,6 @@ def problem_of_rows(table: NumpyArray, tokens: int, longest: int) -> str | None:
             end = end - parts["shared"]
         wrong = np.flatnonzero(is_wrong | (end > tokens))
         if wrong.size:
-            told = ", ".join(f"{name} {part[wrong[0]].tolist()}" for name, part in parts.items())
-            return f"row {first + wrong[0]} of {len(table)} tells of texts that are not among {tokens} tokens: {told}"
+            shown = ", ".join(f"{name} {part[wrong[0]].tolist()}" for name, part in parts.items())
+            return f"row {first + wrong[0]} of {len(table)} tells of texts that are not among {tokens} tokens: {shown}"
     return None

@@ -94,9 +94,9 @@ def init(lib: TreesLib[A], spec: TreeSpec, root: Expansion, device: DeviceLike =
     """
     if not isinstance(spec, TreeSpec):
         raise TypeError(f"trees.init: expected a frb.trees.TreeSpec, got {type(spec).__name__}")
-    given = evaluated(lib, spec, root, None, "trees.init")
-    given = lib.put(given, lib.device_of(given.prior) if device is None else device)
-    return lib.run(core.init, given, static=(spec, lib.device_of(given.prior)))
+    evaluated_root = evaluated(lib, spec, root, None, "trees.init")
+    evaluated_root = lib.put(evaluated_root, lib.device_of(evaluated_root.prior) if device is None else device)
+    return lib.run(core.init, evaluated_root, static=(spec, lib.device_of(evaluated_root.prior)))
 
 
 def select(

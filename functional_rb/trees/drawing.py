@@ -108,10 +108,10 @@ def plot(
     max_nodes: int,
 ) -> Figure:
     """The figure of `TreeView.plot`."""
-    made = imported("plotly.graph_objects", "trees.plot").Figure(figure(seen, labels, max_nodes))
+    page = imported("plotly.graph_objects", "trees.plot").Figure(figure(seen, labels, max_nodes))
     if path is not None:
-        made.write_html(str(path), include_plotlyjs=True, config={"scrollZoom": True, "displaylogo": False})
-    return made
+        page.write_html(str(path), include_plotlyjs=True, config={"scrollZoom": True, "displaylogo": False})
+    return page
 
 
 def figure(seen: Nodes, labels: Describe | None = None, max_nodes: int = MOST) -> Json:

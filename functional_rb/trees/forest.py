@@ -250,18 +250,18 @@ def _leaves(lib: Lib[A], outline: Outline, value: Nest) -> tuple[list[Array], tu
 def _number(lib: Lib[A], parts: Mapping[str, Nest], name: str, lead: tuple[int, ...], who: str) -> Array:
     if name not in parts:
         raise ValueError(f"{who}: expected {name!r} in 'next' of the steps, got {list(parts)}; see frb.ted")
-    given = parts[name]
+    value = parts[name]
     if name == REWARD:
-        if isinstance(given, HOST):
-            given = np.asarray(given, np.float32)
+        if isinstance(value, HOST):
+            value = np.asarray(value, np.float32)
         # What is no array has no dtype, and is refused below as any leaf is.
-        spec: object = Unbounded((), dtypes.name_of(given.dtype) if hasattr(given, "dtype") else "float32")
+        spec: object = Unbounded((), dtypes.name_of(value.dtype) if hasattr(value, "dtype") else "float32")
     else:
         spec = Binary(())
-    made = lib.convert(given, spec, f"next/{name}")
-    if tuple(made.shape) not in (lead, (*lead, 1)):
-        raise ValueError(f"{who}: leaf 'next/{name}': expected shape {lead} or {(*lead, 1)}, got {tuple(made.shape)}")
-    return made.reshape(math.prod(lead))
+    number = lib.convert(value, spec, f"next/{name}")
+    if tuple(number.shape) not in (lead, (*lead, 1)):
+        raise ValueError(f"{who}: leaf 'next/{name}': expected shape {lead} or {(*lead, 1)}, got {tuple(number.shape)}")
+    return number.reshape(math.prod(lead))
 
 
 def _extended(
@@ -348,12 +348,12 @@ def _counted(
     rows: Array,
     actions: Array | None,
 ) -> Array:
-    found, counts = hash_map.lookup(ops, spec.nodes, nodes, rows), visits
+    number, counts = hash_map.lookup(ops, spec.nodes, nodes, rows), visits
     if actions is not None:
-        found = hash_map.lookup(ops, spec.edges, edges, ops.concat([found[:, None], actions], 1))
+        number = hash_map.lookup(ops, spec.edges, edges, ops.concat([number[:, None], actions], 1))
         counts = edges.counts
-    nothing = ops.full_like(found, 0)
-    return ops.where(found < 0, nothing, ops.take(counts, ops.maximum(found, nothing)))
+    nothing = ops.full_like(number, 0)
+    return ops.where(number < 0, nothing, ops.take(counts, ops.maximum(number, nothing)))
 
 
 def size(lib: Lib[A], forest: Forest) -> A:

@@ -72,14 +72,14 @@ def view(
         raise TypeError("trees.view: expected the observation of the root, rb.trees.view(forest, observation)")
     if max_nodes < 1 or (max_depth is not None and max_depth < 0):
         raise ValueError(f"trees.view: expected max_nodes >= 1 and max_depth >= 0, got {max_nodes} and {max_depth}")
-    found = np.asarray(lib.to_numpy(lookup(lib, forest, observation)))
-    if found.ndim:
-        raise ValueError(f"trees.view: expected one observation, got some with the axes {found.shape} in front")
-    if found < 0:
+    number = np.asarray(lib.to_numpy(lookup(lib, forest, observation)))
+    if number.ndim:
+        raise ValueError(f"trees.view: expected one observation, got some with the axes {number.shape} in front")
+    if number < 0:
         raise KeyError("trees.view: the forest does not have this observation; ask rb.lookup first")
     graph = _Graph(lib, forest)
-    made = graph.unrolled(int(found), max_depth, max_nodes)
-    return _compacted(made) if compact else made
+    tree = graph.unrolled(int(number), max_depth, max_nodes)
+    return _compacted(tree) if compact else tree
 
 
 class _Graph:

@@ -149,7 +149,7 @@ def store(
     like = ops.arange(math.prod(lead), like=node)
     packed, apart = row_layout.pack(ops, content.layout, flat, like)
     new = (packed, *apart)
-    found = [
+    stored = [
         put(ops, old, node, x.reshape(*lead, *x.shape[1:]), live) for old, x in zip((rows, *wide), new, strict=True)
     ]
-    return found[0], tuple(found[1:])
+    return stored[0], tuple(stored[1:])

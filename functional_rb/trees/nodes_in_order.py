@@ -97,10 +97,10 @@ class Nodes:
         Raises:
             ValueError: for another structure than that of the observations, or another shape, naming the leaf.
         """
-        given = nest.flatten_as(self.observations.structure, observation)
+        leaves = nest.flatten_as(self.observations.structure, observation)
         which = self.unique
-        found = np.ones(len(which), bool)
-        for have, one, name in zip(self.observe(which), given, self.observations.names, strict=True):
+        same_so_far = np.ones(len(which), bool)
+        for have, one, name in zip(self.observe(which), leaves, self.observations.names, strict=True):
             one = host(one)
             if one.shape != have.shape[1:]:
                 shape = list(have.shape[1:])
@@ -108,8 +108,8 @@ class Nodes:
             same = have == one
             if have.dtype.kind in "fc":  # NaN is itself here, as it is in the map of observations
                 same |= (have != have) & (one != one)
-            found &= same.reshape(len(which), -1).all(1)
-        return bool(found.any())
+            same_so_far &= same.reshape(len(which), -1).all(1)
+        return bool(same_so_far.any())
 
     # --- one node ---------------------------------------------------------------------------------------------------
 

@@ -97,11 +97,11 @@ def reset(ops: TreeOps, tree: Tree, mask: Array, root: Evaluated, device: Device
 def _each(function: Callable[[Array, Array], Array], tree: Tree, other: Tree, fields: Sequence[str]) -> Tree:
     """A tree with some fields of what a function makes of the arrays of two."""
 
-    def made(old: Nest, new: Nest) -> Nest:
+    def of_both(old: Nest, new: Nest) -> Nest:
         if isinstance(old, tuple):
-            return tuple(made(a, b) for a, b in zip(old, new, strict=True))
+            return tuple(of_both(a, b) for a, b in zip(old, new, strict=True))
         if isinstance(old, dict):
-            return {name: made(a, new[name]) for name, a in old.items()}
+            return {name: of_both(a, new[name]) for name, a in old.items()}
         return function(old, new)
 
-    return dataclasses.replace(tree, **{name: made(getattr(tree, name), getattr(other, name)) for name in fields})
+    return dataclasses.replace(tree, **{name: of_both(getattr(tree, name), getattr(other, name)) for name in fields})

@@ -28,29 +28,29 @@ def problem(tree: Any) -> str | None:
     if not isinstance(tree.spec, TreeSpec):
         return f"its spec is that of no tree but {tree.spec!r:.60}"
     ops: Any = numpy_ops  # which makes arrays, but knows nothing of trees
-    known, found = named(nodes.empty(ops, tree.spec, 0, None)), named(tree)
-    if list(found) != list(known):
-        return f"its arrays are {list(found)}, and by its spec {list(known)}"
-    expected = [Expected(name, array.shape[1:], array.dtype.name) for name, array in known.items()]
+    expected_arrays, arrays = named(nodes.empty(ops, tree.spec, 0, None)), named(tree)
+    if list(arrays) != list(expected_arrays):
+        return f"its arrays are {list(arrays)}, and by its spec {list(expected_arrays)}"
+    expected = [Expected(name, array.shape[1:], array.dtype.name) for name, array in expected_arrays.items()]
 
     def links(arrays: list[NumpyArray]) -> str | None:
-        return problem_of_links(tree.spec, dict(zip(known, arrays, strict=True)))
+        return problem_of_links(tree.spec, dict(zip(expected_arrays, arrays, strict=True)))
 
-    return problem_of_stack(expected, list(found.values()), links)
+    return problem_of_stack(expected, list(arrays.values()), links)
 
 
 def named(tree: Tree) -> dict[str, NumpyArray]:
     """The arrays of a tree by name."""
-    found: dict[str, NumpyArray] = {}
+    arrays: dict[str, NumpyArray] = {}
     for name in FIELDS:
         value = getattr(tree, name)
         if isinstance(value, tuple):
-            found |= {f"{name}/{k}": part for k, part in enumerate(value)}
+            arrays |= {f"{name}/{k}": part for k, part in enumerate(value)}
         elif isinstance(value, dict):
-            found |= {f"{name}/{key}": part for key, part in sorted(value.items())}
+            arrays |= {f"{name}/{key}": part for key, part in sorted(value.items())}
         else:
-            found[name] = value
-    return found
+            arrays[name] = value
+    return arrays
 
 
 def problem_of_links(spec: TreeSpec, arrays: dict[str, NumpyArray]) -> str | None:

@@ -202,8 +202,8 @@ def of_search(tree: Tree) -> TreeView:
     """
     if tree.batch:
         raise ValueError(f"trees.view: expected one tree, got a batch {tree.batch}; give tree.at(0), and so on")
-    found = {name: host(getattr(tree, name)) for name in soundness.LINKS}
-    if problem := soundness.problem_of_links(tree.spec, found):
+    links = {name: host(getattr(tree, name)) for name in soundness.LINKS}
+    if problem := soundness.problem_of_links(tree.spec, links):
         raise ValueError(f"trees.view: {problem}; the tree was not made by rb.trees")
     n = max(int(host(tree.size)), 1)
     parent, slot, depth = (host(x)[:n].astype(np.int64) for x in (tree.parent, tree.slot, tree.depth))
@@ -212,10 +212,10 @@ def of_search(tree: Tree) -> TreeView:
     by_depth = np.argsort(depth, kind="stable")
     ends = np.searchsorted(depth[by_depth], np.arange(int(depth.max()) + 2))
     for level in range(1, len(ends) - 1):
-        own = by_depth[ends[level] : ends[level + 1]]
-        own = own[np.lexsort((slot[own], rank[parent[own]]))]
-        rank[own] = np.arange(ends[level], ends[level + 1])
-        order.append(own)
+        level_nodes = by_depth[ends[level] : ends[level + 1]]
+        level_nodes = level_nodes[np.lexsort((slot[level_nodes], rank[parent[level_nodes]]))]
+        rank[level_nodes] = np.arange(ends[level], ends[level + 1])
+        order.append(level_nodes)
     nodes = np.concatenate(order)
     up = np.concatenate([[NONE], rank[parent[nodes[1:]]]])
     into = (parent[nodes[1:]], slot[nodes[1:]])

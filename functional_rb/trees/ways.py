@@ -44,23 +44,23 @@ class Ways:
             room = max(missing, len(self._masks))
             self._rows = np.concatenate([self._rows, np.zeros((room, *self._rows.shape[1:]), np.int32)])
             self._masks = np.concatenate([self._masks, np.zeros(room, np.uint64)])
-        made = self._count + np.arange(len(sets))
+        new = self._count + np.arange(len(sets))
         self._count += len(sets)
         # Down the trie: copy the row of each digit, with the entry on the way exchanged for the new set.
         for place, digit in enumerate(self._digits_of(numbers)):
             rows = self._rows[sets, place]
             sets = rows[np.arange(len(rows)), digit]
-            rows[np.arange(len(rows)), digit] = made
-            self._rows[made, place] = rows
-        self._masks[made] = self._masks[sets] | _bit(numbers)
-        return made
+            rows[np.arange(len(rows)), digit] = new
+            self._rows[new, place] = rows
+        self._masks[new] = self._masks[sets] | _bit(numbers)
+        return new
 
     def have(self, sets: Ints, numbers: Ints) -> Bools:
         """Whether sets [m] have a number each [m]."""
         for place, digit in enumerate(self._digits_of(numbers)):
             sets = self._rows[sets, place, digit]
-        found: Bools = (self._masks[sets] & _bit(numbers)) != 0
-        return found
+        is_in: Bools = (self._masks[sets] & _bit(numbers)) != 0
+        return is_in
 
     def _digits_of(self, numbers: Ints) -> list[Ints]:
         masks = numbers >> BITS

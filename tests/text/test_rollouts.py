@@ -312,6 +312,6 @@ def test_everything_stays_on_the_device_of_the_prompts() -> None:
         made = generation.generate(ops, *given, _copied, prompts, mask, bits, law, settings)
     joined = generation.join(ops, prompts, mask, made.tokens, made.mask, 0)
     reference = generation.log_probs(ops, model, joined.ids, joined.mask)
-    told = rollouts.told(ops, joined, made, scores, reference, number)
+    told = rollouts.episodes(ops, joined, made, scores, reference, number)
     found = advantages.gae(ops, told.reward, reference, told.terminated, told.truncated, told.mask, number, number)
     assert {x.device.type for x in (*made, *joined, reference, *told, *found)} == {"meta"}
