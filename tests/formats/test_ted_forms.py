@@ -18,6 +18,7 @@ from functional_rb import ted
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.children import ROOT, program
+from tests.support.effort import effort
 from tests.support.ted_model import (
     EDGES,
     GOES_ON,
@@ -90,7 +91,7 @@ def test_forms_are_what_lists_of_steps_are(case: Case) -> None:
         check_case(case, backend)
 
 
-@hypothesis.settings(max_examples=15)
+@hypothesis.settings(max_examples=effort(8, 15))
 @hypothesis.given(case=cases())
 def test_files_come_back(case: Case) -> None:
     with backends.make("torch") as backend:
