@@ -277,6 +277,13 @@ def test_axes_that_are_split_by_the_user(name: str) -> None:
     training.assert_same_bits(after, expected)
 
 
+def test_values_are_drawn_on_the_device_that_is_named() -> None:
+    item, device = {"x": frb.Unbounded((2,)), "n": frb.Bounded(0, 9, (), "int32")}, jax.devices()[2]
+    drawn = rb.rand(item, rb.key(0), 3, device=device)
+    assert {name: leaf.devices() for name, leaf in drawn.items()} == {name: {device} for name in item}
+    training.assert_same_bits(drawn, rb.rand(item, rb.key(0), 3))
+
+
 def test_what_an_older_jax_cannot_name_lies_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 0.10 it has no name for how XLA divides six rows among four devices, or the few counters."""
     spec = split_spec(BOTH[2])

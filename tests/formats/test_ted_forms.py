@@ -301,6 +301,13 @@ def flat() -> ted.Flat:
         return ted.to_form(EDGES["wrapped, cut at both ends"].filled(backend))
 
 
+@pytest.mark.parametrize("name", ["is_full", "shift", "_storage_shape"])
+def test_names_that_files_have_for_something_else_are_refused(name: str, flat: ted.Flat, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"ted.save: leaf '{name}': files have '{name}' for something else; rename"):
+        ted.save(dataclasses.replace(flat, data=flat.data | {name: flat.data["done"]}), tmp_path / "flat")
+    assert not (tmp_path / "flat").exists()
+
+
 def test_files_are_never_overwritten(flat: ted.Flat, tmp_path: Path) -> None:
     ted.save(flat, tmp_path / "flat")
     ted.save(flat, tmp_path / "x.h5")

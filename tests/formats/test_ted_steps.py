@@ -306,6 +306,8 @@ def test_step_mdp_merges_what_is_nested() -> None:
     assert steps["a"] == {"x": 1, "y": 2, "action": 3}
     assert steps["next"] == {"a": {"x": 4, "reward": 5}}
     assert ted.step_mdp(steps, **keys, keep_other=False) == {"a": {"x": 4}}
+    nested: Any = {"action": {"left": 1, "right": {"arm": 2}}, "policy": 3, "next": {"x": 4}}
+    assert ted.step_mdp(nested, keep_other=False, exclude_action=False) == {"action": nested["action"], "x": 4}
 
 
 def test_step_mdp_of_specs_and_dataclasses() -> None:

@@ -393,7 +393,12 @@ def test_a_large_picture_is_folded() -> None:
     assert sum("visits 2," in text for text in made["data"][2]["text"]) == 50  # the most visited are shown
     assert made["data"][2]["marker"]["symbol"][:2].tolist() == ["square", "circle"]
     assert made["data"][1]["mode"] == "markers"
-    assert drawing.figure(tree_of("fork"))["data"][1]["text"] == ["0", "0", "0", "1", "0", "2"]
+    fork = drawing.figure(tree_of("fork"))
+    assert fork["data"][1]["text"] == ["0", "0", "0", "1", "0", "2"]
+    ticks = fork["layout"]["yaxis"]
+    deepest = -int(min(fork["data"][2]["y"]))
+    assert ticks["tickvals"] == [-k for k in range(deepest + 1)], "one for each level"
+    assert ticks["ticktext"] == [str(k) for k in range(deepest + 1)]
 
 
 def test_of_a_wide_level_the_most_visited_are_shown() -> None:
