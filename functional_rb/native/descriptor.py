@@ -28,6 +28,7 @@ from functional_rb.structures.ring import Ring
 from functional_rb.structures.row_layout import Layout
 from functional_rb.transforms import n_step_added
 from functional_rb.transforms.n_step_added import NStepOfAdded
+from functional_rb.writers import StopWhenFull
 
 Vector = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 # Arrays beside the rows that samplers keep and kernels work on, in the order in which these are told of them.
@@ -184,7 +185,8 @@ def _counters_of_rings(spec: BufferSpec) -> dict[str, int]:
     places = {"cursors": counters.CURSOR, "sizes": counters.SIZE}
     if plan.ring.lanes > 1:
         places = {"cursors": counters.BASE, "sizes": counters.BASE + plan.ring.lanes}
-    return {"counters": counters.length(plan)} | places
+    refused = counters.place(plan, counters.REFUSED) if type(spec.writer) is StopWhenFull else None
+    return {"counters": counters.length(plan), "refused": refused or 0} | places
 
 
 @functools.lru_cache(maxsize=1024)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from functional_rb.buffer.known import Draws, is_ring
+from functional_rb.buffer.known import Draws
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays, HasArrays
 from functional_rb.core.episodes import STEP_IN_EPISODE
@@ -32,15 +32,15 @@ def add(
     draws: Array | None = None,
 ) -> Kernel | None:
     """What `functions.add` does where items lie in rings, with all that a sampler keeps of them."""
-    if not (spec.known.appends and is_ring(spec.writer)) or not batch:
+    if not spec.known.appends or not batch:
         return None
     beside = descriptor.beside(spec)
     if len(beside.frames):
         if spec.sampler.remembers or isinstance(spec.sampler, Trajectories):  # which look for what items leave
             return None
         return _add_with_frames(state, spec, beside, leaves, batch, mask, priorities)
-    if beside is not descriptor.NOTHING_BESIDE:
-        return None
+    if len(beside.queue):
+        return None if priorities is not None else _add_waiting(state, spec, beside, leaves, batch, mask)
     after = Arrays(
         state.rows,
         tuple(state.wide),
@@ -82,6 +82,34 @@ def _add_with_frames(
         outputs=[ABSENT if x is None else x for x in outputs],
         on_gpu=Launch("add_with_frames", batch, mask is not None),
     )
+
+
+def _add_waiting(
+    state: HasArrays,
+    spec: BufferSpec,
+    beside: descriptor.Beside,
+    leaves: Sequence[Array],
+    batch: int,
+    mask: Array | None,
+) -> Kernel:
+    """Where steps wait for those that follow them."""
+    counters = Made(state.counters.shape, "int32", over=state.counters)
+    after = Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary))
+    order, place = (state.auxiliary.get(name) for name in descriptor.KEPT[:2])
+    queue = [state.auxiliary[name] for name in beside.names]
+    kept = [state.rows, *state.wide, state.tree, order, place]
+    return Kernel(
+        "",
+        (*kept, state.counters, *queue, mask, *leaves),
+        after,
+        [*_of_queue(spec, beside, batch), *_epochs(spec)],
+        outputs=[ABSENT if x is None else x for x in (*kept, counters, *queue)],
+        on_gpu=Launch("add_waiting", batch, mask is not None),
+    )
+
+
+def _of_queue(spec: BufferSpec, beside: descriptor.Beside, batch: int) -> list[descriptor.Vector | int]:
+    return [descriptor.encode(spec), descriptor.encode_rings(spec), batch, beside.queue, beside.layout]
 
 
 def sample(

@@ -16,7 +16,8 @@ import torch
 
 import functional_rb as frb
 import torch_backend as rb
-from tests.agreement.test_additions import COMPACT, observations
+from tests.agreement import test_additions as additions
+from tests.agreement.test_additions import COMPACT, OF_AGENTS, WAITING, WAITING_OF_AGENTS, observations
 from tests.support import chain_programs as programs
 from tests.support import emulated_gpu
 from tests.support.backends import needs_native
@@ -81,17 +82,27 @@ class Program:
         items = {name: self.array(leaf, lead) for name, leaf in self.spec.item.items()}
         if "n" in items:  # which tell steps and trajectories apart
             items["n"] = torch.from_numpy(np.sort(self.rng.integers(0, 4, lead), 0).astype(np.int32)).to(self.device)
+        if "gain" in items:  # rewards that are numbers
+            made = additions.items(self.rng, int(self.rng.integers(1000)), n * (lanes or 1), self.spec)
+            items = {name: programs.as_tensor(made[name]).to(self.device) for name in items}
         if self.spec.plan.frames is not None:
             seen = observations(self.rng, n * (lanes or 1), self.spec.plan.frames, self.spec.plan.names)
             items |= {
                 name: programs.as_tensor(array.reshape(*lead, *array.shape[1:])).to(self.device)
                 for name, array in seen.items()
             }
-        if "done" in items:
+        if "done" in items and "gain" not in items:
             items["done"] = torch.from_numpy(self.rng.random(lead) < 0.2).to(self.device)
         mask = torch.from_numpy(self.rng.random(lead) < self.rng.choice([0.1, 0.6])).to(self.device)
-        given = items, mask if self.rng.random() < 0.4 else None, self.priorities(lead)
-        return (rb.add_ if in_place else rb.add)(state, *given)
+        delays = any(transform.delays for transform in self.spec.transforms)
+        given = items, mask if self.rng.random() < 0.4 else None, None if delays else self.priorities(lead)
+        if self.spec.writer.overwrites:
+            return (rb.add_ if in_place else rb.add)(state, *given)
+        try:
+            return (rb.add_ if in_place else rb.add)(state, *given)
+        except ValueError as error:
+            self.told.append(str(error))
+            return state
 
     def handles(self, state: Any) -> torch.Tensor:
         """Those of a draw, some twice, and others."""
@@ -246,6 +257,26 @@ def test_slices(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int]) -> N
     check(spec, seed, way)
 
 
+@st.composite
+def waiting(draw: st.DrawFn) -> frb.BufferSpec:
+    """Of which some stop when they are full, and others have steps wait."""
+    lanes, sampler = draw(lanes_of), draw(priorities_or_none)
+    capacity = (lanes or 1) * draw(st.sampled_from([1, 2, 9, 40]))
+    if draw(st.sampled_from([False, False, True]), "stops"):
+        return frb.BufferSpec(ITEM, capacity, sampler, lanes=lanes, writer=frb.StopWhenFull())
+    item, transform = additions.ITEM, draw(st.sampled_from(WAITING))
+    if draw(st.booleans(), "agents"):
+        item, transform = item | OF_AGENTS, draw(st.sampled_from(WAITING_OF_AGENTS))
+    sampler = draw(st.sampled_from([sampler, sampler, frb.WithoutReplacement()]))
+    return frb.BufferSpec(dict(sorted(item.items())), capacity, sampler, lanes=lanes, transforms=transform)
+
+
+@hypothesis.settings(some, max_examples=effort(40, 4000))
+@hypothesis.given(spec=waiting(), seed=seeds, way=ways)
+def test_steps_that_wait_and_buffers_that_stop(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int]) -> None:
+    check(spec, seed, way)
+
+
 @some
 @hypothesis.given(spec=compact(), seed=seeds, way=ways)
 def test_items_that_share_frames(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int]) -> None:
@@ -256,6 +287,7 @@ def test_items_that_share_frames(spec: frb.BufferSpec, seed: int, way: tuple[str
 
 IMAGES = {"image": frb.Unbounded((84, 84, 4), "uint8"), "n": frb.Unbounded((), "int32"), "done": frb.Binary(())}
 ENDS: Any = {"end_keys": ("done",), "strict_length": False}
+RETURNS = frb.n_step(3, 0.9, at="add", reward_key="x", terminated_key="done", next_keys=["n"])
 STACKS = frb.Compact(next={"image": "next_image"}, stack=4, axis=-1)
 LARGE = {
     "priorities": frb.BufferSpec(ITEM, 20_000, frb.Prioritized()),
@@ -266,6 +298,8 @@ LARGE = {
     "slices": frb.BufferSpec(ITEM, 600 * 12, frb.Slices(4, **ENDS), lanes=600),
     "priorities of slices": frb.BufferSpec(ITEM, 4500, frb.PrioritizedSlices(4, **ENDS)),
     "epochs of slices": frb.BufferSpec(ITEM, 600 * 12, frb.SlicesWithoutReplacement(4, **ENDS), lanes=600),
+    "waiting": frb.BufferSpec(ITEM, 600 * 12, frb.Prioritized(), lanes=600, transforms=RETURNS),
+    "waiting images": frb.BufferSpec(IMAGES | {"x": ITEM["x"]}, 150, transforms=RETURNS),
     "frames": frb.BufferSpec(IMAGES | {"next_image": IMAGES["image"]}, 90, frb.Prioritized(), compact=STACKS),
     "frames of lanes": frb.BufferSpec(
         ITEM, 600 * 12, frb.Prioritized(), lanes=600, compact=frb.Compact(next={}, stack={"x": 3})
@@ -346,6 +380,19 @@ def test_each_function_is_one_launch_or_two() -> None:
         state = rb.add(rb.init(spec), {name: leaf[:, 0] for name, leaf in items.items()})
         rb.sample_(state, rb.key(0), 4)
     assert [name for name, _ in emulated.launched] == ["add_to_rings", "draw_epoch", "read_epoch"]
+
+
+def test_steps_that_wait_are_added_by_three_launches() -> None:
+    transform = frb.n_step(3, 0.5, at="add", reward_key="gain", terminated_key="done")
+    item = {"gain": frb.Unbounded(()), "done": frb.Binary(())}
+    items = {"gain": torch.tensor([1.0, 2.0, 4.0, 8.0]), "done": torch.zeros(4) > 0}
+    with emulated_gpu.using("scattered") as emulated:
+        state = rb.add(rb.init(frb.BufferSpec(item, 8, transforms=transform)), items, torch.tensor([1, 1, 1, 0]) > 0)
+        newer = rb.add(state, items)
+    names = [name for name, _ in emulated.launched]
+    assert names == 2 * ["line_up", "add_waiting", "keep_waiting"]
+    assert rb.items(state)["gain"].tolist() == [3.0] + [0.0] * 7
+    assert rb.items(newer)["gain"].tolist() == [3.0, 4.25, 5.0, 3.0, 6.0, 0.0, 0.0, 0.0]
 
 
 def test_items_that_share_frames_are_added_by_three_launches_and_drawn_by_one() -> None:

@@ -30,6 +30,7 @@ class Life(NamedTuple):
 SMALL = {name: LEAVES[name] for name in ("x", "done", "half", "image")}
 LARGE = {name: LEAVES[name] for name in ("x", "n")}
 SAMPLERS = frb.Uniform(), frb.Prioritized(alpha=0.7, beta=0.5), frb.Prioritized(1.0, 1.0, "ever")
+RETURNS = frb.n_step(3, 0.9, at="add", reward_key="x", terminated_key="done", next_keys=["image"])
 WINDOWS = frb.PrioritizedSlices(2, end_keys=("done",), strict_length=False)
 LIVES = (
     *(Life(frb.BufferSpec(SMALL, 50, sampler), (30, 40, 70, 1), 33) for sampler in SAMPLERS),
@@ -38,6 +39,8 @@ LIVES = (
     Life(frb.BufferSpec(SMALL, 50, frb.WithoutReplacement()), (30, 40, 70, 1), 8),
     Life(frb.BufferSpec(SMALL, 50, frb.Slices(3, end_keys=("done",), strict_length=False)), (30, 40, 1), 11),
     Life(frb.BufferSpec(SMALL, 51, WINDOWS, lanes=3), (10, 13, 25, 1), 11),
+    Life(frb.BufferSpec(SMALL, 51, lanes=3, transforms=RETURNS), (10, 13, 25, 1), 33),
+    Life(frb.BufferSpec(SMALL, 600, frb.Prioritized(), writer=frb.StopWhenFull()), (30, 40, 70, 1), 33),
     Life(
         frb.BufferSpec(SMALL, 51, frb.Prioritized(), lanes=3, compact=frb.Compact(next={}, stack={"x": 3})),
         (10, 25, 1),

@@ -128,6 +128,7 @@ def programs() -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
     several = state(sampler, 4)
     yield from programs_of_rings(key, keys)
     yield from programs_of_frames(key, keys)
+    yield from programs_of_waiting()
     yield (
         "Prioritized: a step of 4 buffers by vmap",
         jax.vmap(lambda s, b, k: step(s, (b, k))),
@@ -174,6 +175,18 @@ def programs_of_frames(key: Any, keys: Any) -> Iterator[tuple[str, Callable[...,
         lambda s, b, k: lax.scan(step, s, (b, k)),
         (own, batches, keys),
     )
+
+
+def programs_of_waiting() -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
+    """Those of steps that wait for others, and of buffers that stop when they are full."""
+    steps = ADDED // LANES
+    returns = frb.n_step(3, 0.99, at="add", end_keys="done", terminated_key="done")
+    for name, more in (("n_step(at='add')", {"transforms": returns}), ("StopWhenFull", {"writer": frb.StopWhenFull()})):
+        spec = frb.BufferSpec(ITEM, CAPACITY, frb.Prioritized(), lanes=LANES, **more)
+        own = jax.eval_shape(lambda spec=spec: rb.init(spec))
+        yield f"Prioritized, {name}, {LANES} lanes: add", rb.add, (own, items(steps, LANES))
+        masked = (own, items(steps, LANES), of((steps, LANES), "bool"))
+        yield f"Prioritized, {name}, {LANES} lanes: add with a mask", rb.add, masked
 
 
 def compiled(device: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> str:

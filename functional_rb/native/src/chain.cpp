@@ -182,15 +182,16 @@ Found find_room(Turn& turn, const Batch& batch) {
   return Found::READY;
 }
 
-// Add a batch whose leaves have been taken.
-template <bool IN_PLACE> PyObject* added(Turn& turn, Batch& batch, PyObject* mask, PyObject* priorities) {
+// Add a batch whose leaves have been taken. On a GPU the kernel refuses what a full buffer has no room for, as the reference
+// does, of which the engine has told the user.
+template <bool IN_PLACE> PyObject* added(Turn& turn, Batch& batch, PyObject* mask, PyObject* priorities, bool checked) {
   if (batch.rows <= 0 || !batch.take_mask(mask) || !batch.take_priorities(priorities)) return not_here();
   const KnownBuffer* known = turn.known();
   const RingRecord* ring = known->writes ? nullptr : known->rings();
   const int64_t lanes = ring ? ring->lanes : 1;
-  if (batch.rows % lanes || (known->waits() && (turn.on_gpu() || batch.priorities))) return not_here();
+  if (batch.rows % lanes || (known->waits() && batch.priorities)) return not_here();
   if (turn.on_gpu() && known->chain() && (known->remembers() || ring->window_length)) return not_here();
-  if (known->stops) FRB_TRY(find_room(turn, batch));
+  if (known->stops && !(checked && turn.on_gpu())) FRB_TRY(find_room(turn, batch));
   Write write(turn, IN_PLACE, batch.rows);
   FRB_TRY(write.check_owner());
   const Place* place = turn.place();
@@ -213,7 +214,7 @@ template <bool IN_PLACE> PyObject* add(PyObject* self, PyObject* const* args, Py
   if (!turn.known()->adds) return not_here();
   Batch batch(turn.known(), turn.chain()->arrays, turn.place()->where, turn.known()->lanes);
   FRB_TRY(take_items(turn, args[1], batch));
-  return added<IN_PLACE>(turn, batch, args[2], args[3]);
+  return added<IN_PLACE>(turn, batch, args[2], args[3], false);
 }
 
 // write(state, leaves, mask, priorities, rows): `add` of what the engine has checked, leaves in the order in which they are
@@ -226,7 +227,7 @@ template <bool IN_PLACE> PyObject* write(PyObject* self, PyObject* const* args, 
   Batch batch(turn.known(), turn.chain()->arrays, turn.place()->where);
   FRB_TRY(take_leaves(turn.known(), args[1], batch));
   if (turn.known()->leaves.empty()) batch.rows = PyLong_AsLongLong(args[4]);
-  return added<IN_PLACE>(turn, batch, args[2], args[3]);
+  return added<IN_PLACE>(turn, batch, args[2], args[3], true);
 }
 
 // update(state, indices, priorities, items); the engine gives the items as a list.

@@ -30,8 +30,8 @@ struct Addition {
         entries(ring->window_length ? lanes * changing : 0), most_moving(call.order ? most(places, entries) : 0),
         keeps(plan->levels || call.kept || call.order || ring->next || call.frames), frame_places(lanes * frames_in(call, true)),
         most_lost(lanes * frames_in(call, false)) {
-    const int64_t masked = call.mask ? 1 : 0, kept = keeps ? places : 0;
-    marked = call.scratch, bases = marked + masked * lanes, rows = bases + masked * lanes;
+    const int64_t masked = ranks() ? 1 : 0, kept = keeps ? places : 0;
+    marked = call.scratch, bases = marked + (call.mask || call.queue ? lanes : 0), rows = bases + masked * lanes;
     slots = rows + masked * call.batch, values = slots + kept, in_episode = values + kept;
     changed = in_episode + (ring->next ? call.batch : 0), numbers = changed + entries;
     leaving = numbers + entries, coming = leaving + most_moving, work = coming + most_moving;
@@ -51,11 +51,18 @@ struct Addition {
     return found;
   }
 
-  FRB_INLINE int64_t count(int64_t lane) const { return call.mask ? int64_t(marked[lane]) : steps; }
+  // Whether the rows that count are told one by one; of steps that have waited they are the first of each lane.
+  FRB_INLINE bool ranks() const { return call.mask && !call.queue; }
+  // How many rows of a lane are marked, and how many of these are written: a buffer that stops has no room for more.
+  FRB_INLINE int64_t wanted(int64_t lane) const { return call.mask || call.queue ? int64_t(marked[lane]) : steps; }
+  FRB_INLINE int64_t count(int64_t lane) const {
+    if (!ring->refused) return wanted(lane);
+    return least<int64_t>(wanted(lane), int64_t(ring->length) - call.counters[ring->sizes + lane]);
+  }
   FRB_INLINE int64_t skipped(int64_t lane) const { return most<int64_t>(count(lane) - each, 0); }
   // The k-th marked row of a lane.
   FRB_INLINE int64_t row(int64_t lane, int64_t k) const {
-    return call.mask ? int64_t(rows[lane * steps + k]) : k * lanes + lane;
+    return ranks() ? int64_t(rows[lane * steps + k]) : k * lanes + lane;
   }
   // Which lane a place is of, and which of its marked rows goes there, -1 for none.
   struct At { int64_t lane, k; };

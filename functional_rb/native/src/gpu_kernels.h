@@ -3,6 +3,7 @@
 #include "gpu_rings.h"
 #include "gpu_slices.h"
 #include "gpu_updates.h"
+#include "gpu_waiting.h"
 
 FRB_BEGIN
 
@@ -13,7 +14,8 @@ constexpr int THREADS = 256, THREADS_OF_ONE = 1024;
   X(rank, THREADS_OF_ONE) X(add, THREADS) X(update, THREADS_OF_ONE) X(finish_update, THREADS) X(sample, THREADS)   \
   X(rank_in_rings, THREADS_OF_ONE) X(add_to_rings, THREADS_OF_ONE) X(draw_epoch, THREADS_OF_ONE)                   \
   X(read_epoch, THREADS) X(draw_slices, THREADS) X(compare_frames, THREADS)                                      \
-  X(add_with_frames, THREADS_OF_ONE) X(store_frames, THREADS) X(sample_frames, THREADS)
+  X(add_with_frames, THREADS_OF_ONE) X(store_frames, THREADS) X(sample_frames, THREADS)      \
+  X(line_up, THREADS_OF_ONE) X(add_waiting, THREADS_OF_ONE) X(keep_waiting, THREADS)
 
 }  // namespace gpu
 

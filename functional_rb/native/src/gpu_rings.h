@@ -207,6 +207,10 @@ template <bool OF_FRAMES, class Block> FRB_INLINE void add_beside(const Block& b
     call.new_counters[ring->sizes + lane] = int32_t(least<int64_t>(size, ring->length));
   });
   count_items(block, of);
+  if (ring->refused) {
+    const int64_t refused = block.total(of.lanes, [&](int64_t lane) { return of.wanted(lane) - of.count(lane); });
+    block.each(1, [&](int64_t) { call.new_counters[ring->refused] = saturated(call.counters[ring->refused] + refused); });
+  }
   if (!of.keeps) return;
   if (ring->next) count_steps(block, of);
   block.each(of.places, [&](int64_t place) {

@@ -22,6 +22,11 @@ int64_t numbers_of_frames(int64_t stacks) {
   return int64_t(sizeof(ChainRecord) + sizeof(FramesRecord) + sizeof(StackRecord) * size_t(stacks)) / 4;
 }
 
+int64_t numbers_of_queue(const BufferCall& c) {
+  const Queue of = record_of<Queue>(c.queue);
+  return int64_t(sizeof(QueueRecord)) / 4 + of->ends + of->following + of->own + of->done + 3 * of->rewards + 2 * of->n;
+}
+
 // Copy a plan's numbers; how many arrays it has.
 int64_t take_layout(const int32_t* from, int32_t* to) {
   const Plan plan{{reinterpret_cast<const BufferRecord*>(from)}};
@@ -43,6 +48,11 @@ Call call_of(const BufferCall& c) {
     std::copy_n(c.frames, numbers_of_frames(stacks_of(c)), call.beside);
     const int64_t arrays = take_layout(c.beside_plan, call.beside_plan);
     for (int64_t k = 0; k < arrays; ++k) call.rows_beside[k] = reinterpret_cast<char*>(c.beside[k]);
+  }
+  if (c.queue) {
+    std::copy_n(c.queue, numbers_of_queue(c), call.beside);
+    const int64_t arrays = take_layout(c.beside_plan, call.beside_plan), n = record_of<Queue>(c.queue)->n;
+    for (int64_t k = 0; n > 1 && k < arrays; ++k) call.rows_beside[k] = reinterpret_cast<char*>(c.beside[k]);
   }
   for (int64_t k = 0; k < c.arrays; ++k) call.storage[k] = reinterpret_cast<char*>(c.storage[k]);
   for (int64_t k = 0; k < c.item_count; ++k) call.items[k] = reinterpret_cast<char*>(c.items[k]);
@@ -145,7 +155,31 @@ int add_frames(const BufferCall& c) {
   return saved(c, outcome, of.places, of.most_lost, 0, of.frame_places);
 }
 
+// Add steps that wait for others: they are lined up, then those that are complete are written, then the others wait.
+int add_waiting(const BufferCall& c) {
+  Call call = call_of(c);
+  const Queue told = record_of<Queue>(c.queue);
+  const int64_t before = told->lanes * (told->n - 1);
+  call.batch += before;
+  const Addition of(call);
+  const int64_t numbers = Queued(call, const_cast<int32_t*>(of.end)).end - call.scratch;
+  if (!take_scratch(call, numbers)) return NO_MEMORY;
+  call.ranked = std::max(parts(of.lanes, most_blocks), parts(share, of.steps));
+  const int64_t columns = parts(of.lanes, call.ranked);
+  if (const int failed = launch(call, line_up_kernel, THREADS_OF_ONE, columns)) return failed;
+  if (const int failed = write_to_rings(call, add_waiting_kernel)) return failed;
+  int outcome = DONE;
+  if (before) {
+    const Plan packed = record_of<Plan>(c.beside_plan);
+    for (int64_t k = 0; c.saved_places && k < 1 + packed->wide; ++k)
+      call.items[MOST + k] = reinterpret_cast<char*>(c.saved_beside[k]);
+    outcome = launch(call, keep_waiting_kernel, THREADS, columns, lines_of(packed, share));
+  }
+  return saved(c, outcome, of.places, 0, c.deck_room, before);
+}
+
 int add_to_rings(const BufferCall& c) {
+  if (c.queue) return add_waiting(c);
   if (c.frames) return add_frames(c);
   Call call = call_of(c);
   const Ring ring = ring_of(call);

@@ -212,7 +212,7 @@ inline void free_known(PyObject* self) {
 inline bool fits_on_gpu(const KnownBuffer* known) {
   const int64_t leaves = int64_t(std::max(known->leaves.size(), known->added.size()));
   return gpu::fits(leaves, known->arrays(), int64_t(known->numbers.size()), int64_t(known->ring.size())) &&
-         gpu::fits_beside(known->arrays_beside(), int64_t(known->beside.size()), int64_t(known->frames.size()));
+         gpu::fits_beside(known->arrays_beside(), int64_t(known->beside.size()), int64_t(std::max(known->frames.size(), known->queue.size())));
 }
 
 // A place for arrays of a library: the rows and wide arrays, the tree, and what lies beside; None is not there. None itself

@@ -26,9 +26,10 @@ FRB_RECORD(LeafRecord, storage, offset, bytes);
 // Rings of slots, one a lane, and windows on them; `turns` is how often a lane may be filled before its sequence numbers
 // begin again. From `cursors` on they say where in a state's counters what belongs to the lanes begins (`next` is 0 where
 // no steps in episodes are kept), then which leaf tells trajectories apart, if `newest` is not 0, and how many leaves mark
-// the ends of episodes: behind the record it lies which.
+// the ends of episodes: behind the record it lies which; `refused` is where what a buffer that is full refuses is counted,
+// 0 where new items take the place of old ones.
 FRB_RECORD(RingRecord, capacity, length, lanes, turns, window_length, period, strict, left, right, by_trajectory,
-           counters, cursors, sizes, next, newest, id, ends);
+           counters, cursors, sizes, next, newest, id, ends, refused);
 
 // The epochs of draws without replacement: places among the counters, and a setting.
 FRB_RECORD(EpochRecord, count, remaining, epochs_done, drop_last);

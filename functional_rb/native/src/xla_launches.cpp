@@ -170,6 +170,25 @@ int add_with_frames(Asked& asked) {
   return buffers.add_to_rings(call);
 }
 
+// plan, rings, batch, queue, its layout, of epochs also these; rows, *wide, tree, order, place, counters, *queue, mask, *leaves
+// -> rows, *wide, tree, order, place, counters, *queue.
+int add_waiting(Asked& asked) {
+  BufferCall& call = asked.call;
+  const int64_t beside = 1 + asked.plan()->wide;
+  asked.set_storage([&](int64_t k) { return asked.out<char>(k); });
+  call.queue = asked.record(3), call.beside_plan = asked.record(4), call.epoch = asked.record(5);
+  const Plan packed{{reinterpret_cast<const BufferRecord*>(call.beside_plan)}};
+  const int64_t arrays = reinterpret_cast<const QueueRecord*>(call.queue)->n > 1 ? 1 + packed->wide : 0, after = beside + 4 + arrays;
+  for (int64_t k = 0; k < arrays; ++k) asked.beside.push_back(reinterpret_cast<int64_t>(asked.out<char>(beside + 4 + k)));
+  call.beside = asked.beside.data();
+  asked.set_leaves([&](int64_t k) { return asked.in<char>(after + 1 + k); }, packed->leaves);
+  call.ring = asked.record(1), call.batch = asked.record(2)[0], call.tree = asked.out<float>(beside);
+  call.order = asked.out<int32_t>(beside + 1), call.place = asked.out<int32_t>(beside + 2);
+  call.counters = asked.in<int32_t>(beside + 3), call.new_counters = asked.out<int32_t>(beside + 3);
+  call.mask = asked.in<uint8_t>(after);
+  return buffers.add_to_rings(call);
+}
+
 // plan, rings, words, frames, their layout; rows, *wide, tree, counters, key of JAX's, beta, frame_at, *frames -> handles,
 // weights, probabilities, counters, *all leaves.
 int sample_frames(Asked& asked) {
@@ -219,13 +238,14 @@ const Handler handlers[] = {{"add", reinterpret_cast<void*>(&handle_on_gpu<&add>
                             {"rewrite", reinterpret_cast<void*>(&handle_on_gpu<&rewrite>)},
                             {"add_to_rings", reinterpret_cast<void*>(&handle_on_gpu<&add_to_rings>)},
                             {"add_with_frames", reinterpret_cast<void*>(&handle_on_gpu<&add_with_frames>)},
+                            {"add_waiting", reinterpret_cast<void*>(&handle_on_gpu<&add_waiting>)},
                             {"sample_frames", reinterpret_cast<void*>(&handle_on_gpu<&sample_frames>)},
                             {"draw_slices", reinterpret_cast<void*>(&handle_on_gpu<&draw_from_rings>)},
                             {"draw_epoch", reinterpret_cast<void*>(&handle_on_gpu<&draw_from_rings>)}, {}};
 
 // What a handler launches.
 int (*launch_of(const std::string& name))(const BufferCall&) {
-  return name == "add" ? buffers.add : name == "add_to_rings" || name == "add_with_frames" ? buffers.add_to_rings
+  return name == "add" ? buffers.add : name.rfind("add_", 0) == 0 ? buffers.add_to_rings
          : name == "update_priorities" ? buffers.update_priorities : name == "rewrite" ? buffers.update
          : name == "draw_epoch" ? buffers.draw_epoch : name == "draw_slices" ? buffers.draw_slices : buffers.sample;
 }
@@ -247,7 +267,7 @@ class Records {
   const int32_t* operator[](int64_t k) const { return static_cast<const int32_t*>(views_[k].buf); }
 
  private:
-  static constexpr Py_ssize_t MOST_RECORDS = 5;
+  static constexpr Py_ssize_t MOST_RECORDS = 6;
   Py_buffer views_[MOST_RECORDS] = {};
 };
 
@@ -265,10 +285,11 @@ PyObject* tell_scratch(PyObject*, PyObject* args) {
   int32_t any = 0;
   call.plan = records[0], call.batch = batch, call.device = -1, call.mask = masked ? &mask : nullptr;
   if (which == "add_to_rings" || which == "draw_epoch") call.ring = records[1], call.epoch = records[3];
-  if (call.epoch) call.order = &any;
   if (which == "add_with_frames") call.ring = records[1], call.frames = records[3], call.beside_plan = records[4];
+  if (which == "add_waiting") call.ring = records[1], call.queue = records[3], call.beside_plan = records[4], call.epoch = records[5];
   const int64_t nowhere[MOST_BESIDE] = {};
   call.beside = nowhere;
+  if (call.epoch) call.order = &any;
   call.scratches = {[](void* of, int64_t count) {
                       *static_cast<long long*>(of) += count;
                       return reinterpret_cast<int32_t*>(of);

@@ -1,0 +1,98 @@
+"""Launches for steps that wait for others, and for buffers that stop when they are full, as custom calls of JAX."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import functional_rb as frb
+import jax_backend as rb
+from tests.agreement import gpu_on_xla, test_additions
+from tests.agreement.jax_programs import agreeing, cuda, mask, stacked
+from tests.support.backends import needs_native
+from tests.support.effort import effort
+
+pytestmark = needs_native
+STEPS, DRAWN = 5, 6
+ITEM: Final = {name: test_additions.ITEM[name] for name in ("cut", "done", "id", "image", "x")}
+KEYS: Final[dict[str, Any]] = {"at": "add", "reward_key": "x", "terminated_key": "done"}
+KINDS: Final[dict[str, dict[str, Any]]] = {
+    "one step": {"transforms": frb.n_step(1, 0.9, **KEYS, end_keys=("done",))},
+    "several": {"transforms": frb.n_step(4, 0.9, **KEYS, trajectory_key="id", end_keys=["done", "cut"])},
+    "what follows": {"transforms": frb.n_step(3, 0.9, **KEYS, next_keys=["image", "id"])},
+    "stops": {"writer": frb.StopWhenFull()},
+}
+MADE: Final = {
+    "one step": {"line_up", "add_waiting"},
+    "stops": {"rank_in_rings", "add_to_rings"},
+}
+
+
+def of(kind: str, sampler: Any, lanes: int | None) -> frb.BufferSpec:
+    return frb.BufferSpec(ITEM, 12 * (lanes or 1), sampler, lanes=lanes, **KINDS[kind])
+
+
+def batch(spec: frb.BufferSpec, seed: int) -> Any:
+    made = test_additions.items(np.random.default_rng(seed), 7 * seed, STEPS * (spec.lanes or 1), spec)
+    return {name: jnp.asarray(array) for name, array in made.items()}
+
+
+def step(state: frb.State, added: Any, marked: Any, key: jax.Array) -> Any:
+    state = rb.add(state, added, marked)
+    state, sample = rb.sample(state, key, DRAWN)
+    return state, jax.tree.leaves(sample)
+
+
+def given(spec: frb.BufferSpec, k: int) -> Any:
+    return batch(spec, k), mask(k, STEPS, *(() if spec.lanes is None else (spec.lanes,)))
+
+
+def donated(spec: frb.BufferSpec) -> Any:
+    """By rb.jit, which donates; then once more, by which an older state stays."""
+    run, state, told = rb.jit(step), rb.init(spec), []
+    for k in range(4):
+        state, seen = run(state, *given(spec, k), rb.key(k))
+        told.append(seen)
+    return state, told, jax.jit(lambda state: rb.add(state, batch(spec, 9)))(state)
+
+
+def scanned(spec: frb.BufferSpec) -> Any:
+    turns = *stacked(*(given(spec, k) for k in range(3))), rb.split(rb.key(3), 3)
+    return jax.jit(lambda s, xs: lax.scan(lambda s, x: step(s, *x), s, xs))(rb.init(spec), turns)
+
+
+def several(spec: frb.BufferSpec) -> Any:
+    """Stacked buffers, each with its own batch."""
+    states = jax.vmap(lambda _: rb.init(spec))(jnp.arange(2))
+    return jax.jit(jax.vmap(step))(states, *stacked(*(given(spec, k) for k in range(2))), rb.split(rb.key(0), 2))
+
+
+PROGRAMS: Final = {program.__name__: program for program in (donated, scanned, several)}
+CASES: Final = effort(
+    [("donated", "several", 3), ("scanned", "stops", 3), ("several", "what follows", None), ("donated", "one step", 2)],
+    [(program, kind, lanes) for program in PROGRAMS for kind in KINDS for lanes in (None, 3)],
+)
+
+
+@pytest.mark.parametrize(("program", "kind", "lanes"), CASES)
+def test_programs(program: str, kind: str, lanes: int | None) -> None:
+    spec = of(kind, frb.Prioritized(0.7) if kind != "several" else frb.WithoutReplacement(), lanes)
+    told = agreeing(PROGRAMS[program], spec, gpu_on_xla.using("scattered", blocks=4, share=3))
+    expected = MADE.get(kind, {"line_up", "add_waiting", "keep_waiting"})
+    made = {name for name, _ in told.launched}
+    assert made >= expected
+    assert not made & {"compare_frames", "rank"}
+
+
+@pytest.mark.gpu
+@cuda
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_programs_on_a_gpu(program: str, kind: str) -> None:
+    agreeing(PROGRAMS[program], of(kind, frb.Prioritized(0.7), 3), contextlib.nullcontext())
