@@ -14,7 +14,7 @@ HANDLERS: dict[str, object]
 GPU_HANDLERS: dict[str, object]
 """Capsules of the functions that XLA calls on GPUs."""
 GPU_ROOM: tuple[int, int, int, int, int, int]
-"""What a launch can name at most: leaves or arrays, numbers of a plan, of rings, of rows beside, of their plan, their arrays."""
+"""What a launch can name: leaves or arrays, numbers of a plan, of rings, of what is beside, of its plan, its arrays."""
 GPU_KERNELS: tuple[str, ...]
 """The names of the kernels for GPUs, in which `frb_` stands before them."""
 

@@ -267,6 +267,7 @@ def waiting(draw: st.DrawFn) -> frb.BufferSpec:
     item, transform = additions.ITEM, draw(st.sampled_from(WAITING))
     if draw(st.booleans(), "agents"):
         item, transform = item | OF_AGENTS, draw(st.sampled_from(WAITING_OF_AGENTS))
+    item = item | {"x": frb.Unbounded((3,), draw(st.sampled_from(["float32", "float16", "bfloat16"])))}
     sampler = draw(st.sampled_from([sampler, sampler, frb.WithoutReplacement()]))
     return frb.BufferSpec(dict(sorted(item.items())), capacity, sampler, lanes=lanes, transforms=transform)
 

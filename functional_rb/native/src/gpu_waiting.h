@@ -2,6 +2,7 @@
 // in which the steps that wait come before those of the batch.
 #pragma once
 #include "gpu_rings.h"
+#include "step_queue.h"
 
 FRB_BEGIN
 
@@ -37,7 +38,7 @@ struct Queued {
   FRB_INLINE const int32_t* following() const { return ends() + told.ends; }
   FRB_INLINE const int32_t* own() const { return following() + told.following; }
   FRB_INLINE const int32_t* done() const { return own() + told.own; }
-  struct Reward { int32_t leaf, agents, bytes; };
+  struct Reward { int32_t leaf, agents, dtype; };
   FRB_INLINE const Reward* rewards() const { return reinterpret_cast<const Reward*>(done() + told.done); }
   FRB_INLINE double discount(int64_t k) const {
     double power;
@@ -142,15 +143,27 @@ template <class Block> FRB_INLINE void line_up(const Block& block, const Call& c
     });
 }
 
-// Add a reward up over steps, each product and each sum rounded by itself.
-template <class T> FRB_INLINE T add_up_reward(const Queued& queue, int64_t leaf, int64_t entry, int64_t at, int64_t steps) {
-  auto reward = [&](int64_t k) { return reinterpret_cast<const T*>(queue.leaf(leaf, queue.step(entry, k)))[at]; };
-  T total = reward(0);
-  for (int64_t k = 1; k < queue.n; ++k) {
-    const T term = k < steps ? reward(k) * T(queue.discount(k)) : T(0);
-    total += term != 0 ? term : T(0);  // which makes of -0 a 0
-  }
-  return total;
+// Write a reward of rows, added up over steps as numbers T, each product and each sum of which is rounded by itself.
+template <class T, class Stored, class Block, class Slot>
+FRB_INLINE void store_reward(const Block& block, const Addition& of, const Queued& queue, const Queued::Reward& reward,
+                             int64_t begin, int64_t here, const Slot& slot) {
+  constexpr int64_t SIZE = sizeof(Stored);
+  const LeafRecord& leaf = of.plan.leaf(reward.leaf);
+  const int64_t stride = of.plan.stored_bytes(leaf.storage);
+  const Part part = part_of(block, leaf.storage, leaf.bytes);
+  const int64_t first = part.first / SIZE, width = part.width / SIZE;
+  block.each(here * width, [&](int64_t k) {
+    const int64_t i = short_div(k, width), at = first + k - i * width, entry = of.row_at(begin + i);
+    if (entry < 0) return;
+    const int64_t steps = reward.agents > 1 ? queue.steps_of(entry, at) : queue.whole[entry];
+    auto number = [&](int64_t j) { return T(reinterpret_cast<const Stored*>(queue.leaf(reward.leaf, queue.step(entry, j)))[at]); };
+    T total = number(0);
+    for (int64_t j = 1; j < queue.n; ++j) {
+      const T term = j < steps ? number(j) * T(queue.discount(j)) : T(0);
+      total += term != 0 ? term : T(0);  // which makes of -0 a 0
+    }
+    reinterpret_cast<Stored*>(of.call.storage[leaf.storage] + leaf.offset + slot(i) * stride)[at] = Stored(total);
+  });
 }
 
 // Write the rewards of rows, how many steps these are, and whether to bootstrap from what follows.
@@ -174,22 +187,18 @@ FRB_INLINE void store_returns(const Block& block, const Addition& of, const Queu
                       !(truncated >= 0 && queue.leaf(truncated, last)[agent]);
     stored(flag, i)[agent] = !ends;
   });
-  if (block.y() != 0) return;  // these lie in rows that are packed
+  for (int64_t r = 0; r < queue.told.rewards; ++r) {
+    const Queued::Reward& reward = queue.rewards()[r];
+    if (reward.dtype == OF_FLOAT64) store_reward<double, double>(block, of, queue, reward, begin, here, slot);
+    else if (reward.dtype == OF_FLOAT32) store_reward<float, float>(block, of, queue, reward, begin, here, slot);
+    else if (reward.dtype == OF_FLOAT16) store_reward<float, Half>(block, of, queue, reward, begin, here, slot);
+    else store_reward<float, Brain>(block, of, queue, reward, begin, here, slot);
+  }
+  if (block.y() != 0) return;  // numbers of steps lie in rows that are packed
   block.each(here * agents, [&](int64_t k) {
     const int64_t i = short_div(k, agents), agent = k - i * agents, entry = of.row_at(begin + i);
     if (entry >= 0) reinterpret_cast<int32_t*>(stored(first, i))[agent] = int32_t(queue.steps_of(entry, agent));
   });
-  for (int64_t r = 0; r < queue.told.rewards; ++r) {
-    const Queued::Reward reward = queue.rewards()[r];
-    const int64_t numbers = queue.packed.leaf(reward.leaf).bytes / reward.bytes;
-    block.each(here * numbers, [&](int64_t k) {
-      const int64_t i = short_div(k, numbers), at = k - i * numbers, entry = of.row_at(begin + i);
-      if (entry < 0) return;
-      const int64_t steps = reward.agents > 1 ? queue.steps_of(entry, at) : queue.whole[entry];
-      if (reward.bytes == 8) reinterpret_cast<double*>(stored(reward.leaf, i))[at] = add_up_reward<double>(queue, reward.leaf, entry, at, steps);
-      else reinterpret_cast<float*>(stored(reward.leaf, i))[at] = add_up_reward<float>(queue, reward.leaf, entry, at, steps);
-    });
-  }
 }
 
 // Write a leaf of rows as it is in the step that `source` says.

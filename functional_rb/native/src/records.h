@@ -48,7 +48,7 @@ FRB_RECORD(StackRecord, leaf, following, depth, outer, bytes);
 // Steps that wait until there are n: where in the counters it says how many wait, leaves by their positions or -1, how many
 // agents there are that may be done one by one, or 1, and how many leaves of a kind. Behind it lie those that mark ends, those
 // that come from the last step of all, those from each agent's own, those that say when one is done, the rewards, of each how
-// many agents have their own and its dtype too, as `Waiting` numbers them, and the powers of the discount, float64 [n].
+// many agents have their own and its dtype too, see `RewardDtype`, and the powers of the discount, float64 [n].
 FRB_RECORD(QueueRecord, n, lanes, pending, id, terminated, truncated, agents, ends, following, own, done, rewards);
 
 // A hash map. Behind it lie masks, factors and signs, each as many as words.

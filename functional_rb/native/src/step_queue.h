@@ -8,7 +8,7 @@ FRB_BEGIN
 struct Half {
   uint16_t bits;
   Half() = default;
-  explicit Half(float x) {
+  FRB_INLINE explicit Half(float x) {
     const uint32_t all = uint32_t(bits_of(x)), size = all & 0x7FFFFFFFu, sign = all >> 16 & 0x8000u;
     if (size > 0x7F800000u) bits = 0x7E00;
     else if (size >= 0x47800000u) bits = uint16_t(sign | 0x7C00u);  // 2^16 and more
@@ -16,7 +16,7 @@ struct Half {
       bits = uint16_t(sign | uint32_t(bits_of(float_of(int32_t(size)) + 0.5f) - bits_of(0.5f)));
     else bits = uint16_t(sign | ((size - (112u << 23) + 0xFFFu + (size >> 13 & 1u)) >> 13));
   }
-  explicit operator float() const {
+  FRB_INLINE explicit operator float() const {
     const uint32_t sign = (bits & 0x8000u) << 16, size = bits & 0x7FFFu;
     if (size < 0x400u) return float_of(int32_t(sign | uint32_t(bits_of(float(size) * 0x1p-24f))));
     return float_of(int32_t(sign | ((size << 13) + (size < 0x7C00u ? 112u << 23 : 224u << 23))));
@@ -25,13 +25,17 @@ struct Half {
 struct Brain {
   uint16_t bits;
   Brain() = default;
-  explicit Brain(float x) {
+  FRB_INLINE explicit Brain(float x) {
     const uint32_t all = uint32_t(bits_of(x));
     bits = (all & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FC0 : uint16_t((all + 0x7FFFu + (all >> 16 & 1u)) >> 16);
   }
-  explicit operator float() const { return float_of(int32_t(uint32_t(bits) << 16)); }
+  FRB_INLINE explicit operator float() const { return float_of(int32_t(uint32_t(bits) << 16)); }
 };
 
+// What a reward's numbers are, as records say it.
+enum RewardDtype { OF_FLOAT64, OF_FLOAT32, OF_FLOAT16, OF_BFLOAT16 };
+
+#if !defined(__CUDACC__)
 // Add up rewards [m, n, w], real uint8 [m, n], to total [m, w].
 template <class T>
 inline void fold_rewards(Span<const T> discounts, const T* rewards, const uint8_t* real, Span<T> total, Span<int32_t> steps) {
@@ -90,5 +94,7 @@ FRB_ENTRY void plan_line(Span<const int32_t> held, const uint8_t* ended, Matrix<
     pending[lane] = int32_t(count - done);
   }
 }
+
+#endif
 
 FRB_END

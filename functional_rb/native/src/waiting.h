@@ -48,7 +48,6 @@ class Waiting {
   const int32_t* own() const { return following() + queue_->following; }
   const int32_t* done() const { return own() + queue_->own; }
   struct Reward { int32_t leaf, agents, dtype; };
-  enum RewardDtype { OF_FLOAT64, OF_FLOAT32, OF_FLOAT16, OF_BFLOAT16 };
   const Reward* rewards() const { return reinterpret_cast<const Reward*>(done() + queue_->done); }
   const int32_t* discounts() const { return reinterpret_cast<const int32_t*>(rewards() + queue_->rewards); }
   int64_t bytes_of_items() const {
