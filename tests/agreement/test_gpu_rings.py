@@ -272,6 +272,7 @@ def waiting(draw: st.DrawFn) -> frb.BufferSpec:
     return frb.BufferSpec(dict(sorted(item.items())), capacity, sampler, lanes=lanes, transforms=transform)
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")
 @hypothesis.settings(some, max_examples=effort(40, 4000))
 @hypothesis.given(spec=waiting(), seed=seeds, way=ways)
 def test_steps_that_wait_and_buffers_that_stop(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int]) -> None:
