@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from functional_rb.base.arrays import ArrayLike, PRNGKey
+from functional_rb.base.arrays import ArrayLike, NumpyArray, PRNGKey
 from functional_rb.buffer.known import draws_items, is_ring
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
@@ -47,14 +46,20 @@ class Engine:
         state.buffer.fill(arrays)
         return state
 
-    def with_spec(self, state: Any, spec: BufferSpec) -> SharedState:
+    def with_spec(self, state: SharedState, spec: BufferSpec) -> SharedState:
         """A handle of the same buffer by another spec: one that all processes agree with."""
         check_agreed(state.spec, spec)
         return self.state_type.attached(spec, state.directory, state.device)
 
     def add(
-        self, state: Any, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None, key: object
-    ) -> Any:
+        self,
+        state: SharedState,
+        leaves: Sequence[Array],
+        batch: int,
+        mask: Array | None,
+        priorities: Array | None,
+        key: object,
+    ) -> SharedState:
         """Write a batch."""
         if key is not None:
             self._library.check_key(key)
@@ -62,21 +67,23 @@ class Engine:
         state.buffer.add([self._library.to_numpy(leaf) for leaf in leaves], batch, mask, priorities)
         return state
 
-    def update(self, state: Any, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]) -> Any:
+    def update(
+        self, state: SharedState, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]
+    ) -> SharedState:
         """Set priorities and rewrite leaves."""
         new = {k: self._library.to_numpy(leaf) for k, leaf in replacements.items()}
         values = None if priorities is None else self._library.to_numpy(priorities)
         state.buffer.update(self._library.to_numpy(handles), values, new)
         return state
 
-    def clear(self, state: SharedState) -> Any:
+    def clear(self, state: SharedState) -> SharedState:
         """Take all items out."""
         state.buffer.clear()
         return state
 
     def sample(
-        self, state: Any, key: PRNGKey, batch: int, beta: ArrayLike, wanted: Array | None = None
-    ) -> tuple[Any, list[Array], Selection]:
+        self, state: SharedState, key: PRNGKey, batch: int, beta: ArrayLike, wanted: Array | None = None
+    ) -> tuple[SharedState, list[Array], Selection]:
         """Draw items; all of them, whatever is wanted, as no sampler here remembers what it drew."""
         random_bits = self._library.random_bits(key, state.spec.draw_shape(batch))
         level = beta if isinstance(beta, float) else float(self._library.to_numpy(beta))
@@ -91,32 +98,36 @@ class Engine:
 
     def sample_(
         self,
-        state: object,
-        key: object,
+        state: SharedState,
+        key: PRNGKey,
         batch: int,
         beta: ArrayLike,
         finish: Callable[..., object],
         wanted: Array | None = None,
-    ) -> tuple[Any, Any]:
+    ) -> tuple[SharedState, object]:
         """Draw items, and finish the sample."""
         return state, finish(*self.sample(state, key, batch, beta)[1:])
 
-    def get(self, state: Any, handles: Array) -> list[Array]:
+    def get(self, state: SharedState, handles: Array) -> list[Array]:
         """Read items by handle."""
         found = state.buffer.get(self._library.to_numpy(handles))
         return self._library.from_numpy(found, [leaf.dtype for leaf in state.spec.plan.layout.leaves], state.device)
 
-    def items(self, state: Any) -> list[Array]:
+    def items(self, state: SharedState) -> list[Array]:
         """All of the storage, a copy of one moment."""
         copied = state.detached()
         return row_layout.unpack(self._library.ops, state.spec.plan.layout, copied.rows, copied.wide)
 
-    def is_live(self, state: Any, handles: Array) -> Array:
+    def is_live(self, state: SharedState, handles: Array) -> Array:
         """Whether handles name stored items, bool [B]."""
         return state.from_numpy(state.buffer.is_live(self._library.to_numpy(handles)), "bool")
 
     def look(
-        self, state: Any, function: Callable[..., Array], handles: Array | None = None, n: int | None = None
+        self,
+        state: SharedState,
+        function: Callable[..., NumpyArray],
+        handles: Array | None = None,
+        n: int | None = None,
     ) -> Array:
         """What a function of `functional_rb.buffer.functions` reads off a state."""
         given = [x if isinstance(x, int) else self._library.to_numpy(x) for x in (handles, n) if x is not None]
@@ -128,11 +139,11 @@ class Engine:
         found: Array = state.counters[..., place]
         return found
 
-    def drawable(self, state: Any, n: int) -> Array:
+    def drawable(self, state: SharedState, n: int) -> Array:
         """Whether n can be drawn, bool scalar."""
         return state.from_numpy(np.array([state.buffer.drawable(n)]), "bool")[0]
 
-    def known(self, state: Any, mask: Array | None) -> tuple[Any, Any]:
+    def known(self, state: SharedState, mask: Array | None) -> tuple[NumpyArray, NumpyArray | None]:
         """The counters and a mask as arrays of NumPy."""
         return state.buffer.counters(), None if mask is None else self._library.to_numpy(mask)
 

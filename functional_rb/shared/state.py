@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from functional_rb.base.arrays import DeviceLike
+from functional_rb.base.arrays import DeviceLike, NumpyArray
 from functional_rb.buffer import checks
 from functional_rb.buffer.reader import Reader, TakeSnapshot
 from functional_rb.buffer.spec import BufferSpec
@@ -54,7 +54,7 @@ class SharedState(State):
 
         return cls(SharedBuffer.attach(spec, directory), device)
 
-    def from_numpy(self, array: Any, dtype: str) -> Array:
+    def from_numpy(self, array: NumpyArray, dtype: str) -> Array:
         """An array of NumPy that nobody else has, as one of the backend's of the dtype named, on the state's device."""
         return self.library.from_numpy([array], [dtype], self.device)[0]
 
