@@ -107,6 +107,14 @@ def test_a_tokenizer_that_panics_is_named_with_row_and_column(tmp_path: Path, mo
     assert (made.examples, made.dropped) == (2, {"tokenizer": 1})
 
 
+def test_the_first_row_that_cannot_be_used_is_named_whichever_step_refuses_it(tmp_path: Path) -> None:
+    """The first is too long once it is tokenized, the second has no text to begin with."""
+    rows = [GOOD | {"chosen": " yes yes yes"}, GOOD | {"chosen": None}]
+    how = frb.text.Tokenization(eos=12, max_length=4, too_long="error")
+    with pytest.raises(ValueError, match="row 0, column 'chosen': 5 tokens with the prompt, more than 4"):
+        frb.text.preference(rows, of_words(), how, root=tmp_path)
+
+
 def test_scores_are_finite_numbers(tmp_path: Path) -> None:
     rows = [GOOD | {"good": 2, "poor": np.float64(-0.5)}, GOOD | {"good": float("nan"), "poor": 1.0}]
     with pytest.raises(ValueError, match="row 1, column 'good': expected a finite number, got nan"):

@@ -227,6 +227,18 @@ def test_actions_may_be_vectors(library: Backend) -> None:
     np.testing.assert_array_equal(rewards, library.numpy(x)[:, 1:] * np.array([[1.0, 2.0, 3.0]]))
 
 
+def test_a_score_alone_has_no_noise_and_proposes_the_most_visited_slot(library: Backend) -> None:
+    game, rows = Table(**vars(Game.random(3, 6, 3, 0.9, ties=False))), np.arange(2)
+    tree, step = of_states(library, game, [0, 1], 16), step_of(library, game)
+    weights = []
+    for seed in range(3):
+        _, proposal = library.rb.trees.search(tree, library.rb.key(seed), step, 12, frb.trees.PUCT())
+        weights.append(library.numpy(proposal.weights))
+        assert (weights[-1][rows, library.numpy(proposal.slot)] == weights[-1].max(1)).all()
+    np.testing.assert_array_equal(weights[0], weights[1])
+    np.testing.assert_array_equal(weights[0], weights[2])
+
+
 def test_errors_name_what_is_wrong(library: Backend) -> None:
     trees, game = library.rb.trees, Table(**vars(Game.random(3, 6, 3, 0.9, ties=False)))
     tree, key = of_states(library, game, [0, 1], 4), library.rb.key(0)
