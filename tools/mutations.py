@@ -251,16 +251,23 @@ def mutated(mutation: Mutation, root: Path) -> bytes:
 
 
 def tests_for(mutation: Mutation, known: Map, budget: float) -> list[str]:
-    """The tests that run the line, by turns of every test module, each module's quickest first, for so many seconds."""
-    by_module = collections.defaultdict[str, list[str]](list)
+    """Tests that run the line, for so many seconds: the quickest of each test module, those of the package, the others.
+
+    Of the others each module has its turn, so that no module's many cases keep the rest from being tried.
+    """
+    turns: dict[str, int] = collections.defaultdict(int)
+    ranks = []
+    own = f"tests/{Path(mutation.path).parts[1]}/"
     for name in sorted(known.lines[mutation.path][mutation.line], key=lambda name: known.seconds.get(name, 1.0)):
-        by_module[name.partition("::")[0]].append(name)
+        module = name.partition("::")[0]
+        turn = min(turns[module], 1) if name.startswith(own) else turns[module]
+        turns[module] += 1
+        ranks.append((turn, not name.startswith(own), known.seconds.get(name, 1.0), name))
     chosen, left = [], budget
-    for turn in range(max(map(len, by_module.values()))):
-        for names in sorted(by_module.values(), key=lambda names: known.seconds.get(names[0], 1.0)):
-            if turn < len(names) and (not chosen or known.seconds.get(names[turn], 1.0) <= left):
-                chosen.append(names[turn])
-                left -= known.seconds.get(names[turn], 1.0)
+    for *_, seconds, name in sorted(ranks):
+        if not chosen or seconds <= left:
+            chosen.append(name)
+            left -= seconds
     return chosen
 
 

@@ -47,8 +47,11 @@ def test_what_runs_is_changed_and_nothing_else(tmp_path: Path) -> None:
 
 def test_tests_that_run_the_line_are_tried_the_quick_ones_first() -> None:
     seconds = {"a::slow": 9.0, "a::quick": 1.0, "b::one": 2.0, "b::two": 3.0, "c::never": 0.0}
-    known = mutations.Map(seconds, {"module.py": {6: ["a::slow", "b::one", "b::two", "a::quick"]}})
-    mutation = mutations.Mutation("module.py", 6, "to or", 0, 0, "")
-    assert mutations.tests_for(mutation, known, budget=100.0) == ["a::quick", "b::one", "a::slow", "b::two"]
-    assert mutations.tests_for(mutation, known, budget=7.0) == ["a::quick", "b::one", "b::two"]
-    assert mutations.tests_for(mutation, known, budget=0.0) == ["a::quick"]
+    seconds |= {"tests/trees/t.py::one": 2.5, "tests/trees/t.py::two": 2.6, "tests/trees/t.py::three": 2.7}
+    known = mutations.Map(seconds, {"functional_rb/trees/x.py": {6: [name for name in seconds if name != "c::never"]}})
+    mutation = mutations.Mutation("functional_rb/trees/x.py", 6, "to or", 0, 0, "")
+    own = [f"tests/trees/t.py::{name}" for name in ("one", "two", "three")]
+    found = [own[0], "a::quick", "b::one", *own[1:], "b::two", "a::slow"]
+    assert mutations.tests_for(mutation, known, budget=100.0) == found
+    assert mutations.tests_for(mutation, known, budget=14.0) == found[:-1]
+    assert mutations.tests_for(mutation, known, budget=0.0) == own[:1]

@@ -661,6 +661,15 @@ def test_who_comes_when_it_is_gone_is_told(tmp_path: Path) -> None:
     assert shared.counters()[1] == 2
 
 
+def test_files_of_others_are_left_where_a_buffer_is_removed(tmp_path: Path) -> None:
+    directory = Path(light(tmp_path).files.directory)
+    others = {"notes.bin", f"{files.WIDE}notes"}
+    for name in others:
+        (directory / name).touch()
+    files.remove(str(directory))
+    assert {path.name for path in directory.iterdir()} == others
+
+
 def test_who_waited_for_a_lock_that_was_removed_begins_anew(tmp_path: Path) -> None:
     shared, found = light(tmp_path), []
     path = shared.files.directory
