@@ -141,7 +141,7 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
         return None
     if any(len(leaf.shape) > AXES for leaf in (*layout.leaves, *plan.leaves)):
         return None
-    whole, plain, appends = known.buffer, known.plain and not plan.objects, known.appends and not plan.objects
+    plain, appends = known.plain and not plan.objects, known.appends and not plan.objects
     names = [str(path[0]) if len(path) == 1 else "" for path in plan.structure.paths]
     rewrites = known.rewrites and not plan.objects
     added = tuple(map(_leaf, names, plan.leaves)) if plain or appends or rewrites else ()
@@ -156,25 +156,34 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     sliced = sampler if isinstance(sampler, Trajectories) else None
     is_epoch = isinstance(sampler, WithoutReplacement | SlicesWithoutReplacement)
     epoch = descriptor.encode_epoch(spec) if is_epoch else NO_RECORD
-    more: tuple[Any, ...] = (added, *beside, isinstance(spec.writer, StopWhenFull))
-    return _native.KnownBuffer(
-        *(
-            spec,
-            descriptor.encode(spec),
-            descriptor.encode_rings(spec),
-            epoch,
-            leaves,
-            given,
-            spec.draw_shape(1)[1],
-            batch_size,
-        ),
-        *(sliced.length if sliced is not None and sliced.batch == "steps" else 1, spec.lanes or 0, known.draws),
-        *(sampler.has_priorities, whole, rewrites, known.appends, known.updates),
-        appends and spec.on_add is None and not isinstance(spec.writer, Immutable),
-        *(bool(known.draws) and plain and spec.on_sample is None, known.plain or known.draws is Draws.ITEMS, on_host),
-        *(sliced is not None and sliced.flat, float(getattr(sampler, "beta", 0.0))),
-        *more,
+    own = descriptor.encode_known(
+        words=spec.draw_shape(1)[1],
+        batch_size=batch_size,
+        unit=sliced.length if sliced is not None and sliced.batch == "steps" else 1,
+        lanes=spec.lanes or 0,
+        draws=known.draws,
+        prioritized=sampler.has_priorities,
+        writes=known.buffer,
+        rewrites=rewrites,
+        appends=known.appends,
+        updates=known.updates,
+        adds=appends and spec.on_add is None and not isinstance(spec.writer, Immutable),
+        samples=bool(known.draws) and plain and spec.on_sample is None,
+        reads=known.plain or known.draws is Draws.ITEMS,
+        in_numpy=on_host,
+        flat=sliced is not None and sliced.flat,
+        stops=isinstance(spec.writer, StopWhenFull),
     )
+    described = (
+        descriptor.encode(spec),
+        descriptor.encode_rings(spec),
+        epoch,
+        beside.layout,
+        beside.queue,
+        beside.frames,
+    )
+    beta = float(getattr(sampler, "beta", 0.0))
+    return _native.KnownBuffer(spec, beta, (own, *described), leaves, added, given, beside.names)
 
 
 def _leaf(name: str, leaf: Any) -> tuple[str, np.dtype[np.generic], int, int, tuple[int, ...]]:

@@ -121,6 +121,11 @@ def _buffer(settings: dict[str, int], levels: tuple[sum_tree.Level, ...] = (), l
     return _read_only(values)
 
 
+def encode_known(**settings: int) -> Vector:
+    """What the version chain knows of a buffer beside its plan."""
+    return _read_only(record("KnownRecord", **settings))
+
+
 @functools.cache
 def encode_epoch(spec: BufferSpec) -> Vector:
     """The epochs of a buffer that is drawn without replacement."""

@@ -24,13 +24,12 @@ struct Leaf {
 // What kernels draw, numbered as by `buffer.known.Draws`: items, slices of steps, or either that are left of an epoch.
 enum Draws { NO_DRAWS, ITEMS, SLICES, EPOCH, EPOCH_OF_SLICES };
 
-// A buffer's spec as far as kernels know it: `KnownBuffer(spec, plan, ring, epoch, leaves, given, words, batch_size, unit,
-// lanes, draws, prioritized, writes, rewrites, appends, updates, adds, samples, reads, in_numpy, flat, beta, added, beside,
-// names, queue, frames, stops)`. What `writes`
-// may be written to, what `appends` added to, in rings, and of what `updates` priorities alone; users' items are taken as they are where it `adds`, and given out so where it
-// `samples`. What is drawn is read too where it `reads`, as arrays of NumPy's where it is asked for `in_numpy`.
-struct KnownBuffer {
+// A buffer's spec as far as kernels know it: `KnownBuffer(spec, beta, records, leaves, added, given, names)`, of which the
+// records are this one's own, the plan's, and those of the vectors below.
+struct KnownObject {
   PyObject_HEAD
+};
+struct KnownBuffer : KnownObject, KnownRecord {
   PyObject* spec;
   std::vector<int32_t> numbers;      // of the plan's record
   std::vector<int32_t> ring, epoch;  // of theirs, if the sampler has such
@@ -39,13 +38,8 @@ struct KnownBuffer {
   std::vector<Leaf> added;       // those of items that are given
   PyObject* names;               // of the arrays beside
   std::vector<int> given;        // the order in which a dict of them comes back; empty if the items are no flat dict
-  int64_t words, batch_size;     // random words that an item takes, and the spec's own size of a batch, or -1
-  int64_t unit, length;          // how much of a size of a batch a draw is, and how many steps it gives
-  int64_t lanes;                 // of users' batches, which have an axis of them; 0 if not
+  int64_t length;                // how many steps a draw gives
   int64_t row_bytes;             // of all leaves of an item
-  int draws;
-  bool prioritized, writes, rewrites, appends, updates, adds, samples, reads, in_numpy, flat;
-  bool stops;                    // when it is full
   double beta;
 
   Plan plan() const { return record_of<Plan>(numbers.data()); }
@@ -151,42 +145,34 @@ inline bool add_leaf(std::vector<Leaf>& leaves, PyObject* described) {
   return true;
 }
 
-inline void take_record(std::vector<int32_t>& record, Py_buffer& given) {
+inline void take_record(std::vector<int32_t>& record, const Py_buffer& given) {
   const int32_t* numbers = static_cast<const int32_t*>(given.buf);
   new (&record) std::vector<int32_t>(numbers, numbers + given.len / Py_ssize_t(sizeof(int32_t)));
-  PyBuffer_Release(&given);
 }
 
 inline PyObject* new_known(PyTypeObject* type, PyObject* args, PyObject*) {
-  Py_buffer plan, ring, epoch, beside, queue, frames;
-  PyObject *of, *leaves, *given, *added, *names;
-  long long words, batch_size, unit, lanes;
-  int draws, prioritized, writes, rewrites, appends, updates, adds, samples, reads, in_numpy, flat, stops;
+  Py_buffer own, plan, ring, epoch, beside, queue, frames;
+  PyObject *of, *leaves, *added, *given, *names;
   double beta;
-  if (!PyArg_ParseTuple(args, "Oy*y*y*O!O!LLLLippppppppppdO!y*O!y*y*p", &of, &plan, &ring, &epoch, &PyTuple_Type, &leaves,
-                        &PyTuple_Type, &given, &words, &batch_size, &unit, &lanes, &draws, &prioritized, &writes, &rewrites,
-                        &appends, &updates, &adds, &samples, &reads, &in_numpy, &flat, &beta, &PyTuple_Type, &added, &beside,
-                        &PyTuple_Type, &names, &queue, &frames, &stops))
+  if (!PyArg_ParseTuple(args, "Od(y*y*y*y*y*y*y*)O!O!O!O!", &of, &beta, &own, &plan, &ring, &epoch, &beside, &queue, &frames,
+                        &PyTuple_Type, &leaves, &PyTuple_Type, &added, &PyTuple_Type, &given, &PyTuple_Type, &names))
     return nullptr;
   KnownBuffer* made = allocated<KnownBuffer>(type);
   if (made) {
+    memcpy(static_cast<KnownRecord*>(made), own.buf, sizeof(KnownRecord));
     take_record(made->numbers, plan), take_record(made->ring, ring), take_record(made->epoch, epoch);
     take_record(made->beside, beside), take_record(made->queue, queue), take_record(made->frames, frames);
     new (&made->leaves) std::vector<Leaf>();
     new (&made->added) std::vector<Leaf>();
-    made->names = Py_NewRef(names), made->stops = stops;
     new (&made->given) std::vector<int>();
-    made->spec = Py_NewRef(of);
-    made->words = words, made->batch_size = batch_size, made->unit = unit, made->draws = draws, made->beta = beta;
+    made->spec = Py_NewRef(of), made->names = Py_NewRef(names), made->beta = beta;
     made->length = made->slices() ? made->rings()->window_length : 1;
-    made->lanes = lanes, made->appends = appends;
-    made->prioritized = prioritized, made->writes = writes, made->rewrites = rewrites, made->updates = updates;
-    made->adds = adds, made->samples = samples, made->reads = reads, made->in_numpy = in_numpy, made->flat = flat;
     for (Py_ssize_t k = 0; k < PyTuple_Size(leaves) && !PyErr_Occurred(); ++k) add_leaf(made->leaves, PyTuple_GetItem(leaves, k));
     for (Py_ssize_t k = 0; k < PyTuple_Size(added) && !PyErr_Occurred(); ++k) add_leaf(made->added, PyTuple_GetItem(added, k));
     for (const Leaf& leaf : made->leaves) made->row_bytes += leaf.bytes;
     for (Py_ssize_t k = 0; k < PyTuple_Size(given); ++k) made->given.push_back(int(PyLong_AsLong(PyTuple_GetItem(given, k))));
   }
+  for (Py_buffer* each : {&own, &plan, &ring, &epoch, &beside, &queue, &frames}) PyBuffer_Release(each);
   if (PyErr_Occurred()) Py_CLEAR(made);
   return reinterpret_cast<PyObject*>(made);
 }

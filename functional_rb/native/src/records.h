@@ -54,6 +54,14 @@ FRB_RECORD(QueueRecord, n, lanes, pending, id, terminated, truncated, agents, en
 // A hash map. Behind it lie masks, factors and signs, each as many as words.
 FRB_RECORD(MapRecord, capacity, words, table_size, hash_bits, mask, factor);
 
+// What the version chain knows of a buffer: how many random words an item takes, the spec's own size of a batch, or -1, how
+// much of such a size a draw is, how many lanes users' batches have, or 0, and what is drawn, numbered as by `known.Draws`;
+// whether there are priorities, what may be written to, rewritten, added to in rings, and of what priorities alone set;
+// whether users' items are taken as they are, and given out so, are read too, as arrays of NumPy's, or are steps in a row;
+// whether it stops when it is full.
+FRB_RECORD(KnownRecord, words, batch_size, unit, lanes, draws, prioritized, writes, rewrites, appends, updates, adds,
+           samples, reads, in_numpy, flat, stops);
+
 template <class R> struct Record {
   const R* at = nullptr;
   FRB_INLINE const R* operator->() const { return at; }
