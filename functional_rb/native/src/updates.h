@@ -56,7 +56,7 @@ template <class Find> inline Outcome update_found(const BufferCall& c, bool slic
   const Ring ring = ring_of(c);
   const Addresses storage = storage_of(c);
   float* kept = sliced ? c.kept : c.tree;
-  Scratch<int32_t> slots(c.batch), values(c.priorities ? c.batch : 0), begins(sliced ? c.batch : 0);
+  Scratch<int32_t> slots(c.batch), values(c.priorities ? c.batch : 0);
   int64_t live = 0, named = 0, rejected = 0, count = 0;
   for (int64_t i = 0; i < c.batch; ++i) {
     slots[i] = int32_t(find(c.given_handles[i]));
@@ -95,8 +95,11 @@ template <class Find> inline Outcome update_found(const BufferCall& c, bool slic
   }
   if (sliced) {
     const Lanes lanes{c.counters + ring->cursors, c.counters + ring->sizes};
-    weights_at(ring, lanes, c.in_episode, {slots.at, count}, begins.at);
-    for (int64_t i = 0; i < count; ++i) c.tree[slots[i]] = begins[i] > 0 ? kept[slots[i]] : 0.0f;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t slot = slots[i], lane = lane_of(ring, slot);
+      const Lane of(ring, lanes, c.in_episode, lane);
+      c.tree[slot] = of.weight(back_of(ring, of.head, slot - lane * ring->length)) > 0 ? kept[slot] : 0.0f;
+    }
   }
   refresh(plan, c.tree, slots.at, count);
   c.saved_count[0] = live;
@@ -110,7 +113,11 @@ FRB_ENTRY Outcome update(const BufferCall& c) {
   }
   const Ring ring = ring_of(c);
   const Lanes lanes{c.counters + ring->cursors, c.counters + ring->sizes};
-  return update_found(c, ring->window_length != 0, [&](int64_t handle) { return locate(ring, lanes, handle); });
+  return update_found(c, ring->window_length != 0, [&](int64_t handle) {
+    const int64_t slot = locate(ring, lanes, handle);
+    if (c.priorities && slot >= 0) expect(c.tree + slot);  // while others are looked for
+    return slot;
+  });
 }
 
 FRB_END
