@@ -54,36 +54,39 @@ FRB_ENTRY void updated_values(Plan plan, Span<const int32_t> slots, const uint8_
 template <class Find> inline Outcome update_found(const BufferCall& c, bool sliced, const Find& find) {
   const Plan plan = plan_of(c);
   const Ring ring = ring_of(c);
-  const Addresses storage = storage_of(c);
-  float* kept = sliced ? c.kept : c.tree;
-  Scratch<int32_t> slots(c.batch), values(c.priorities ? c.batch : 0);
+  const Addresses storage = storage_of(c), saved = saved_of(c), leaves = leaves_of(c);
+  const int64_t batch = c.batch;
+  const int32_t* handles = c.given_handles;
+  float* tree = c.tree;
+  float* kept = sliced ? c.kept : tree;
+  Scratch<int32_t> slots(batch), values(c.priorities ? batch : 0);
   int64_t live = 0, named = 0, rejected = 0, count = 0;
-  for (int64_t i = 0; i < c.batch; ++i) {
-    slots[i] = int32_t(find(c.given_handles[i]));
+  for (int64_t i = 0; i < batch; ++i) {
+    slots[i] = int32_t(find(handles[i]));
     live += slots[i] >= 0;
-    named += c.given_handles[i] != -1;  // that stands for what could not be drawn
+    named += handles[i] != -1;  // that stands for what could not be drawn
   }
   if (c.priorities) {
-    for (int64_t i = 0; i < c.batch; ++i) expect(c.tree + most(slots[i], 0));
-    for (int64_t i = 0; sliced && i < c.batch; ++i) expect(kept + most(slots[i], 0));
-    make_values(plan, c.priorities, values.at, c.batch);
+    for (int64_t i = 0; i < batch; ++i) expect(tree + most(slots[i], 0));
+    for (int64_t i = 0; sliced && i < batch; ++i) expect(kept + most(slots[i], 0));
+    make_values(plan, c.priorities, values.at, batch);
   }
   if (c.saved_slots && c.room)
-    for (int64_t i = 0, at = 0; i < c.batch; ++i) {
+    for (int64_t i = 0, at = 0; i < batch; ++i) {
       const int64_t slot = slots[i];
       if (slot < 0) continue;
       c.saved_slots[at] = int32_t(slot);
-      save_items(plan, storage, slot, saved_of(c), at, 1);
-      if (c.saved_values) c.saved_values[at] = c.tree[slot];
+      save_items(plan, storage, slot, saved, at, 1);
+      if (c.saved_values) c.saved_values[at] = tree[slot];
       if (c.saved_kept) c.saved_kept[at] = kept[slot];
       ++at;
     }
-  if (c.priorities) expect_paths(plan, c.tree, slots.at, c.batch);
+  if (c.priorities) expect_paths(plan, tree, slots.at, batch);
   int32_t peak = c.counters[PEAK];
-  for (int64_t i = 0; i < c.batch; ++i) {
+  for (int64_t i = 0; i < batch; ++i) {
     const int32_t slot = slots[i];
     if (slot < 0) continue;
-    if (c.given) store_item(plan, storage, slot, leaves_of(c), i);
+    if (c.given) store_item(plan, storage, slot, leaves, i);
     if (!c.priorities) continue;
     if (values[i] < 0) {
       ++rejected;
@@ -98,10 +101,10 @@ template <class Find> inline Outcome update_found(const BufferCall& c, bool slic
     for (int64_t i = 0; i < count; ++i) {
       const int64_t slot = slots[i], lane = lane_of(ring, slot);
       const Lane of(ring, lanes, c.in_episode, lane);
-      c.tree[slot] = of.weight(back_of(ring, of.head, slot - lane * ring->length)) > 0 ? kept[slot] : 0.0f;
+      tree[slot] = of.weight(back_of(ring, of.head, slot - lane * ring->length)) > 0 ? kept[slot] : 0.0f;
     }
   }
-  refresh(plan, c.tree, slots.at, count);
+  refresh(plan, tree, slots.at, count);
   c.saved_count[0] = live;
   for (int64_t k = COUNTERS; c.ring && k < ring->counters; ++k) c.new_counters[k] = c.counters[k];
   return tell_counters(c, c.counters[CURSOR], c.counters[SIZE], rejected, named - live, peak);
