@@ -147,11 +147,11 @@ template <class Block> FRB_INLINE void line_up(const Block& block, const Call& c
 template <class T, class Stored, class Block, class Slot>
 FRB_INLINE void store_reward(const Block& block, const Addition& of, const Queued& queue, const Queued::Reward& reward,
                              int64_t begin, int64_t here, const Slot& slot) {
-  constexpr int64_t SIZE = sizeof(Stored);
+  const int64_t size = sizeof(Stored);
   const LeafRecord& leaf = of.plan.leaf(reward.leaf);
   const int64_t stride = of.plan.stored_bytes(leaf.storage);
   const Part part = part_of(block, leaf.storage, leaf.bytes);
-  const int64_t first = part.first / SIZE, width = part.width / SIZE;
+  const int64_t first = part.first / size, width = part.width / size;
   block.each(here * width, [&](int64_t k) {
     const int64_t i = short_div(k, width), at = first + k - i * width, entry = of.row_at(begin + i);
     if (entry < 0) return;
