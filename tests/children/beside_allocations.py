@@ -6,6 +6,7 @@ compared, bit for bit, with what array operations gave when nobody else was at w
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import itertools
@@ -35,6 +36,7 @@ from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.members import LANES, MEMBERS
 from torch_backend.kernels import cpu_kernels
+from torch_backend.memory.library import TORCH
 
 WIDE = 64
 # Even vectors of a number for each item are larger than `FENCED`.
@@ -231,6 +233,14 @@ def variants(spec: frb.BufferSpec, directory: Path, everywhere: bool) -> Iterato
         yield dataclasses.replace(spec, storage=storage)
 
 
+@contextlib.contextmanager
+def without_chain() -> Iterator[None]:
+    """As where the version chain declines a call: Python goes on with the kernels of parts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TORCH, "chain", None)
+        yield
+
+
 def on_torch(wanted: dict[str, frb.BufferSpec], expected: dict[str, Bits], directory: Path) -> None:
     """All of them, wherever they may lie; once before, so that kernels are loaded, which leaves free blocks behind."""
     with backends.make("torch-core") as core:
@@ -242,6 +252,9 @@ def on_torch(wanted: dict[str, frb.BufferSpec], expected: dict[str, Bits], direc
             for name, spec in wanted.items():
                 for placed in variants(spec, Path(tempfile.mkdtemp(dir=directory)), everywhere):
                     compare(name, placed, expected[name], life(kernels, placed))
+            with without_chain():
+                for name in wanted.keys() & IN_PARTS:
+                    compare(name, wanted[name], expected[name], life(kernels, wanted[name]))
             again = wanted["prioritized, plain"]
             compare("iterate", again, drawn, iterated(kernels, again))
             assert counted(kernels) == numbers
@@ -277,6 +290,8 @@ KERNELS = {
     for name, kernel in vars(_native).items()
     if isinstance(kernel, types.BuiltinFunctionType) and not name.startswith("gpu_")  # which are told of GPUs
 }
+# What the version chain does whole, though the kernels of its parts are there for programs that it declines.
+IN_PARTS = {"frames", "slices of frames", "sums of steps, stored", "slices, prioritized"}
 # What Python calls in tests of their own alone.
 WHOLE = {"shared_note_add"}
 # Those that Python calls, and not XLA alone.
