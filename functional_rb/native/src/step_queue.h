@@ -4,13 +4,14 @@
 
 FRB_BEGIN
 
-// Numbers of two bytes, which are computed with as float32; all that are none become one that says so.
+// Numbers of two bytes, which are computed with as float32. Of what is no number float16 keeps the sign and what fits of the
+// rest, as processors do; for bfloat16, of which they and libraries make different bits, it becomes one that says so.
 struct Half {
   uint16_t bits;
   Half() = default;
   FRB_INLINE explicit Half(float x) {
     const uint32_t all = uint32_t(bits_of(x)), size = all & 0x7FFFFFFFu, sign = all >> 16 & 0x8000u;
-    if (size > 0x7F800000u) bits = 0x7E00;
+    if (size > 0x7F800000u) bits = uint16_t(sign | 0x7E00u | (size >> 13 & 0x3FFu));
     else if (size >= 0x47800000u) bits = uint16_t(sign | 0x7C00u);  // 2^16 and more
     else if (size < 0x38800000u)  // behind 0.5 floats are 2^-24 apart, as these are
       bits = uint16_t(sign | uint32_t(bits_of(float_of(int32_t(size)) + 0.5f) - bits_of(0.5f)));
