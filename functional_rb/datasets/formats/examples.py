@@ -70,8 +70,8 @@ def example(message: memoryview, where: str) -> dict[str, Feature]:
     decode_error = imported("google.protobuf.message", WHO).DecodeError
     try:
         features = _example().FromString(bytes(message)).features.feature
-    except decode_error as error:
-        raise DatasetError(f"{where}: expected a message tf.train.Example: {error}") from None
+    except (decode_error, UnicodeDecodeError) as error:  # protobuf without its compiled part raises the second of names
+        raise DatasetError(f"{where}: expected a message tf.train.Example: {error}; fetch it again") from None
     return {name: _values(feature, f"{where}, feature {name!r}") for name, feature in features.items()}
 
 

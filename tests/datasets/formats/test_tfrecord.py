@@ -103,8 +103,21 @@ DAMAGED = {
 
 @pytest.mark.parametrize("message", DAMAGED.values(), ids=DAMAGED)
 def test_what_is_no_example_is_refused(message: bytes) -> None:
-    with pytest.raises(DatasetError, match="here"):
+    with pytest.raises(DatasetError, match="here.*fetch it again"):
         examples.example(memoryview(message), "here")
+
+
+def test_names_that_are_no_text_are_refused_by_protobuf_in_python_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class InPython:
+        """As protobuf's messages are where `PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION` is "python"."""
+
+        @staticmethod
+        def FromString(content: bytes) -> Any:
+            return content.decode()
+
+    monkeypatch.setattr(examples, "_example", lambda: InPython)
+    with pytest.raises(DatasetError, match="here.*fetch it again"):
+        examples.example(memoryview(b"\xff"), "here")
 
 
 @settings(max_examples=effort(30, 5000), deadline=None)
