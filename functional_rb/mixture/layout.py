@@ -13,6 +13,7 @@ from functional_rb.buffer.mapping import Mapper
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.mixture.value import Mixture, MixtureSpec
+from functional_rb.specs.regrouped import with_lead
 from functional_rb.specs.values import Outline
 
 
@@ -72,10 +73,11 @@ def layout_of(form: Form, mapper: Mapper | None = None) -> Layout:
     """
     if isinstance(form, BufferSpec):
         # Shapes are asked for with a batch of 2, whose axis is then left out.
-        outline, lead = form.plan.outline, form.sampler.leading_shape(2)
+        outline, lead = form.plan.outline, form.sampler.leading_shape(2)[1:]
         if mapper is not None and form.on_sample is not None:  # its spec has the batch's axes itself
-            outline, lead = Outline.of(samples.sample_spec(mapper, form, 2), "Mixture"), ()
-        leaves = tuple(((*lead, *leaf.shape)[1:], str(leaf.dtype)) for leaf in outline.leaves)
+            spec_of_sample = samples.sample_spec(mapper, form, 2)
+            outline, lead = Outline.of(with_lead(spec_of_sample, lambda shape: shape[1:]), "Mixture"), ()
+        leaves = tuple(((*lead, *leaf.shape), str(leaf.dtype)) for leaf in outline.leaves)
         return Layout(outline.structure, outline.names, leaves)
     spec, forms = form
     members = tuple(layout_of(one, mapper) for one in forms)

@@ -60,7 +60,8 @@ def _as_sample(
 
     # Behind the batch's axis, what a function of items gives has axes of its own.
     leaves = [each(leaf, 2, shape) if flat else each(leaf, 1, lead) for leaf in drawn.leaves]
-    items = nest.unflatten(facts.layout.structure, leaves, build_mapping, lead if facts.mapped else shape)
+    axes = lead if facts.mapped and not flat else shape
+    items = nest.unflatten(facts.layout.structure, leaves, build_mapping, axes)
     extras = {name: each(x, before, shape) for name, x in drawn.extras.items()}
     extras[IDS] = each(drawn.indices[:, 0] if steps is None else drawn.indices[:, 0, 0], 1, lead)
     numbers = each(drawn.indices, before, shape), each(weights, 1, lead), each(drawn.probabilities, 1, lead)

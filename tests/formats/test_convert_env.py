@@ -150,6 +150,11 @@ def test_what_does_not_fit_is_named() -> None:
         record(carry, "abcd", {"a": ()})
     with pytest.raises(ValueError, match=r"expected the keys \['a'\], got \['b'\]"):
         record(carry, "abc", {"b": ()})
+    # What has a name of the caller's comes alone, and not by that name too.
+    named = frb.ted.item_from_env(Made(spaces.Text(3), BOX, seed=1), observation_key="seen")
+    step = ({"seen": "a"}, 1.0, False, False, {})
+    with pytest.raises((TypeError, ValueError), match="leaf 'seen'"):
+        ted.from_gymnasium(ted.begin("b"), np.zeros(2), step, "Disabled", item=named, observation_key="seen")
 
 
 def test_items_of_environments_have_real_specs() -> None:

@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensordict
+import torch
 
 import functional_rb as frb
+import torch_backend
 from functional_rb.core.counters import SIZE
 from functional_rb.mixture import functions
 from functional_rb.ops import numpy_ops
@@ -240,6 +243,25 @@ def test_slices_come_as_slices(library: Backend) -> None:
     flat = [frb.BufferSpec(item, 8, frb.Slices(2, flat=flat)) for flat in (False, True)]
     with pytest.raises(ValueError, match="slices of one length in the same form"):
         library.rb.sample(frb.Mixture([library.rb.with_spec(states[0], one) for one in flat]), library.rb.key(0), 4)
+
+
+SAMPLERS = [frb.Uniform(), frb.Slices(2), frb.Slices(2, flat=True)]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
+@pytest.mark.parametrize("mapped", [False, True])
+def test_tensordicts_have_the_axes_that_those_of_one_buffer_have(mapped: bool, sampler: Any) -> None:
+    items = tensordict.TensorDict({"x": torch.arange(6.0), "in": {"y": torch.ones(6, 3)}, "done": torch.arange(6) == 3})
+    items.auto_batch_size_(1)
+    transforms = frb.map_items(lambda item: item) if mapped else ()
+    spec = frb.BufferSpec(frb.specs.spec_of(items[0]), 8, sampler, transforms=transforms)
+    state = torch_backend.add(torch_backend.init(spec), items)
+    alone, mixed = (
+        torch_backend.sample(one, torch_backend.key(0), 4)[1].items for one in (state, frb.Mixture([state, state]))
+    )
+    assert mixed.batch_size == alone.batch_size
+    assert mixed["in"].batch_size == alone["in"].batch_size
+    assert mixed["in", "y"].shape == alone["in", "y"].shape
 
 
 def test_only_common_leaves_are_given(library: Backend) -> None:

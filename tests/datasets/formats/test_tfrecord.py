@@ -103,7 +103,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize("message", DAMAGED.values(), ids=DAMAGED)
 def test_what_is_no_example_is_refused(message: bytes) -> None:
-    with pytest.raises(DatasetError, match="here.*fetch it again"):
+    with pytest.raises(DatasetError, match=r"here.*fetch it again"):
         examples.example(memoryview(message), "here")
 
 
@@ -116,7 +116,7 @@ def test_names_that_are_no_text_are_refused_by_protobuf_in_python_too(monkeypatc
             return content.decode()
 
     monkeypatch.setattr(examples, "_example", lambda: InPython)
-    with pytest.raises(DatasetError, match="here.*fetch it again"):
+    with pytest.raises(DatasetError, match=r"here.*fetch it again"):
         examples.example(memoryview(b"\xff"), "here")
 
 
