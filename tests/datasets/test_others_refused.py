@@ -327,10 +327,14 @@ def test_rewards_of_roboset_may_be_those_of_actions(tmp_path: Path) -> None:
     with h5py.File(next(iter(sorted(tmp_path.rglob("*.h5")))), "a") as file:
         for name_of in [*file]:
             del file[name_of]
-        for field, values in {"observations": np.zeros((1, 2)), "actions": np.zeros((1, 1)), "rewards": [0.5]}.items():
-            file[f"Trial0/{field}"] = values
-    alone = next(iter(open_reader(name, str(tmp_path)).episodes()))
-    assert (len(alone), alone.final_observed) == (1, False)
+        for n in (1, 2):
+            rows = {"observations": np.zeros((n, 2)), "actions": np.zeros((n, 1)), "rewards": np.full(n, 0.5)}
+            for field, values in (rows | {"done": np.arange(n) == n - 1}).items():
+                file[f"Trial{n}/{field}"] = values
+    # The mark of a single row is of no step: it would be kept for it, though nothing is known of what it led to.
+    alone, single, *_ = open_reader(name, str(tmp_path)).episodes()
+    assert (len(alone), alone.final_observed, alone.terminated.tolist()) == (1, False, [False])
+    assert (len(single), single.final_observed, single.terminated.tolist()) == (1, True, [True])
 
 
 def test_checkpoints_of_atari_may_be_chosen(tmp_path: Path) -> None:
