@@ -7,6 +7,7 @@ bytes may claim to be any number of values: that is refused too.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 METADATA = 2**21
 # How deep groups may lie in each other; a group may lie in itself.
 DEPTH = 16
+# How many groups and data sets are looked at: links within a small file may lead to one of them by a million paths.
+MANY = 2**14
 
 # What h5py raises of bytes that HDF5 can make nothing of, or nothing that Python and NumPy have.
 DAMAGE = (OSError, KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError, OverflowError)
@@ -123,8 +126,13 @@ def data(group: Group, name: str, where: str) -> Dataset:
     return dataset
 
 
-def leaves(group: Group, name: str, where: str, depth: int = 0) -> dict[tuple[str, ...], Kind]:
+def leaves(
+    group: Group, name: str, where: str, depth: int = 0, looks: Iterator[int] | None = None
+) -> dict[tuple[str, ...], Kind]:
     """The data sets in a group that hold numbers for each row, by their paths; or the one of that name, at ()."""
+    looks = itertools.count() if looks is None else looks
+    if next(looks) == MANY:
+        raise DatasetError(f"{where}: {name!r}: expected at most {MANY} groups and data sets, got more paths to them")
     part = member(group, name, where)
     if hasattr(part, "shape"):
         return {(): (part.shape[1:], part.dtype)} if part.shape and can_be_stored(part.dtype) else {}
@@ -132,7 +140,7 @@ def leaves(group: Group, name: str, where: str, depth: int = 0) -> dict[tuple[st
         raise DatasetError(f"{where}: {name!r}: expected at most {DEPTH} groups in each other, got {part.name:.200}")
     inner: dict[tuple[str, ...], Kind] = {}
     for key in names(part, where):
-        inner |= {(key, *path): kind for path, kind in leaves(part, key, where, depth + 1).items()}
+        inner |= {(key, *path): kind for path, kind in leaves(part, key, where, depth + 1, looks).items()}
     return inner
 
 

@@ -21,6 +21,7 @@ from PIL import Image
 import functional_rb as frb
 import torch_backend
 from functional_rb.datasets import DatasetError, open_reader
+from functional_rb.datasets import hdf5 as hdf5_files
 from functional_rb.datasets.formats import images
 from tests.datasets import datasets_of_others as others
 from tests.datasets import protobuf
@@ -335,6 +336,21 @@ def test_rewards_of_roboset_may_be_those_of_actions(tmp_path: Path) -> None:
     alone, single, *_ = open_reader(name, str(tmp_path)).episodes()
     assert (len(alone), alone.final_observed, alone.terminated.tolist()) == (1, False, [False])
     assert (len(single), single.final_observed, single.terminated.tolist()) == (1, True, [True])
+
+
+def test_links_within_a_file_do_not_make_many_of_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hdf5_files, "MANY", 100)
+    name = others.roboset(tmp_path)
+    with h5py.File(min(tmp_path.rglob("*.h5")), "a") as file:
+        inner = file["Trial8"].create_group("env_infos/inner")
+        for _ in range(7):  # empty groups, to the innermost of which 128 paths lead
+            outer = file["Trial8/env_infos"].create_group("outer")
+            outer["a"], outer["b"] = inner, inner
+            del file["Trial8/env_infos/outer"]
+            inner = outer
+        file["Trial8/env_infos/outer"] = inner
+    with pytest.raises(DatasetError, match="at most 100 groups and data sets"):
+        open_reader(name, str(tmp_path))
 
 
 def test_checkpoints_of_atari_may_be_chosen(tmp_path: Path) -> None:
