@@ -199,8 +199,8 @@ def test_rows_and_elements_of_one_array_are_taken_back_together(functions: Any) 
 def test_single_rows_are_kept_in_no_more_than_a_copy(sampler: Any) -> None:
     """What Python needs for each write counts too: of a row of 64 bytes it is ten times as much."""
     with backends.make("jax-host") as variant:
-        spec = frb.BufferSpec({"x": frb.Unbounded((64,))}, 4_000, sampler)
-        state = older = variant.add(variant.init(spec), {"x": np.zeros((4_000, 64), np.float32)})
+        spec = frb.BufferSpec({"x": frb.Unbounded((64,))}, 1_600, sampler)
+        state = older = variant.add(variant.init(spec), {"x": np.zeros((1_600, 64), np.float32)})
         item = {"x": np.ones((1, 64), np.float32)}
         state = variant.add(state, item)
         copy = state._version.own().nbytes

@@ -428,9 +428,10 @@ def test_nothing_leaks(way: Any) -> None:
     before = used()
     work(effort(700, 50_000))
     after = used()
-    assert after[0] - before[0] < 300
-    assert after[1] - before[1] < 100
-    assert after[2] - before[2] < 2**18
+    # At fewer turns a leak is smaller.
+    assert after[0] - before[0] < effort(140, 300)
+    assert after[1] - before[1] < effort(46, 100)
+    assert after[2] - before[2] < effort(2**17, 2**18)
 
 
 @needs_native
