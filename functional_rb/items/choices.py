@@ -203,5 +203,5 @@ def action_discretize(
         >>> item_after(items.action_discretize(5, space), {"action": space})
         Composite({'action': MultiCategorical(5, shape=(2,))})
     """
-    counts = tuple(bins) if isinstance(bins, Sequence) else bins
+    counts = tuple(bins) if isinstance(bins, Sequence) and not isinstance(bins, str) else bins
     return ActionDiscretize(counts, space, nest.checked_keys(keys, "keys", "action_discretize"), within)

@@ -36,11 +36,15 @@ class Drawing:
         """Choose shards and ask them; False if that would have to wait, and must not."""
         if not self._permits.to_draw(draw, deadline, wait):
             return False
-        self._watch.poll()
-        self._watch.post()
-        if exact:
-            self._watch.ask_all(deadline)
-        begun = self._begun(draw, deadline, wait)
+        try:
+            self._watch.poll()
+            self._watch.post()
+            if exact:
+                self._watch.ask_all(deadline)
+            begun = self._begun(draw, deadline, wait)
+        except Exception:
+            self._permits.give_back(draw)
+            raise
         if not begun:
             self._permits.give_back(draw)
         return begun

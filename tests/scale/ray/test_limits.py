@@ -160,6 +160,26 @@ def test_a_permit_to_draw_from_shards_that_are_empty_is_given_back():
     assert client._watch.transport.limiter.sampled == 0
 
 
+@pytest.mark.parametrize("sampler", [frb.Uniform(), frb.Queue()])
+def test_a_permit_of_a_draw_that_could_not_begin_is_given_back_at_once(sampler, monkeypatch):
+    client = client_with(frb.ray.RateLimit(samples_per_insert=1.0, error_buffer=12.0), 0.2, _with(sampler))
+    client.add(items(range(8))).result()
+
+    def fails(*args: Any) -> Any:
+        raise RuntimeError("a shard has failed")
+
+    monkeypatch.setattr(client._watch, "ask_all", fails)
+    with pytest.raises(RuntimeError, match="a shard has failed"):
+        client.sample(0, 2, exact=True)
+    assert client._watch.transport.limiter.sampled == 0, "others wait for it"
+    monkeypatch.undo()
+    client.clear()
+    client.flush()
+    with pytest.raises(TimeoutError, match="waited 0.2 s for"):
+        client.sample(0, 2)
+    assert client._watch.transport.limiter.sampled == 0
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "told"),
     [
