@@ -1,7 +1,7 @@
 """Counts what a reader has to read: `python tools/code_size.py [FOLDER]` prints a table of Markdown.
 
 Lines of code, docstring and comment are told apart by Python's own tokens and syntax tree. Run it on two checkouts for
-the table of a change.
+the table of a change. Of any other folder with Python in it there is one column.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def arguments_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def measured(root: Path, folders: tuple[str, ...]) -> dict[str, str]:
-    """What there is in some folders of a checkout, by its name."""
+    """What there is in some folders below another, by its name."""
     found, lengths, arguments, bodies = Lines(0, 0, 0, 0), [], [], collections.Counter[str]()
     short = anything = protocols = modules = 0
     for path in sorted(path for folder in folders for path in (root / folder).rglob("*.py")):
@@ -121,9 +121,11 @@ def measured(root: Path, folders: tuple[str, ...]) -> dict[str, str]:
         "lines of docstrings": f"{found.docstring:,}",
         "lines of comments": f"{found.comment:,} (1 for {found.code / max(found.comment, 1):.0f} of code)",
         "functions": f"{len(lengths):,}",
-        "lines of a function": f"{statistics.mean(lengths):.1f}",
-        "functions of one statement": f"{short / len(lengths):.0%}",
-        "functions of more than 8 arguments": f"{sum(n > MOST_ARGUMENTS for n in arguments)} (most: {max(arguments)})",
+        "lines of a function": f"{statistics.mean(lengths or [0]):.1f}",
+        "functions of one statement": f"{short / max(len(lengths), 1):.0%}",
+        "functions of more than 8 arguments": (
+            f"{sum(n > MOST_ARGUMENTS for n in arguments)} (most: {max(arguments, default=0)})"
+        ),
         "functions whose body is there again": f"{sum(n for n in bodies.values() if n > 1)}",
         "`Any`": f"{anything:,}",
         "Protocols": f"{protocols}",
@@ -137,10 +139,16 @@ def told(root: Path, program: str) -> str:
 
 def main() -> None:
     root = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT
-    columns = {group: measured(root, folders) for group, folders in GROUPS.items()}
-    print(f"| | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
-    for name in columns["source"]:
-        print(f"| {name} | {' | '.join(column[name] for column in columns.values())} |")
+    is_checkout = all((root / folder).is_dir() for folders in GROUPS.values() for folder in folders)
+    if not is_checkout and not any(root.rglob("*.py")):
+        raise SystemExit(f"{root}: expected a checkout, or a folder with Python in it; there are no *.py files")
+    groups = GROUPS if is_checkout else {root.name: (".",)}
+    columns = [measured(root, folders) for folders in groups.values()]
+    print(f"| | {' | '.join(groups)} |\n|---|{'---|' * len(groups)}")
+    for name in columns[0]:
+        print(f"| {name} | {' | '.join(column[name] for column in columns)} |")
+    if not is_checkout:
+        return
     in_frb, all_names = told(root, NAMES).split()
     words = sum(len(path.read_text().split()) for path in [*(root / "docs").glob("*.md"), root / "README.md"])
     print(f"\nPublic names: {in_frb} in `frb`, {all_names} in all (those that both backends have count once).")
