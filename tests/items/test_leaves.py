@@ -219,7 +219,7 @@ def test_values_out_of_range_are_refused() -> None:
     for make, error in refused:
         with pytest.raises(error, match=r"expected"):
             make()
-    with pytest.raises(ValueError, match="expected bins as whole numbers from 2 on, got 'ab'"):
+    with pytest.raises(ValueError, match=r"expected bins as whole numbers from 2 on, got 'ab'"):
         items.action_discretize("ab", SPACE)  # type: ignore[arg-type]  # refused
     for function in (items.select("a"), items.resize(3), items.random_shift(), items.clip_reward()):
         with pytest.raises(TypeError, match=r"has no inverse"):

@@ -175,7 +175,7 @@ def test_a_permit_of_a_draw_that_could_not_begin_is_given_back_at_once(sampler, 
     monkeypatch.undo()
     client.clear()
     client.flush()
-    with pytest.raises(TimeoutError, match="waited 0.2 s for"):
+    with pytest.raises(TimeoutError, match=r"waited 0\.2 s for"):
         client.sample(0, 2)
     assert client._watch.transport.limiter.sampled == 0
 
