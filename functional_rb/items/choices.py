@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -203,5 +203,6 @@ def action_discretize(
         >>> item_after(items.action_discretize(5, space), {"action": space})
         Composite({'action': MultiCategorical(5, shape=(2,))})
     """
-    counts = tuple(bins) if isinstance(bins, Sequence) and not isinstance(bins, str) else bins
+    # What is no list the class checks, and names as it was given.
+    counts: Any = tuple(bins) if isinstance(bins, list) else bins
     return ActionDiscretize(counts, space, nest.checked_keys(keys, "keys", "action_discretize"), within)
