@@ -156,7 +156,11 @@ class Engine:
                 selection = Selection(*told)
                 if not spec.known.plain:
                     known = state, memory, batch, leaves, slots, selection, bits
-                    leaves, selection = carried_out(self._kernels(memory), self._completed, *known)
+                    try:  # transforms call functions of the user's, which may fail
+                        leaves, selection = carried_out(self._kernels(memory), self._completed, *known)
+                    except BaseException:
+                        version.roll_back()
+                        raise
             else:
                 after, leaves, selection = self._draw(state, version, key, bits, batch, beta, wanted, consume)
             return after, *library.sent_sample(_with_objects(memory, leaves), selection, state._target, room)

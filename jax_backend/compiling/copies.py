@@ -16,7 +16,7 @@ from functional_rb.buffer.state import State
 
 # Bytes that may be copied without a word.
 LARGE = 16 * 2**20
-_OURS = tuple(str(Path(__file__).parents[1] / name) + os.sep for name in ("functional_rb", "jax_backend"))
+_OURS = tuple(str(Path(__file__).parents[2] / name) + os.sep for name in ("functional_rb", "jax_backend"))
 # The functions that have warned in this process: each does so once.
 _warned: set[str] = set()
 

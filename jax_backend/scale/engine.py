@@ -62,7 +62,7 @@ WHOLE = PartitionSpec()
 def check_state(state: object, function: str) -> None:
     """Refuse a state that was consumed."""
     checks.check_state(state, function)
-    assert isinstance(state, ShardedState)
+    assert isinstance(state, State)
     state.check_alive()
 
 

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 import functional_rb as frb
 import torch_backend as rb
 from functional_rb.checkpoint import mixtures
+from functional_rb.mixture.value import MixtureSpec
 from torch_backend.memory.library import TORCH
 
 ITEM = {"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32"), "done": frb.Binary(())}
@@ -194,10 +195,16 @@ def test_a_mixtures_record_is_read_from_another_device() -> None:
     class Elsewhere:
         """As a tensor of a GPU: NumPy cannot read it."""
 
+        def __init__(self, content: np.ndarray) -> None:
+            self.content = content
+
         def __array__(self, *args: Any, **kwargs: Any) -> Any:
             raise TypeError("can't convert cuda:0 device type tensor to numpy")
 
         def cpu(self) -> torch.Tensor:
-            return torch.tensor([1, 2], dtype=torch.uint8)
+            return torch.from_numpy(self.content)
 
-    assert mixtures._on_host(Elsewhere()).tolist() == [1, 2]
+    record: Any = mixtures.record_of([4, 3], MixtureSpec(None, "exact", None, 1, False), None)
+    record[mixtures.NAME][mixtures.TEXT] = Elsewhere(record[mixtures.NAME][mixtures.TEXT].copy())
+    assert (parsed := mixtures._parsed(record)) is not None
+    assert parsed["checkpoints"] == [4, 3]

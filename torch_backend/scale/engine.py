@@ -65,7 +65,7 @@ def init(spec: Any, device: DeviceLike, items: Nest, validate: bool, sharding: o
 def check_state(state: object, function: str) -> None:
     """Refuse a state that was consumed, and to trace what processes tell each other."""
     checks.check_state(state, function)
-    assert isinstance(state, ShardedState)
+    assert isinstance(state, CoreState)
     state.check_alive()
     if torch.compiler.is_compiling():
         raise TypeError(
