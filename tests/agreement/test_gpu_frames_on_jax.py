@@ -14,8 +14,8 @@ from jax import lax
 import functional_rb as frb
 import jax_backend as rb
 from tests.agreement import gpu_on_xla
+from tests.agreement.added_steps import COMPACT, observations
 from tests.agreement.jax_programs import agreeing, cuda, mask, priorities, stacked
-from tests.agreement.test_additions import COMPACT, observations
 from tests.support.backends import needs_native
 from tests.support.effort import effort
 

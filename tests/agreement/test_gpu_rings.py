@@ -16,8 +16,8 @@ import torch
 
 import functional_rb as frb
 import torch_backend as rb
-from tests.agreement import test_additions as additions
-from tests.agreement.test_additions import COMPACT, OF_AGENTS, WAITING, WAITING_OF_AGENTS, observations
+from tests.agreement import added_steps
+from tests.agreement.added_steps import COMPACT, OF_AGENTS, WAITING, WAITING_OF_AGENTS, observations
 from tests.support import chain_programs as programs
 from tests.support import emulated_gpu
 from tests.support.backends import needs_native
@@ -83,7 +83,7 @@ class Program:
         if "n" in items:  # which tell steps and trajectories apart
             items["n"] = torch.from_numpy(np.sort(self.rng.integers(0, 4, lead), 0).astype(np.int32)).to(self.device)
         if "gain" in items:  # rewards that are numbers
-            made = additions.items(self.rng, int(self.rng.integers(1000)), n * (lanes or 1), self.spec)
+            made = added_steps.items(self.rng, int(self.rng.integers(1000)), n * (lanes or 1), self.spec)
             items = {name: programs.as_tensor(made[name]).to(self.device) for name in items}
         if self.spec.plan.frames is not None:
             seen = observations(self.rng, n * (lanes or 1), self.spec.plan.frames, self.spec.plan.names)
@@ -264,7 +264,7 @@ def waiting(draw: st.DrawFn) -> frb.BufferSpec:
     capacity = (lanes or 1) * draw(st.sampled_from([1, 2, 9, 40]))
     if draw(st.sampled_from([False, False, True]), "stops"):
         return frb.BufferSpec(ITEM, capacity, sampler, lanes=lanes, writer=frb.StopWhenFull())
-    item, transform = additions.ITEM, draw(st.sampled_from(WAITING))
+    item, transform = added_steps.ITEM, draw(st.sampled_from(WAITING))
     if draw(st.booleans(), "agents"):
         item, transform = item | OF_AGENTS, draw(st.sampled_from(WAITING_OF_AGENTS))
     item = item | {"x": frb.Unbounded((3,), draw(st.sampled_from(["float32", "float16", "bfloat16"])))}

@@ -13,14 +13,14 @@ from jax import lax
 
 import functional_rb as frb
 import jax_backend as rb
-from tests.agreement import gpu_on_xla, test_additions
+from tests.agreement import added_steps, gpu_on_xla
 from tests.agreement.jax_programs import agreeing, cuda, mask, stacked
 from tests.support.backends import needs_native
 from tests.support.effort import effort
 
 pytestmark = needs_native
 STEPS, DRAWN = 5, 6
-ITEM: Final = {name: test_additions.ITEM[name] for name in ("cut", "done", "id", "image", "x")}
+ITEM: Final = {name: added_steps.ITEM[name] for name in ("cut", "done", "id", "image", "x")}
 KEYS: Final[dict[str, Any]] = {"at": "add", "reward_key": "x", "terminated_key": "done"}
 KINDS: Final[dict[str, dict[str, Any]]] = {
     "one step": {"transforms": frb.n_step(1, 0.9, **KEYS, end_keys=("done",))},
@@ -39,7 +39,7 @@ def of(kind: str, sampler: Any, lanes: int | None) -> frb.BufferSpec:
 
 
 def batch(spec: frb.BufferSpec, seed: int) -> Any:
-    made = test_additions.items(np.random.default_rng(seed), 7 * seed, STEPS * (spec.lanes or 1), spec)
+    made = added_steps.items(np.random.default_rng(seed), 7 * seed, STEPS * (spec.lanes or 1), spec)
     return {name: jnp.asarray(array) for name, array in made.items()}
 
 

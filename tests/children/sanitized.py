@@ -160,7 +160,7 @@ def few_threads(fault: str) -> None:
 
     import torch_backend as rb
     from functional_rb import _native
-    from tests.agreement.test_draws_to_given_arrays import filled, room
+    from tests.agreement.given_arrays import filled, room
     from torch_backend.memory.library import TORCH
 
     state, key, count = filled("prioritized"), rb.key(1), 130
