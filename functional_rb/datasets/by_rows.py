@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import os
@@ -80,7 +81,7 @@ class Whole:
         return self.infos[name](first, stop)
 
 
-class RowReader:
+class RowReader(abc.ABC):
     """What readers of such formats have in common; see `Reader` for the attributes that all readers have.
 
     A format's own class says what its files hold, and gives the episodes.
@@ -111,9 +112,9 @@ class RowReader:
         for whole in self.wholes(first, most):
             yield from whole.pieces(most)
 
+    @abc.abstractmethod
     def wholes(self, first: int, most: int) -> Iterator[Whole]:
         """The episodes from one on, which are read in pieces of so many steps."""
-        raise NotImplementedError
 
 
 def spec_of_leaves(leaves: Leaves, narrow: bool) -> SpecNest:

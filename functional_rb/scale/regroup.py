@@ -145,7 +145,6 @@ def _own(dealing: Dealing, shard: int, numbers: Array) -> Array:
     return own
 
 
-# The counters of a part.
 def _vector(dealing: Dealing, shard: int, ends: RingState, more: Mapping[str, Array]) -> Array:
     nothing = np.zeros((), np.int32)
     own = {name: _own(dealing, shard, numbers).reshape(-1) for name, numbers in more.items()}

@@ -534,7 +534,6 @@ def check_asked(state: object, axis_name: object, group: object, draw: object, f
         )
 
 
-# Draw a batch that is divided along the shards.
 def _sample_program(
     state: ShardedState, key: jax.Array, beta: Any, batch: int, how: str, kernels: bool
 ) -> tuple[dict[str, Any], list[jax.Array], Selection]:

@@ -152,7 +152,6 @@ def _has_values(tensor: torch.Tensor) -> bool:
     return not (strange or batched or tensor.is_meta) and tensor.layout is torch.strided
 
 
-# The values of a tensor, which are only to be read.
 def _values(name: str, array: object) -> NumpyArray:
     found = _taken(name, array).cpu().numpy()
     return found

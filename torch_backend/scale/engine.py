@@ -230,7 +230,6 @@ def update_items(state: ShardedState, indices: object, priorities: object, items
     return state.followed_by(write(state.index, handles, priorities, read), part)
 
 
-# The handles of the items that lie in slots.
 def _handles_in(ops: Ops, arrays: Any, spec: BufferSpec, slots: Array) -> Array:
     return Draft.of(arrays, spec.plan).handles_of(ops, slots)
 
