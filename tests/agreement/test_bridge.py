@@ -18,12 +18,13 @@ from tensordict import TensorDict
 import functional_rb as frb
 import jax_backend as jrb
 import torch_backend as trb
-from functional_rb.base import dtypes, extras
+from functional_rb.base import dtypes
 from functional_rb.buffer import functions
 from functional_rb.ops import numpy_ops
 from jax_backend import compat
 from tests.support import backends, gpu
 from tests.support.effort import effort
+from tests.support.versions import is_version
 
 SHARED = [name for name in dtypes.ITEMSIZE if name not in ("int64", "uint64", "float64")]
 WITH_64_BITS = ["int64", "uint64", "float64"]
@@ -240,7 +241,7 @@ def test_read_only_arrays_of_numpy_are_shared_or_refused() -> None:
     """Nobody writes to arrays of JAX, which from 0.12 on asks NumPy for such ones."""
     array = numpy_ops.aligned(np.zeros, (16,), np.dtype("float32"))
     array.flags.writeable = False
-    if extras.is_version(jax, "0.12"):
+    if is_version(jax, "0.12"):
         assert jrb.from_dlpack([array])[0].unsafe_buffer_pointer() == array.ctypes.data
     else:
         with pytest.raises(ValueError, match=r"leaf '0'.*readonly.*copy=True"):

@@ -22,7 +22,6 @@ from tests.support import chain_programs as programs
 from tests.support import emulated_gpu
 from tests.support.backends import needs_native
 from tests.support.effort import effort
-from torch_backend.arrays.ops import DTYPES
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 pytestmark = [needs_native, pytest.mark.usefixtures("tensors_of_the_cpu")]
@@ -358,7 +357,9 @@ def test_where_nothing_can_be_drawn_weights_are_zero(name: str) -> None:
     spec, marked = NOTHING[name]
     lead = (1,) if spec.lanes is None else (1, spec.lanes)
     with emulated_gpu.using("forward"):
-        items = {name: torch.ones((*lead, *leaf.shape), dtype=DTYPES[leaf.dtype]) for name, leaf in spec.item.items()}
+        items = {
+            name: torch.ones((*lead, *leaf.shape), dtype=getattr(torch, leaf.dtype)) for name, leaf in spec.item.items()
+        }
         state = rb.add(rb.init(spec), items, torch.full(lead, marked))
         after, sample = rb.sample(state, rb.key(0), 4)
     assert (sample.indices == -1).all()

@@ -16,10 +16,10 @@ import functional_rb as frb
 import jax_backend
 import torch_backend
 from functional_rb import _native
-from functional_rb.base import extras
 from functional_rb.native import switch
 from functional_rb.versions import version
 from tests.support.backends import needs_native
+from tests.support.versions import is_version
 from torch_backend.engines import execute
 from torch_backend.memory.library import TORCH
 
@@ -158,7 +158,7 @@ def test_programs_of_jax_have_kernels_or_not() -> None:
         np.testing.assert_array_equal(found.weights, expected.weights)
     frb.kernels(True)
     assert "functional_rb_draw" in sampled.lower(state).as_text()
-    forgets = [] if extras.is_version(jax, "0.10") else [True]  # JAX before 0.10, see `compat.on_each_change`
+    forgets = [] if is_version(jax, "0.10") else [True]  # JAX before 0.10, see `compat.on_each_change`
     assert traced == [True, False, *forgets], "each setting once"
 
 

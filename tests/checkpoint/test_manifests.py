@@ -18,7 +18,6 @@ import functional_rb as frb
 import torch_backend as rb
 from functional_rb.__main__ import main
 from functional_rb.checkpoint.loading import read
-from functional_rb.convert.json import to_json
 from tests.support.backends import Backend
 from tests.support.checkpoints import Bits, bits, put, rewritten
 from tests.support.effort import effort
@@ -145,7 +144,7 @@ def test_a_field_that_is_changed_is_refused_or_changes_nothing(
 def test_a_device_that_is_not_here_is_named_with_the_file(device: str, library: Backend, tmp_path: Path) -> None:
     spec = frb.BufferSpec({"x": frb.Unbounded(())}, 4)
     frb.save(library.rb.add(library.rb.init(spec), {"x": np.float32(3)}), tmp_path)
-    told = json.loads(to_json(dataclasses.replace(spec, storage=frb.Device(device))))
+    told = json.loads(frb.convert.to_json(dataclasses.replace(spec, storage=frb.Device(device))))
     file = rewritten(tmp_path, lambda manifest: manifest.update(spec=told))
     with pytest.raises(ValueError, match=f"{file}: .*device {device!r}.*storage=frb.Device"):
         frb.load(tmp_path, library.rb)

@@ -16,7 +16,6 @@ import pytest
 import functional_rb as frb
 import torch_backend as rb
 from functional_rb.__main__ import main
-from functional_rb.convert.json import to_json
 from tests.support.checkpoints import rewritten
 
 ITEM = {"x": frb.Unbounded((3,))}
@@ -63,7 +62,7 @@ def stranger(tmp_path: Path) -> Path:
 
 def storing(path: Path, storage: frb.Memmap, **more: Any) -> Path:
     """Let the newest manifest say that its buffer lay there."""
-    spec = json.loads(to_json(frb.BufferSpec(ITEM, 8, storage=storage)))
+    spec = json.loads(frb.convert.to_json(frb.BufferSpec(ITEM, 8, storage=storage)))
     return rewritten(path, lambda told: told.update(spec=spec, **more))
 
 

@@ -19,7 +19,6 @@ from jax.sharding import PartitionSpec as P
 
 import functional_rb as frb
 import jax_backend as rb
-from functional_rb.base import extras
 from functional_rb.core import counters
 from functional_rb.ops import numpy_ops
 from functional_rb.scale.deal import by_shard, sizes_of_shards
@@ -27,6 +26,7 @@ from jax_backend import compat
 from jax_backend.scale.state import ShardedState
 from tests.support.effort import effort
 from tests.support.training import assert_same_bits
+from tests.support.versions import is_version
 from tests.support.xla_options import AS_USERS, QUICKLY
 
 # Five lanes are uneven on 2 and 3 shards, and on 8 three shards are empty.
@@ -231,7 +231,7 @@ def mapped(shards: int, state: Any, draw: Any = "global") -> Any:
     lanes = P(None, None, "d")
     specs = rb.partition_specs(state)
     of_log = Log(lanes, lanes, lanes, P(None, "d"), P())
-    checked = extras.is_version(jax, "0.7")  # JAX 0.6 checks its own `searchsorted` wrongly
+    checked = is_version(jax, "0.7")  # JAX 0.6 checks its own `searchsorted` wrongly
     mesh = sharding_of(shards).mesh
     return jax.shard_map(body, mesh=mesh, in_specs=(specs, of_log), out_specs=(specs, P(None, "d")), check_vma=checked)
 
@@ -255,7 +255,7 @@ def test_in_the_users_shard_map(name: str, shards: int) -> None:
 
 
 def test_a_writer_that_draws_needs_one_key() -> None:
-    if not extras.is_version(jax, "0.7"):
+    if not is_version(jax, "0.7"):
         pytest.skip("JAX 0.6 checks its own searchsorted wrongly, so that nothing tells where keys differ")
     state = rb.init(SPECS["reservoir"], sharding=sharding_of(5))
     item = jax.tree.map(lambda x: x[0], log("reservoir").items)
@@ -271,7 +271,7 @@ def test_a_writer_that_draws_needs_one_key() -> None:
 
 
 def test_a_draw_of_all_needs_one_key() -> None:
-    if not extras.is_version(jax, "0.7"):
+    if not is_version(jax, "0.7"):
         pytest.skip("JAX 0.6 checks its own searchsorted wrongly, so that nothing tells where keys differ")
     state = rb.init(SPECS["prioritized"], sharding=sharding_of(2))
 
@@ -368,7 +368,7 @@ def test_local_draws_in_the_users_shard_map_are_the_same() -> None:
     def body(state: frb.State, key: Any) -> Any:
         return rb.sample(state, key, BATCH, axis_name="d", draw="local")
 
-    checked = extras.is_version(jax, "0.7")
+    checked = is_version(jax, "0.7")
     program = jax.shard_map(
         body, mesh=sharding_of(8).mesh, in_specs=(specs, P()), out_specs=(specs, P("d")), check_vma=checked
     )

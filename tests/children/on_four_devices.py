@@ -17,12 +17,12 @@ from jax.sharding import PartitionSpec as P
 
 import functional_rb as frb
 import jax_backend as rb
-from functional_rb.base import extras
 from functional_rb.native.switch import switch
 from jax_backend import compat
 from tests.support import training
 from tests.support.effort import effort
 from tests.support.members import MEMBERS, USUAL
+from tests.support.versions import is_version
 
 in_mesh = getattr(jax, "set_mesh", None) or jax.sharding.use_mesh  # type: ignore[attr-defined]  # before JAX 0.7
 SEEDS = 4
@@ -79,7 +79,7 @@ def test_each_device_trains_its_own(kind: AxisType, name: str) -> None:
     begun, given, expected = alone(name)
     mesh = mesh_of(kind)
     with in_mesh(mesh):
-        checks = extras.is_version(jax, "0.7")
+        checks = is_version(jax, "0.7")
         program = training.jit(jax.shard_map(one_of_each, in_specs=P("d"), out_specs=P("d"), check_vma=checks))
         begun, given = spread(mesh, (begun, given))
         compiled = program.lower(begun, given).compile()

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.base.errors import StorageFullError, StorageInUseError, StorageLayoutError
 from functional_rb.storage import directory as mapped_directory
 from functional_rb.storage import holes, mapped, mapped_array
 from functional_rb.storage.mapped import MappedFiles
@@ -212,7 +211,7 @@ def test_a_full_disk_is_an_error_with_a_remedy(number: int, tmp_path: Path, monk
     files = mapped.create(spec_of(tmp_path / "x", 40))
     files._arrays["rows"].reserve(0, 12)
     files.rows[:12] = 1
-    with pytest.raises(StorageFullError, match=r"nothing was written: make room.*rows\.bin") as caught:
+    with pytest.raises(frb.errors.StorageFullError, match=r"nothing was written: make room.*rows\.bin") as caught:
         files.reserve(0, 40)
     assert caught.value.errno == errno.ENOSPC
     assert isinstance(caught.value, OSError)
@@ -226,7 +225,7 @@ def test_another_failure_is_not_called_a_full_disk(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(mapped_array, "allocate", refusing(0, errno.EIO))
     with pytest.raises(OSError, match=os.strerror(errno.EIO)) as caught:
         mapped.create(spec_of()).reserve(0, 1)
-    assert not isinstance(caught.value, StorageFullError)
+    assert not isinstance(caught.value, frb.errors.StorageFullError)
 
 
 def test_without_fallocate_room_is_made_by_writing_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +269,7 @@ def test_files_of_another_buffer_are_refused(name: str, tmp_path: Path) -> None:
     other = frb.BufferSpec(OTHERS[name].item, OTHERS[name].capacity, storage=frb.Memmap(tmp_path, existsok=True))
     for call in (lambda: mapped.create(other), lambda: mapped.open_existing(other, str(tmp_path), False)):
         with pytest.raises(
-            StorageLayoutError, match=r"storage\.json: .* expected .*, got .*; give Memmap another path"
+            frb.errors.StorageLayoutError, match=r"storage\.json: .* expected .*, got .*; give Memmap another path"
         ):
             call()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
@@ -278,16 +277,16 @@ def test_files_of_another_buffer_are_refused(name: str, tmp_path: Path) -> None:
 
 def test_files_that_nothing_describes_or_that_were_cut_are_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.bin").write_bytes(b"somebody's")
-    with pytest.raises(StorageLayoutError, match=r"rows\.bin: expected storage\.json beside it"):
+    with pytest.raises(frb.errors.StorageLayoutError, match=r"rows\.bin: expected storage\.json beside it"):
         mapped.create(spec_of(tmp_path, existsok=True))
     assert (tmp_path / "rows.bin").read_bytes() == b"somebody's"
     directory = tmp_path / "cut"
     mapped.create(spec_of(directory))
     os.truncate(directory / "wide_0.bin", 100)
-    with pytest.raises(StorageLayoutError, match=r"wide_0\.bin: expected 20480 bytes, .* got 100"):
+    with pytest.raises(frb.errors.StorageLayoutError, match=r"wide_0\.bin: expected 20480 bytes, .* got 100"):
         mapped.create(spec_of(directory, existsok=True))
     (directory / "storage.json").write_text("{")
-    with pytest.raises(StorageLayoutError, match=r"storage\.json: expected JSON"):
+    with pytest.raises(frb.errors.StorageLayoutError, match=r"storage\.json: expected JSON"):
         mapped.create(spec_of(directory, existsok=True))
 
 
@@ -308,7 +307,7 @@ def test_what_is_opened_to_be_read_is_not_locked_and_not_written(tmp_path: Path)
     with pytest.raises(ValueError, match="read-only"):
         reading.rows[0] = 1
     assert (reading.copy().wide[0] == 3).all()
-    with pytest.raises(StorageInUseError):
+    with pytest.raises(frb.errors.StorageInUseError):
         mapped.open_existing(spec_of(), str(tmp_path), writable=True)
     del writing
     mapped.open_existing(spec_of(), str(tmp_path), writable=True).rows[0] = 4
@@ -321,7 +320,7 @@ def test_one_writer_for_a_directory(tmp_path: Path) -> None:
     first = mapped.create(spec_of(tmp_path))
     fill(first, 1)
     for flags in ({}, {"existsok": True}):
-        with pytest.raises(StorageInUseError, match=r"del state.*another path.*shared=True"):
+        with pytest.raises(frb.errors.StorageInUseError, match=r"del state.*another path.*shared=True"):
             mapped.create(spec_of(tmp_path, **flags))
     assert (first.rows == 1).all()
     del first
@@ -385,7 +384,7 @@ def test_no_room_for_the_files_themselves_leaves_none(
 
     monkeypatch.setattr(os, "replace", at_last(fails, os.replace))
     monkeypatch.setattr(os, "ftruncate", at_last(fails, os.ftruncate))
-    with pytest.raises(StorageFullError):
+    with pytest.raises(frb.errors.StorageFullError):
         mapped.create(spec_of(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {"storage.lock"}
     monkeypatch.undo()

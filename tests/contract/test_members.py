@@ -17,13 +17,13 @@ from torch.utils import _pytree as pytree
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb.base import extras
 from functional_rb.native.switch import switch
 from jax_backend import compat
 from tests.support import backends, lives
 from tests.support.effort import effort
 from tests.support.lives import live_on_torch
 from tests.support.members import BATCH, COVERING, LANES, MEMBERS, Member
+from tests.support.versions import is_version
 
 COMPILED = {name: member for name, member in MEMBERS.items() if member.compiled}
 # Each way to draw and to write; what the others of the table set differently, torch's kernels are given alike. Limits
@@ -60,7 +60,7 @@ def step_on_jax(spec: frb.BufferSpec, kernels: bool) -> Any:
         def step(*args: Any) -> Any:
             return lives.step(home, *args)
 
-        return jax.jit(chex.assert_max_traces(step, n=1) if extras.is_version(jax, "0.10") else step)
+        return jax.jit(chex.assert_max_traces(step, n=1) if is_version(jax, "0.10") else step)
 
 
 def check_life(spec: frb.BufferSpec, states: list[Any], seen: list[lives.Seen]) -> None:

@@ -23,7 +23,6 @@ import pytest
 from torch.utils import _pytree as pytree
 
 import functional_rb as frb
-from functional_rb.base.errors import StorageFullError, StorageInUseError
 from functional_rb.storage import mapped, mapped_array
 from functional_rb.versions import memory as versioned
 from tests.support import backends, lives, members
@@ -301,7 +300,7 @@ def test_what_is_kept_for_an_older_state_is_bounded(either: Backend, monkeypatch
 def test_a_second_buffer_on_a_path_is_refused_while_the_first_is_alive(either: Backend, tmp_path: Path) -> None:
     rb, state = either.rb, filled(either, spec_of(tmp_path), 1, 3)
     for flags in ({}, {"existsok": True}):
-        with pytest.raises(StorageInUseError, match="another path"):
+        with pytest.raises(frb.errors.StorageInUseError, match="another path"):
             rb.init(spec_of(tmp_path, **flags))
     assert held(either, state)[:3] == [1, 2, 3]
     given = rb.items(state)["x"]
@@ -389,7 +388,7 @@ def test_adding_to_a_full_disk_changes_nothing(backend: Backend, held_on: bool, 
     state = backend.rb.add(state, batch(6, 1))
     disk[0] = 1
     for _ in range(2):
-        with pytest.raises(StorageFullError, match="nothing was written"):
+        with pytest.raises(frb.errors.StorageFullError, match="nothing was written"):
             backend.add(state, batch(9, 4))
     assert int(backend.rb.size(state)) == 6
     disk[0] = 100
@@ -409,7 +408,7 @@ def test_no_room_for_the_copy_that_an_older_state_needs(
     memory = state._version.memory
     disk[0] = 3
     for _ in range(2):
-        with pytest.raises(StorageFullError):
+        with pytest.raises(frb.errors.StorageFullError):
             rb.add(state, batch(30, 2))
         assert state._version.memory is memory
     disk[0] = 100
@@ -426,7 +425,7 @@ def test_reading_an_older_state_without_room(disk: list[int]) -> None:
         state = backend.rb.add(older, batch(20, 2))
         disk[0] = 3
         for each in (older, state):
-            with pytest.raises(StorageFullError):
+            with pytest.raises(frb.errors.StorageFullError):
                 backend.rb.items(each)
         disk[0] = 100
         assert held(backend, older) == list(range(1, 17))
@@ -441,7 +440,7 @@ def test_rewriting_what_was_never_written_reserves_room(either: Backend, disk: l
     assert not state._version.own().files._arrays["rows"].reserved.any()
     disk[0] = 0
     handles = np.array([0, -1, 2**31 - 1], np.int32)
-    with pytest.raises(StorageFullError):
+    with pytest.raises(frb.errors.StorageFullError):
         rb.update(state, handles, None, batch(5, 3))
     disk[0] = 100
     state = rb.update(state, handles, None, batch(5, 3))

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import pytest
 
 from functional_rb.datasets import Episode
 
@@ -48,3 +49,9 @@ def equal(ours: Any, theirs: Any) -> None:
 def read(reader: Any, first: int = 0) -> list[Episode]:
     """Its pieces, with their infos, which are read as long as the reader is there."""
     return [dataclasses.replace(piece, infos=dict(piece.infos)) for piece in reader.episodes(first)]
+
+
+def read_in_pieces_of(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let readers give episodes in pieces of about so many bytes; a piece has two steps at least."""
+    for module in ("pieces", "d4rl"):
+        monkeypatch.setattr(f"functional_rb.datasets.{module}.PIECE", nbytes)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.datasets import DatasetError, convert, d4rl, open_reader
-from functional_rb.datasets import pieces as sizes
+from functional_rb.datasets import DatasetError, convert, open_reader
 from tests.datasets.d4rl_files import N, write
+from tests.datasets.episodes import read_in_pieces_of
 from tests.support.backends import Backend
 
 
@@ -25,7 +25,7 @@ def test_what_ends_led_to_is_not_made_up(
     library: Backend, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps before a timeout are left out, as nobody knows what they led to; else a learner would go on from zeros."""
-    monkeypatch.setattr(sizes, "PIECE", piece)
+    read_in_pieces_of(piece, monkeypatch)
     path = write(tmp_path / "some.hdf5")
     state = frb.datasets.load(
         f"d4rl:{path}", library.rb, conversion=frb.datasets.Conversion(infos=["qpos"]), root=tmp_path
@@ -69,7 +69,7 @@ def items_of(path: Path, to: Path, **options: Any) -> dict[str, list[float]]:
 def test_next_observations_are_taken_where_the_file_has_them(
     piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sizes, "PIECE", piece)
+    read_in_pieces_of(piece, monkeypatch)
     after = np.repeat(np.arange(N)[:, None], 2, 1) + np.float32(1)
     path = write(tmp_path / "some.hdf5", next_observations=after)
     found = items_of(path, tmp_path / "made")
@@ -84,8 +84,7 @@ def test_rows_in_any_order_keep_their_own_next_observations(
     dtype: type, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shuffled transitions: the next row is that of another one, but where chance has put the successor there."""
-    for module in (sizes, d4rl):
-        monkeypatch.setattr(module, "PIECE", piece)
+    read_in_pieces_of(piece, monkeypatch)
     t = np.random.default_rng(0).permutation(40)
     beside = np.flatnonzero(t[1:] == t[:-1] + 1)
     assert 0 < len(beside) < 20
@@ -118,7 +117,7 @@ def test_what_is_missing_in_both_is_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("piece", [2**23, 1])
 def test_maze2d_rewards_are_of_the_row_before(piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There the reward in a row is that of its observation, which the action before it has earned."""
-    monkeypatch.setattr(sizes, "PIECE", piece)
+    read_in_pieces_of(piece, monkeypatch)
     path = write(tmp_path / "maze2d-umaze-v1.hdf5", terminals=np.zeros(N, bool))
     found = items_of(path, tmp_path / "made")
     assert found["observation"] == [*range(8), 9, 10]

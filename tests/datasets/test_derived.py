@@ -13,14 +13,14 @@ import pytest
 import functional_rb as frb
 import torch_backend as rb
 from functional_rb.datasets import DatasetError, Episode, convert, info, open_reader
-from functional_rb.datasets import pieces as sizes
+from tests.datasets.episodes import read_in_pieces_of
 from tests.datasets.made_up import READERS, MadeUp, contents, expected
 
 
 @pytest.fixture(params=[2**23, 1], autouse=True)
 def _piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole episodes, and pieces of two or three steps."""
-    monkeypatch.setattr(sizes, "PIECE", request.param)
+    read_in_pieces_of(request.param, monkeypatch)
 
 
 def observations(path: Path) -> list[float]:

@@ -24,12 +24,11 @@ from hypothesis import strategies as st
 import functional_rb as frb
 from functional_rb.base import nest
 from functional_rb.datasets import DatasetError, Episode, Recording, StepSpec, convert, export, info, open_reader
-from functional_rb.datasets import pieces as sizes
 from functional_rb.datasets.exporting import lerobot_files
 from functional_rb.datasets.stored import Stored
 from functional_rb.specs.values import Outline
 from functional_rb.storage import disk
-from tests.datasets.episodes import equal, joined, read
+from tests.datasets.episodes import equal, joined, read, read_in_pieces_of
 from tests.datasets.made_up import LENGTHS, READERS, MadeUp, expected
 from tests.support.effort import effort
 
@@ -40,7 +39,7 @@ LEROBOT = ("lerobot", "lerobot-2.1")
 @pytest.fixture(name="piece", params=[2**23, 1], ids=["whole", "in pieces"])
 def piece_fixture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Whole episodes, and pieces of two or three steps."""
-    monkeypatch.setattr(sizes, "PIECE", request.param)
+    read_in_pieces_of(request.param, monkeypatch)
     return int(request.param)
 
 
@@ -167,7 +166,7 @@ def test_lerobot_has_every_step(
     format: str, shape: tuple[int, ...], piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What an episode's last action has led to is not in it: of those that go on, the last step cannot be converted."""
-    monkeypatch.setattr(sizes, "PIECE", piece)
+    read_in_pieces_of(piece, monkeypatch)
     for name in ("FILE", "CHUNK", "ROWS"):
         monkeypatch.setattr(lerobot_files, name, {"FILE": 1e-5, "CHUNK": 2, "ROWS": 2}[name])
     convert(MadeUp(LENGTHS, shape), tmp_path / "made", frb.datasets.Conversion(infos=True))

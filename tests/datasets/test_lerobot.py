@@ -20,8 +20,8 @@ import pytest
 import functional_rb as frb
 from functional_rb.datasets import DatasetError, open_reader, parquet
 from functional_rb.datasets import lerobot_videos as videos
-from functional_rb.datasets import pieces as sizes
 from tests.datasets import datasets_of_others as others
+from tests.datasets.episodes import read_in_pieces_of
 
 WRITERS = {"2.1": others.lerobot_v2, "3.0": others.lerobot_v3}
 SIDE = "observation.images.side"
@@ -356,7 +356,7 @@ def test_each_step_keeps_its_own_task(
     assert told[2] == {"tasks": ["hold it", "open it"]}
     assert told[4]["task_from_step"] == [[0, "shut it"], [1, "open it"], [2, "shut it"]]
     for number in (1, 2**23):  # a piece of an episode has two steps, or all
-        monkeypatch.setattr(sizes, "PIECE", number)
+        read_in_pieces_of(number, monkeypatch)
         made = tmp_path / f"made {number}"
         frb.datasets.convert(reader, made)
         for format in ("lerobot", "lerobot-2.1"):

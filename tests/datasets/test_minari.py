@@ -17,8 +17,7 @@ from PIL import Image
 
 import functional_rb as frb
 from functional_rb.datasets import DatasetError, convert, hdf5, open_reader
-from functional_rb.datasets import pieces as sizes
-from tests.datasets.episodes import equal, joined, read
+from tests.datasets.episodes import equal, joined, read, read_in_pieces_of
 from tests.datasets.minari_datasets import SPACES, write
 from tests.support.backends import Backend
 
@@ -52,7 +51,7 @@ FIELDS |= {"terminated": "terminations", "truncated": "truncations"}
 @pytest.mark.parametrize("name", [*IN_HDF5, *OTHERS])
 @pytest.mark.parametrize("piece", [2**23, 1])
 def test_episodes_are_those_of_minari(name: str, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizes, "PIECE", piece)
+    read_in_pieces_of(piece, monkeypatch)
     reader = open_reader(f"minari:{name}-v0")
     pieces = read(reader)
     assert len(pieces) == (3 if piece > 1 else 6)
@@ -135,7 +134,7 @@ def test_episodes_without_their_last_observation(
     made: Path, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As some of Minari's have it: the last step stays only where it led to an end."""
-    monkeypatch.setattr(sizes, "PIECE", piece)
+    read_in_pieces_of(piece, monkeypatch)
     reader = open_reader(rewritten(made, tmp_path / "short", shortened))
     assert [episode.final_observed for episode in joined(read(reader))] == [False] * 3
     made_of_it = convert(reader, tmp_path / "made")

@@ -12,8 +12,8 @@ import pytest
 import functional_rb as frb
 import torch_backend as rb
 from functional_rb.datasets import open_reader
-from functional_rb.datasets import pieces as sizes
 from tests.datasets.datasets_of_others import FORMATS, LENGTHS, Format
+from tests.datasets.episodes import read_in_pieces_of
 
 pytestmark = pytest.mark.parametrize("given", FORMATS.values(), ids=FORMATS)
 
@@ -41,7 +41,7 @@ def table(items: Any, given: Format) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("piece", [2**23, 1])
 def test_steps_are_what_was_done(given: Format, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizes, "PIECE", piece)
+    read_in_pieces_of(piece, monkeypatch)
     state = frb.datasets.load(given.write(tmp_path), rb, conversion=frb.datasets.Conversion(infos=True), root=tmp_path)
     items = rb.items(state)
     frb.ted.check(items, time_axis=0)

@@ -13,7 +13,7 @@ from gymnasium import spaces
 import functional_rb as frb
 import torch_backend as rb
 from functional_rb.datasets import Recording, convert
-from functional_rb.datasets import pieces as sizes
+from tests.datasets.episodes import read_in_pieces_of
 from tests.datasets.made_up import contents
 
 
@@ -50,7 +50,7 @@ def recording(**more: Any) -> Recording:
 
 @pytest.mark.parametrize("piece", [2**23, 1])
 def test_steps_are_those_of_the_environment(piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizes, "PIECE", piece)
+    read_in_pieces_of(piece, monkeypatch)
     made = convert(recording(), tmp_path / "made", frb.datasets.Conversion(infos=["speed"]))
     assert (made.steps, made.episodes, made.dropped, made.name) == (12, 3, 0, "gymnasium:Marked")
     items = rb.items(frb.datasets.load(tmp_path / "made", rb))

@@ -10,8 +10,7 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.datasets import Episode, convert, stored
-from functional_rb.datasets import pieces as sizes
-from tests.datasets.episodes import equal, joined, read
+from tests.datasets.episodes import equal, joined, read, read_in_pieces_of
 from tests.datasets.made_up import MadeUp
 
 FIELDS = ("actions", "rewards", "terminated", "infos", "about")
@@ -27,7 +26,7 @@ def test_any_episodes_are_read_as_they_were(
     rng = np.random.default_rng(0)
     reader = MadeUp(rng.integers(1, 9, 40).tolist(), (2,))
     convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True, compact=compact))
-    monkeypatch.setattr(sizes, "PIECE", piece)
+    read_in_pieces_of(piece, monkeypatch)
     monkeypatch.setattr(stored, "GAPS", gaps)
     whole = {x.about["seed"]: x for x in joined(read(stored.Stored(tmp_path / "made")))}
     for told, found in zip(reader.episodes(), whole.values(), strict=True):
@@ -70,7 +69,7 @@ def test_functions_may_change_what_they_get(
     """The arrays of an episode are its own, though several are read at once."""
     reader = MadeUp([3, 1, 6, 2, 5], (2,))
     convert(reader, tmp_path / "made", frb.datasets.Conversion(compact=compact))
-    monkeypatch.setattr(sizes, "PIECE", piece)
+    read_in_pieces_of(piece, monkeypatch)
 
     def raised(episode: Episode) -> Episode:
         episode.observations["observation"] += 100

@@ -33,6 +33,10 @@ from tests.support.ted_model import (
 data = pytest.importorskip("torchrl.data", reason="needs torchrl, which the extra bench brings")
 checkpointers = pytest.importorskip("torchrl.data.replay_buffers.checkpointers")
 
+DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64"),
+)
 MORE = {
     "one step": fixed([GOES_ON], 4),
     "one that ends": fixed([BOTH], 4),
@@ -159,11 +163,10 @@ def test_full_lanes_with_cursors_of_their_own(tmp_path: Path) -> None:
 
 def test_names_and_numbers_as_tensordict_has_them(tmp_path: Path) -> None:
     import functional_rb as frb
-    from functional_rb.base.dtypes import ITEMSIZE
 
     with backends.make("torch") as backend:
         odd = {name: frb.Unbounded((2,)) for name in ("a b", "a/b", "%", "é", "a.b")}
-        more = {dtype: frb.Binary((2,)) if dtype == "bool" else frb.Unbounded((2,), dtype) for dtype in ITEMSIZE}
+        more = {dtype: frb.Binary((2,)) if dtype == "bool" else frb.Unbounded((2,), dtype) for dtype in DTYPES}
         nothing = {"nothing": frb.Unbounded((0,)), "nest": {"nothing": frb.Unbounded((2, 0))}}
         item = {**dict(MORE["one step"].spec.item), **odd, **more, **nothing}
         state = backend.init(frb.BufferSpec(item, capacity=3))

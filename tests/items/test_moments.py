@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import jax
 import numpy as np
 import pytest
 import torch
@@ -12,8 +13,7 @@ from hypothesis import strategies as st
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb.items import Moments, moments
-from functional_rb.ops import numpy_ops
+from functional_rb.items import Moments
 from tests.items.item_functions import on_numpy
 from tests.support.backends import Backend
 
@@ -29,14 +29,14 @@ def batches(sizes: list[int]) -> list[np.ndarray]:
 
 @hypothesis.settings(max_examples=25)
 @hypothesis.given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(0, 4))
-def test_moments_are_those_of_all_vectors(sizes: list[int], at: int) -> None:
-    met = batches(sizes)
-    found = others = moments.moments(numpy_ops, np.zeros((0, 2), np.float32), (2,))
+def test_moments_are_those_of_all_vectors(library: Backend, sizes: list[int], at: int) -> None:
+    rb, met = library.rb, batches(sizes)
+    found = others = rb.moments(np.zeros((0, 2), np.float32), (2,))
     for k, x in enumerate(met):
-        own = moments.moments(numpy_ops, x, (2,))
-        found = moments.merged(numpy_ops, found, own) if k <= at else found
-        others = moments.merged(numpy_ops, others, own) if k > at else others
-    both, whole = moments.merged(numpy_ops, found, others), np.concatenate(met)
+        own = rb.moments(x, (2,))
+        found = rb.merge(found, own) if k <= at else found
+        others = rb.merge(others, own) if k > at else others
+    both, whole = jax.tree.map(library.numpy, rb.merge(found, others)), np.concatenate(met)
     assert both.count == len(whole)
     if len(whole):
         np.testing.assert_allclose(both.mean, whole.mean(0, np.float64), rtol=1e-6)
@@ -45,15 +45,16 @@ def test_moments_are_those_of_all_vectors(sizes: list[int], at: int) -> None:
         assert not both.mean.any()
 
 
-def test_masked_vectors_do_not_count() -> None:
+def test_masked_vectors_do_not_count(library: Backend) -> None:
+    rb = library.rb
     x, mask = batches([12])[0].reshape(3, 4, 2), np.random.default_rng(1).random((3, 4)) < 0.5
     x[0, 0] = x[0, 0] if mask[0, 0] else np.nan
-    found = moments.moments(numpy_ops, x, (2,), mask)
+    found = rb.moments(x, (2,), mask)
     assert found.count == mask.sum()
-    np.testing.assert_allclose(found.mean, x[mask].mean(0), rtol=1e-6)
-    np.testing.assert_allclose(found.m2, x[mask].var(0) * mask.sum(), rtol=1e-3)
-    none = moments.merged(numpy_ops, found, moments.moments(numpy_ops, x, (2,), mask & False))
-    assert all(np.array_equal(a, b) for a, b in zip(none, found, strict=True))
+    np.testing.assert_allclose(library.numpy(found.mean), x[mask].mean(0), rtol=1e-6)
+    np.testing.assert_allclose(library.numpy(found.m2), x[mask].var(0) * mask.sum(), rtol=1e-3)
+    none = rb.merge(found, rb.moments(x, (2,), mask & False))
+    assert all(np.array_equal(library.numpy(a), library.numpy(b)) for a, b in zip(none, found, strict=True))
 
 
 def test_both_backends_compute_save_and_normalize(library: Backend, tmp_path: Path) -> None:
@@ -94,9 +95,9 @@ def test_both_backends_compute_save_and_normalize(library: Backend, tmp_path: Pa
 
 def test_errors_name_the_shapes() -> None:
     with pytest.raises(ValueError, match=r"moments: expected x of shape \('...', 2\), got \(3, 4\)"):
-        moments.moments(numpy_ops, np.ones((3, 4), np.float32), (2,))
+        torch_backend.moments(np.ones((3, 4), np.float32), (2,))
     with pytest.raises(ValueError, match=r"got \(3, 2\) with a mask of shape \(4,\)"):
-        moments.moments(numpy_ops, np.ones((3, 2), np.float32), (2,), np.ones(4, bool))
+        torch_backend.moments(np.ones((3, 2), np.float32), (2,), np.ones(4, bool))
 
 
 def test_what_are_no_moments_or_no_numbers_is_refused(library: Backend) -> None:

@@ -22,7 +22,6 @@ import pytest
 
 import functional_rb as frb
 from functional_rb import _native
-from functional_rb.base.errors import StorageFullError, StorageLayoutError
 from functional_rb.native import descriptor
 from functional_rb.native import shared_control as control
 from functional_rb.shared import files
@@ -276,7 +275,7 @@ def test_another_item_is_refused_by_its_path(name: str, tmp_path: Path) -> None:
     shared.add([np.ones(1, np.float32), np.zeros(1, np.float32)], 1, None, None)
     spec = spec_at(tmp_path, item=item)
     for come in (lambda: SharedBuffer.open(spec), lambda: SharedBuffer.attach(spec, str(tmp_path))):
-        with pytest.raises(StorageLayoutError, match=f"another spec; {message}"):
+        with pytest.raises(frb.errors.StorageLayoutError, match=f"another spec; {message}"):
             come()
 
 
@@ -318,7 +317,7 @@ def test_a_damaged_description_is_named(content: bytes, tmp_path: Path) -> None:
     with backends.make("torch") as backend:
         state = backend.init(spec_at(tmp_path))
         (tmp_path / "shared.json").write_bytes(content)
-        with pytest.raises(StorageLayoutError, match=r"shared\.json"):
+        with pytest.raises(frb.errors.StorageLayoutError, match=r"shared\.json"):
             backend.init(state.spec)
 
 
@@ -326,7 +325,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with backends.make("torch") as backend:
         state = backend.init(spec_at(tmp_path))
         (tmp_path / "rows.bin").unlink()
-        with pytest.raises(StorageLayoutError, match=r"rows\.bin: the file is missing"):
+        with pytest.raises(frb.errors.StorageLayoutError, match=r"rows\.bin: the file is missing"):
             backend.init(state.spec)
 
 
@@ -587,7 +586,7 @@ def test_room_is_made_in_steps_and_else_exactly(tmp_path: Path, monkeypatch: pyt
     assert asked == [(0, 1), (1, 2), (3, 4), (7, 8), (15, 10), (15, 1), (16, 10), (16, 1), (17, 10), (17, 1), (18, 10),
                      (18, 1), (19, 10), (19, 1), (20, 10), (20, 1), (21, 10), (21, 1)]  # fmt: skip
     shared.add(numbers(1), 1, None, None)
-    with pytest.raises(StorageFullError, match=r"rows\.bin"):
+    with pytest.raises(frb.errors.StorageFullError, match=r"rows\.bin"):
         shared.add(numbers(1), 1, None, None)
     free[0] = 4 * 1000
     for _ in range(100):  # once around nothing more is asked for
@@ -602,7 +601,7 @@ def test_a_directory_is_refused_that_does_not_fit(tmp_path: Path) -> None:
     description = json.loads((path / "shared.json").read_text())
     assert (description["format"], description["version"]) == ("functional_rb.shared", 1)
     for fields in ({"capacity": 7}, {"sampler": frb.Prioritized()}, {"item": (frb.Unbounded(()),)}):
-        with pytest.raises(StorageLayoutError, match="another spec"):
+        with pytest.raises(frb.errors.StorageLayoutError, match="another spec"):
             light(tmp_path, **fields)
     for change, message in (
         ({"version": 2}, "version 2"),
@@ -610,11 +609,11 @@ def test_a_directory_is_refused_that_does_not_fit(tmp_path: Path) -> None:
         ({"format": "y"}, "format"),
     ):
         (path / "shared.json").write_text(json.dumps(description | change))
-        with pytest.raises(StorageLayoutError, match=message):
+        with pytest.raises(frb.errors.StorageLayoutError, match=message):
             light(tmp_path)
     (path / "shared.json").write_text(json.dumps(description))
     os.truncate(path / "rows.bin", 4)
-    with pytest.raises(StorageLayoutError, match=r"rows\.bin.*expected 24 bytes, got 4"):
+    with pytest.raises(frb.errors.StorageLayoutError, match=r"rows\.bin.*expected 24 bytes, got 4"):
         light(tmp_path)
     (path / "shared.json").unlink()
     with pytest.raises(FileExistsError, match="no shared buffer's file"):
@@ -640,7 +639,7 @@ def test_an_error_at_any_file_of_the_directory_is_typed_and_passes(
         patch.setattr("builtins.open", refusing(open))
         with pytest.raises(OSError, match=name) as caught:
             SharedBuffer.open(spec)
-    assert isinstance(caught.value, StorageFullError) == (number == errno.ENOSPC)
+    assert isinstance(caught.value, frb.errors.StorageFullError) == (number == errno.ENOSPC)
     assert ("ulimit -n" in str(caught.value)) == (number == errno.EMFILE)
     if number == errno.ENOSPC and name != "shared.json":
         assert list((tmp_path / "buffer").iterdir()) == []
@@ -761,11 +760,11 @@ def repaired_or_refused(shared: SharedBuffer, name: str) -> bool:
     """Whether a repair refuses, naming the file; else the buffer is sound and is used."""
     try:
         shared.exclusively(lambda: None)
-    except StorageLayoutError as error:
+    except frb.errors.StorageLayoutError as error:
         assert os.path.join(shared.files.directory, name) in str(error)  # noqa: PT017 - it may be repaired
         assert "remove the directory" in str(error)  # noqa: PT017
         before = shared.files.control.copy(), shared.files.rows.copy()
-        with pytest.raises(StorageLayoutError, match=name):
+        with pytest.raises(frb.errors.StorageLayoutError, match=name):
             shared.add(numbers(1), 1, None, None)
         assert np.array_equal(before[0], shared.files.control)
         assert np.array_equal(before[1], shared.files.rows)
@@ -849,5 +848,5 @@ def test_a_damaged_buffer_is_not_opened(tmp_path: Path) -> None:
     shared = light(tmp_path)
     shared.add(numbers(1, 2), 2, None, None)
     shared.files.control[control.COUNTERS + control.SLOT_WORDS] = -1
-    with pytest.raises(StorageLayoutError, match=r"control\.bin: its cursor, size.*remove the directory"):
+    with pytest.raises(frb.errors.StorageLayoutError, match=r"control\.bin: its cursor, size.*remove the directory"):
         light(tmp_path)

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.base.errors import StorageFullError, StorageLayoutError
 from functional_rb.native import shared_control as control
 from functional_rb.native.switch import switch
 from functional_rb.shared import engine, files
@@ -221,7 +220,7 @@ def test_what_is_damaged_is_named_and_not_written_to(kind: int, library: Backend
         lambda: rb.update(state, np.zeros(1, np.int32), np.ones(1, np.float32)),
         *([lambda: rb.sample(state, rb.key(0), 2)] if kind else []),
     ):
-        with pytest.raises(StorageLayoutError, match=r"control\.bin.*remove the directory"):
+        with pytest.raises(frb.errors.StorageLayoutError, match=r"control\.bin.*remove the directory"):
             call()
     for one, other in zip(before, (words, state.buffer.files.rows, state.buffer.files.tree), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -240,7 +239,7 @@ def test_a_full_disk_is_an_error_before_anything_is_written(
 
     with monkeypatch.context() as patch, the_plain_way_closed():
         patch.setattr(files, "allocate", full)
-        with pytest.raises(StorageFullError, match=r"rows\.bin"):
+        with pytest.raises(frb.errors.StorageFullError, match=r"rows\.bin"):
             rb.add(state, batch(library, 2, 3, 4))
     np.testing.assert_array_equal(before, state.buffer.files.control)
     assert is_free(state)

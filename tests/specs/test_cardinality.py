@@ -7,11 +7,11 @@ import math
 from typing import Any
 
 import hypothesis
+import jax
 import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.base import nest
 from tests.support import grammar
 from tests.support.backends import Backend
 
@@ -23,7 +23,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 def rows(library: Backend, x: Any, n: int) -> list[bytes]:
     """Each of n values as bytes, of all its leaves."""
-    leaves = nest.flatten(x, lambda leaf: hasattr(leaf, "dtype"))[0]
+    leaves = jax.tree.leaves(x)
     parts = [np.ascontiguousarray(library.numpy(leaf)) for leaf in leaves]
     return [b"|".join(part[i].tobytes() for part in parts) for i in range(n)]
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from functional_rb.base import extras
 from functional_rb.text import laws
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.language_models import MASK, PROMPTS, gpt2, gpt2_params, table
+from tests.support.versions import is_version
 from torch_backend.arrays import in_parts, ops
 
 HOLES = np.array([[1, 1, 1, 1], [0, 1, 0, 0], [1, 0, 0, 1]], bool)
@@ -103,7 +103,7 @@ def test_the_logits_of_a_compiled_program_are_those_of_a_part() -> None:
 
     # The logits, of which there is no float32 copy, nor a softmax. An older XLA splits sums of many numbers, and holds
     # the exponentials that it adds up.
-    all_logits = 1.2 if extras.is_version(jax, "0.10.2") else 2.2
+    all_logits = 1.2 if is_version(jax, "0.10.2") else 2.2
     assert held() < all_logits
     assert held(rows_at_once=1) < all_logits / 8
     assert held(tokens_at_once=4, cache=cache) < all_logits / 8

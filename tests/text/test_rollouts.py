@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.base import extras
 from functional_rb.text.api import Rollout
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.language_models import END, MASK, PROMPTS, REPLIES, N, all_replies, gpt2, gpt2_params, table
+from tests.support.versions import is_version
 
 
 def longest_first(ids: Any, mask: Any, reply: Any) -> Any:
@@ -113,7 +113,7 @@ def test_the_reference_is_asked_about_few_replies_at_a_time(at_once: int | None)
 
     held = held_by_rollouts(512, batch=2, width=8, n=24, replies=16, at_once=at_once)
     logits = 2 * (at_once or 16) * 32 * 512 * 4
-    copies = 1.1 if extras.is_version(jax, "0.10") else 2.1  # before, XLA holds them twice
+    copies = 1.1 if is_version(jax, "0.10") else 2.1  # before, XLA holds them twice
     assert logits <= held < copies * logits + 70_000
 
 

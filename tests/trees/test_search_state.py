@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.trees.state import FIELDS
 from tests.support.backends import Backend
 
 SPEC = frb.trees.TreeSpec(
@@ -43,7 +42,7 @@ def make(library: Backend, batch: tuple[int, ...] = (2,)) -> frb.trees.Tree:
             return tuple(map(array, shape))
         return library.array(np.arange(np.prod(shape), dtype=np.float32).reshape(shape))
 
-    return frb.trees.Tree(*(array(shapes[name]) for name in FIELDS), SPEC)
+    return frb.trees.Tree(**{name: array(shape) for name, shape in shapes.items()}, spec=SPEC)
 
 
 def test_bytes_of_a_node_are_those_of_its_arrays(library: Backend) -> None:

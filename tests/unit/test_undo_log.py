@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from functional_rb.base.errors import CheckpointWriteError, CorruptCheckpointError, StorageFullError
+import functional_rb as frb
 from functional_rb.storage import undo_log
 
 CAPACITY = 7
@@ -124,10 +124,10 @@ def test_large_writes_are_kept_in_pieces(tmp_path: pathlib.Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("written", "number", "kind"),
     [
-        (0, errno.ENOSPC, StorageFullError),
-        (1, errno.EDQUOT, StorageFullError),
-        (40, errno.EFBIG, StorageFullError),
-        (100, errno.ENOSPC, StorageFullError),
+        (0, errno.ENOSPC, frb.errors.StorageFullError),
+        (1, errno.EDQUOT, frb.errors.StorageFullError),
+        (40, errno.EFBIG, frb.errors.StorageFullError),
+        (100, errno.ENOSPC, frb.errors.StorageFullError),
         (40, errno.EIO, OSError),
     ],
 )
@@ -152,7 +152,7 @@ def test_a_full_disk_leaves_the_log_as_it_was(
     with pytest.raises(kind, match=rf"{os.strerror(number)}.*nothing was written.*undo-00000001\.bin") as caught:
         log.before_write(np.array([1, 2, 3, 4]))
     assert type(caught.value) is kind
-    assert ("make room" in str(caught.value)) == (kind is StorageFullError)
+    assert ("make room" in str(caught.value)) == (kind is frb.errors.StorageFullError)
     assert path.read_bytes() == before
     monkeypatch.undo()
     old = copied(arrays)
@@ -170,7 +170,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: pathlib.Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, limits[1]))
     try:
-        with pytest.raises(StorageFullError, match=r"File too large.*ulimit -f"):
+        with pytest.raises(frb.errors.StorageFullError, match=r"File too large.*ulimit -f"):
             log.before_write(np.array([1, 2]))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -192,7 +192,7 @@ def test_damage_is_told(tmp_path: pathlib.Path) -> None:
     record = len(whole) // 3
     for at in range(2 * record):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
-        with pytest.raises(CorruptCheckpointError, match="undo-00000001"):
+        with pytest.raises(frb.errors.CorruptCheckpointError, match="undo-00000001"):
             undo_log.roll_back(str(tmp_path), 1, copied(arrays))
 
 
@@ -210,5 +210,5 @@ def test_other_logs_are_left_alone(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_directory_that_is_not_there(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(CheckpointWriteError, match=r"undo-00000001\.bin"):
+    with pytest.raises(frb.errors.CheckpointWriteError, match=r"undo-00000001\.bin"):
         undo_log.UndoLog(str(tmp_path / "none"), 1, arrays_of(), np.ones(CAPACITY, bool))

@@ -12,8 +12,11 @@ import numpy as np
 
 import functional_rb as frb
 import functional_rb.checkpoint as checkpoints
+import torch_backend
+from functional_rb.scale.ray.client import About
 from functional_rb.scale.ray.limits import Limiter
 from functional_rb.scale.ray.options import Checkpoints
+from functional_rb.scale.ray.outbox import Content
 from functional_rb.scale.ray.shard import Shard
 from functional_rb.scale.ray.shard_specs import shard_spec
 from functional_rb.scale.ray.transport import LIMITER, ShardDiedError
@@ -26,14 +29,43 @@ SHARDS = 2
 SPEC = frb.BufferSpec({"x": frb.Unbounded(())}, capacity=2048, sampler=frb.Prioritized(alpha=1.0))
 
 
-def transport_at(path: str | None, save_every: int | None = None, spec: Any = SPEC, **more: Any) -> FaultyTransport:
-    part = shard_spec(spec, SHARDS)
+def transport_at(
+    path: str | None, save_every: int | None = None, spec: Any = SPEC, shards: int = SHARDS, **more: Any
+) -> FaultyTransport:
+    part = shard_spec(spec, shards)
     checkpoints = None if path is None else Checkpoints(path, save_every)
 
     def make(k: int, restarted: bool) -> Shard:
-        return Shard(k, SHARDS, part, checkpoints, restarted)
+        return Shard(k, shards, part, checkpoints, restarted)
 
-    return FaultyTransport(make, SHARDS, **more)
+    return FaultyTransport(make, shards, **more)
+
+
+def limiter_of(limit: frb.ray.RateLimit) -> Limiter:
+    return Limiter(limit)
+
+
+def client_of(
+    transport: FaultyTransport,
+    spec: frb.BufferSpec = SPEC,
+    *,
+    backend: Any = torch_backend,
+    name: str | None = None,
+    limited: bool = False,
+    turn: int | None = None,
+    **options: Any,
+) -> frb.ray.Client:
+    """A client of these shards. Its next add goes to the shard of the number `turn`, if there is one."""
+    client = frb.ray.Client(transport, About(spec, frb.ray.Clients(**options), limited), backend, name)
+    if turn is not None:
+        client._outbox.turn = turn
+    return client
+
+
+def write_refused_by(client: frb.ray.Client, shard: int, items: int = 0) -> frb.ray.Receipt:
+    """The receipt of an update of a leaf that there is none of, which no function of a client would send."""
+    bad = Content("update", {7: np.zeros((1, 3))}, {"indices": np.zeros((1, 2), np.int32)}, items=items)
+    return client._outbox.send(client._watch.channels[shard], bad)
 
 
 def items(numbers: Any) -> dict[str, np.ndarray]:

@@ -14,12 +14,7 @@ import pytest
 
 import functional_rb as frb
 import torch_backend
-from functional_rb.scale.ray import blocks
-from functional_rb.scale.ray.client import About, Client
-from functional_rb.scale.ray.options import Clients
-from functional_rb.scale.ray.shard import Shard
-from functional_rb.scale.ray.shard_specs import shard_spec
-from tests.scale.ray.faulty_shards import SPEC, FaultyTransport, items, stored
+from tests.scale.ray.faulty_shards import SPEC, client_of, items, stored, transport_at
 from tests.support.children import ROOT, program
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
@@ -252,9 +247,8 @@ SLICES = frb.BufferSpec(
 @pytest.mark.parametrize("lanes", [None, 2])
 def test_slices_are_of_one_client_and_one_shard(lanes):
     spec = frb.BufferSpec(SLICES.item, 64, sampler=SLICES.sampler, lanes=lanes)
-    part = shard_spec(spec, 2)
-    transport = FaultyTransport(lambda k, restarted: Shard(k, 2, part, restarted=restarted), 2)
-    first, second = (Client(transport, About(spec), torch_backend, name) for name in ("a", "d"))
+    transport = transport_at(None, spec=spec)
+    first, second = (client_of(transport, spec, name=name) for name in ("a", "d"))
     assert first._outbox.turn != second._outbox.turn
     for t in range(6):
         for who, client in ((0, first), (100, second)):
@@ -366,26 +360,6 @@ def test_a_client_goes_through_pickle_as_another_client_of_the_same_buffer():
     assert pickle.loads(pickle.dumps(client._about)) == client._about
 
 
-def test_blocks_hold_arrays_of_all_kinds_and_large_ones_by_themselves():
-    arrays = [
-        np.arange(5, dtype=np.int64),
-        np.zeros((0, 3), np.float32),
-        np.array([True, False]),
-        np.ones((3, 2), np.float16),
-        np.zeros((800, 800), np.uint8),
-        np.array(3.5, np.float64),
-        np.arange(12, dtype=np.int32).reshape(3, 4).T,
-    ]
-    block = blocks.pack(arrays)
-    assert len(block.large) == 1
-    assert block.nbytes >= 360_000
-    for given, found in zip(arrays, blocks.unpack(block), strict=True):
-        assert given.dtype == found.dtype
-        assert found.flags.c_contiguous
-        np.testing.assert_array_equal(given, found)
-        assert found.ctypes.data % found.itemsize == 0
-
-
 def test_a_client_that_is_slow_to_hear_is_held_back():
     client = frb.ray.start(SPEC, shards=1, local=True, clients=frb.ray.Clients(in_flight=3))
     for k in range(10):
@@ -423,8 +397,8 @@ def test_ray_is_not_needed_before_it_is_asked_for():
 
 def test_writes_are_gathered_and_sent_in_one_call_or_before_anything_else_is_asked():
     part = frb.BufferSpec(SPEC.item, SPEC.capacity, frb.Prioritized(alpha=1.0))
-    transport = FaultyTransport(lambda k, restarted: Shard(k, 1, part, restarted=restarted), 1)
-    client = Client(transport, About(part, Clients(in_flight=6, per_call=3)), None)
+    transport = transport_at(None, spec=part, shards=1)
+    client = client_of(transport, part, backend=None, in_flight=6, per_call=3)
 
     def calls() -> list[int]:
         return [len(call.args[0]) for call in transport.queues[0] if call.method == "write"]
@@ -446,4 +420,4 @@ def test_writes_are_gathered_and_sent_in_one_call_or_before_anything_else_is_ask
         assert not client._watch.channels[0]._gathered
     assert client.size() == 11
     with pytest.raises(ValueError, match=r"Clients\.per_call"):
-        Clients(in_flight=2, per_call=3)
+        frb.ray.Clients(in_flight=2, per_call=3)

@@ -11,12 +11,17 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-import torch_backend
-from functional_rb.scale.ray.client import About, Client
-from functional_rb.scale.ray.options import Clients
-from functional_rb.scale.ray.outbox import Content
 from tests.scale.ray import faulty_shards
-from tests.scale.ray.faulty_shards import FAULTS, SHARDS, SPEC, FaultyTransport, items, stored, transport_at
+from tests.scale.ray.faulty_shards import (
+    FAULTS,
+    SHARDS,
+    FaultyTransport,
+    client_of,
+    items,
+    stored,
+    transport_at,
+    write_refused_by,
+)
 from tests.support.effort import effort
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
@@ -49,8 +54,8 @@ class Walk:
 
     def __init__(self, path: str, save_every: int | None, per_call: int = 1) -> None:
         self.transport = transport_at(path, save_every)
-        self.about = About(SPEC, Clients(in_flight=4, per_call=per_call))
-        self.client = Client(self.transport, self.about, torch_backend, "actor")
+        self.options = {"in_flight": 4, "per_call": per_call}
+        self.client = client_of(self.transport, name="actor", **self.options)
         self.next, self.lost, self.reconnected = 0, 0, False
         self.sent: list[tuple[list[float], Any]] = []
         self.promised: set[float] = set()
@@ -86,7 +91,7 @@ class Walk:
     def reconnect(self) -> None:
         """The process of the client dies: what it had not heard of is open, and what had arrived is there once."""
         self.lost += sum(channel.lost for channel in self.client._watch.channels)
-        self.client = Client(self.transport, self.about, torch_backend, "actor")
+        self.client = client_of(self.transport, name="actor", **self.options)
         self.reconnected = True
 
     def carry_out(self, operation: str, argument: Any) -> None:
@@ -147,7 +152,7 @@ def test_whatever_fails_no_item_is_doubled_and_none_is_lost_that_a_checkpoint_ha
 @pytest.mark.parametrize("at", range(6))
 def test_one_fault_at_each_step_of_adds_under_way(fault, at, tmp_path):
     transport = transport_at(str(tmp_path))
-    client = Client(transport, About(SPEC, Clients(in_flight=3)), torch_backend)
+    client = client_of(transport, in_flight=3)
     client.add(items([100, 101])).result()
     client.add(items([102])).result()
     client.save()
@@ -167,7 +172,7 @@ def test_one_fault_at_each_step_of_adds_under_way(fault, at, tmp_path):
 
 def test_a_write_whose_answer_was_lost_is_known_when_it_comes_again():
     transport = transport_at(None)
-    client = Client(transport, About(SPEC), torch_backend)
+    client = client_of(transport)
     transport.faults.append("lose_answer")
     client.add(items([1, 2])).result()
     counts = client.counts()
@@ -178,7 +183,7 @@ def test_a_write_whose_answer_was_lost_is_known_when_it_comes_again():
 
 def test_a_write_that_arrives_twice_is_applied_once():
     transport = transport_at(None)
-    client = Client(transport, About(SPEC), torch_backend)
+    client = client_of(transport)
     transport.faults.append("late")
     client.add(items([1, 2])).result()
     counts = client.counts()
@@ -190,7 +195,7 @@ def test_a_write_that_arrives_twice_is_applied_once():
 def test_a_greeting_that_arrives_twice_begins_one_session():
     transport = transport_at(None)
     transport.faults.append("late")
-    client = Client(transport, About(SPEC), torch_backend)
+    client = client_of(transport)
     for k in range(4):
         client.add(items([k])).result()
     assert whole(transport) == [0, 1, 2, 3]
@@ -198,7 +203,7 @@ def test_a_greeting_that_arrives_twice_begins_one_session():
 
 def test_a_shard_that_was_restarted_unseen_is_noticed_and_what_it_lost_is_counted(tmp_path):
     transport = transport_at(str(tmp_path))
-    client = Client(transport, About(SPEC), torch_backend)
+    client = client_of(transport)
     client._outbox.spread, client._outbox.turn = False, 0
     client.add(items([1])).result()
     client.save()
@@ -214,7 +219,7 @@ def test_a_shard_that_was_restarted_unseen_is_noticed_and_what_it_lost_is_counte
 
 def test_a_gap_is_filled_before_what_comes_after_it():
     transport = transport_at(None)
-    client = Client(transport, About(SPEC, Clients(in_flight=4)), torch_backend)
+    client = client_of(transport, in_flight=4)
     client._outbox.spread, client._outbox.turn = False, 0
     transport.faults.extend(["lose_call"])
     for k in range(4):
@@ -225,7 +230,7 @@ def test_a_gap_is_filled_before_what_comes_after_it():
 
 def test_a_crash_takes_what_no_checkpoint_has_and_it_is_counted(tmp_path):
     transport = transport_at(str(tmp_path))
-    client = Client(transport, About(SPEC), torch_backend)
+    client = client_of(transport)
     client._outbox.spread, client._outbox.turn = False, 1
     client.add(items([1, 2])).result()
     client.save()
@@ -242,7 +247,7 @@ def test_a_crash_takes_what_no_checkpoint_has_and_it_is_counted(tmp_path):
 
 def test_without_a_checkpoint_a_crash_takes_all_of_a_shard():
     transport = transport_at(None)
-    client = Client(transport, About(SPEC), torch_backend)
+    client = client_of(transport)
     for k in range(4):
         client.add(items([k])).result()
     transport.kill(0)
@@ -255,7 +260,7 @@ def test_without_a_checkpoint_a_crash_takes_all_of_a_shard():
 
 def test_a_dead_shard_has_no_mass_and_others_give_its_rows():
     transport = transport_at(None, down=10**9)
-    client = Client(transport, About(SPEC), torch_backend)
+    client = client_of(transport)
     for k in range(4):
         client.add(items([k, k])).result()
     of_one = set(stored(transport.alive[1]))
@@ -277,7 +282,7 @@ def test_a_dead_shard_has_no_mass_and_others_give_its_rows():
 
 def test_all_shards_dead_is_an_error_that_says_so():
     transport = transport_at(None, down=10**9)
-    client = Client(transport, About(SPEC, Clients(timeout=3.0)), torch_backend)
+    client = client_of(transport, timeout=3.0)
     client.add(items([1])).result()
     transport.kill(0)
     transport.kill(1)
@@ -290,13 +295,13 @@ def test_all_shards_dead_is_an_error_that_says_so():
 
 def test_a_client_that_connects_by_its_name_goes_on_where_it_was():
     transport = transport_at(None)
-    first = Client(transport, About(SPEC), torch_backend, "actor 3")
+    first = client_of(transport, name="actor 3")
     for k in range(5):
         first.add(items([k, k + 0.5]))
     for channel in first._watch.channels:  # two of each shard's writes arrive, and then the process dies
         while channel.waiting > (1 if channel.shard == 0 else 0):
             channel.collect(None)
-    second = Client(transport, About(SPEC), torch_backend, "actor 3")
+    second = client_of(transport, name="actor 3")
     assert second.resumed == (5, 10)  # what was under way has arrived before it
     second.add(items([7])).result()
     assert len(whole(transport)) == 11
@@ -309,13 +314,13 @@ def test_a_client_that_connects_by_its_name_goes_on_where_it_was():
 
 def test_a_write_that_arrives_after_its_client_has_connected_anew_is_refused():
     transport = transport_at(None)
-    first = Client(transport, About(SPEC), torch_backend, "actor")
+    first = client_of(transport, name="actor")
     first._outbox.spread, first._outbox.turn = False, 0
     transport.faults.append("late")
     first.add(items([1]))
     with pytest.raises(faulty_shards.ShardDiedError):
         first._watch.channels[0].collect(None)
-    second = Client(transport, About(SPEC), torch_backend, "actor")  # and only then does the first's arrive
+    second = client_of(transport, name="actor")  # and only then does the first's arrive
     second._outbox.spread, second._outbox.turn = False, 0
     second.add(items([2])).result()
     assert stored(transport.alive[0]) == [2]
@@ -324,7 +329,7 @@ def test_a_write_that_arrives_after_its_client_has_connected_anew_is_refused():
 @pytest.mark.parametrize("save", [True, False])
 def test_handles_of_items_that_a_crash_took_do_not_reach_those_that_come_after(save, tmp_path):
     transport = transport_at(str(tmp_path))
-    client = Client(transport, About(SPEC), torch_backend)
+    client = client_of(transport)
     client._outbox.spread, client._outbox.turn = False, 0
     client.add(items([1, 2])).result()
     if save:
@@ -351,7 +356,7 @@ def test_handles_of_items_that_a_crash_took_do_not_reach_those_that_come_after(s
 
 def test_a_checkpoint_that_is_damaged_falls_back_to_the_one_before(tmp_path):
     transport = transport_at(str(tmp_path))
-    client = Client(transport, About(SPEC), torch_backend)
+    client = client_of(transport)
     client._outbox.spread, client._outbox.turn = False, 0
     client.add(items([1])).result()
     client.save()
@@ -367,7 +372,7 @@ def test_a_checkpoint_that_is_damaged_falls_back_to_the_one_before(tmp_path):
 
 def test_a_save_that_dies_leaves_the_one_before(tmp_path):
     transport = transport_at(str(tmp_path))
-    client = Client(transport, About(SPEC), torch_backend)
+    client = client_of(transport)
     client._outbox.spread, client._outbox.turn = False, 0
     client.add(items([1])).result()
     client.save()
@@ -381,7 +386,7 @@ def test_a_save_that_dies_leaves_the_one_before(tmp_path):
 
 def test_saves_in_the_background_bound_what_is_lost(tmp_path):
     transport = transport_at(str(tmp_path), save_every=10)
-    client = Client(transport, About(SPEC), torch_backend)
+    client = client_of(transport)
     client._outbox.spread, client._outbox.turn = False, 0
     for k in range(12):
         client.add(items([5 * k + j for j in range(5)])).result()
@@ -397,10 +402,9 @@ def test_saves_in_the_background_bound_what_is_lost(tmp_path):
 
 def test_a_refused_write_is_told_and_does_not_hold_up_those_after_it():
     transport = transport_at(None)
-    client = Client(transport, About(SPEC), torch_backend)
+    client = client_of(transport)
     client._outbox.spread, client._outbox.turn = False, 0
-    bad = Content("update", {7: np.zeros((1, 3))}, {"indices": np.zeros((1, 2), np.int32)})
-    receipt = client._outbox.send(client._watch.channels[0], bad)
+    receipt = write_refused_by(client, 0)
     client.add(items([1])).result()
     with pytest.raises(RuntimeError, match="shard 0: IndexError"):
         receipt.result()

@@ -14,24 +14,22 @@ from hypothesis import strategies as st
 import functional_rb as frb
 import torch_backend
 from functional_rb.scale.ray import law
-from functional_rb.scale.ray.client import About, Client
 from functional_rb.scale.ray.messages import NOTHING
-from functional_rb.scale.ray.options import Clients
-from functional_rb.scale.ray.shard import Shard
-from functional_rb.scale.ray.shard_specs import shard_spec
-from tests.scale.ray.faulty_shards import FaultyTransport, items
+from tests.scale.ray.faulty_shards import FaultyTransport, items, transport_at
+from tests.scale.ray.faulty_shards import client_of as shards_client
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 
 
-def client_of(priorities: list[list[float]], sampler: Any = None, **settings: Any) -> tuple[Client, FaultyTransport]:
+def client_of(
+    priorities: list[list[float]], sampler: Any = None, **settings: Any
+) -> tuple[frb.ray.Client, FaultyTransport]:
     """A client of shards that hold items of given priorities; their values are numbered through."""
     shards = len(priorities)
     sampler = frb.Prioritized(alpha=1.0, beta=1.0) if sampler is None else sampler
     spec = frb.BufferSpec({"x": frb.Unbounded(())}, capacity=shards * 64, sampler=sampler)
-    part = shard_spec(spec, shards)
-    transport = FaultyTransport(lambda k, restarted: Shard(k, shards, part, restarted=restarted), shards)
-    client = Client(transport, About(spec, Clients(mass_age=1e9, **settings)), torch_backend)
+    transport = transport_at(None, spec=spec, shards=shards)
+    client = shards_client(transport, spec, mass_age=1e9, **settings)
     start = 0
     for k, given_ones in enumerate(priorities):
         fill(client, k, given_ones, start)
@@ -39,14 +37,14 @@ def client_of(priorities: list[list[float]], sampler: Any = None, **settings: An
     return client, transport
 
 
-def fill(client: Client, k: int, priorities: list[float], start: int) -> None:
+def fill(client: frb.ray.Client, k: int, priorities: list[float], start: int) -> None:
     if priorities:
         client._outbox.turn = k
         ranks = None if not client.spec.sampler.has_priorities else np.array(priorities, np.float32)
         client.add(items(np.arange(start, start + len(priorities))), priorities=ranks).result()
 
 
-def law_of(client: Client, transport: FaultyTransport) -> dict[tuple[int, int], float]:
+def law_of(client: frb.ray.Client, transport: FaultyTransport) -> dict[tuple[int, int], float]:
     """The chance of each item by its handle: that of its shard, by what the client knows, times that in the shard."""
     chances = law.shares(client.masses())
     found = {}
@@ -110,7 +108,7 @@ def test_no_shard_without_a_mass_is_ever_chosen(masses, uniforms):
         assert not chances.any()
 
 
-def stale(priorities: list[list[float]], later: list[list[float]]) -> tuple[Client, FaultyTransport]:
+def stale(priorities: list[list[float]], later: list[list[float]]) -> tuple[frb.ray.Client, FaultyTransport]:
     """A client that knows the masses of before, of shards to which another client has since added."""
     client, transport = client_of(priorities)
     client._watch.ask_all(1e9)

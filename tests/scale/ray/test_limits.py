@@ -11,20 +11,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import functional_rb as frb
-from functional_rb.scale.ray.client import About, Client
-from functional_rb.scale.ray.limits import Limiter
-from functional_rb.scale.ray.options import Clients
-from functional_rb.scale.ray.shard import Shard
-from functional_rb.scale.ray.shard_specs import shard_spec
-from tests.scale.ray.faulty_shards import SPEC, FaultyTransport, items
+from tests.scale.ray.faulty_shards import SPEC, client_of, items, limiter_of, transport_at
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 
 
-def client_with(limit: frb.ray.RateLimit, timeout: float = 2.0, spec: frb.BufferSpec = SPEC) -> Client:
-    part = shard_spec(spec, 2)
-    transport = FaultyTransport(lambda k, restarted: Shard(k, 2, part), 2, Limiter(limit))
-    return Client(transport, About(spec, Clients(timeout=timeout), limited=True))
+def client_with(limit: frb.ray.RateLimit, timeout: float = 2.0, spec: frb.BufferSpec = SPEC) -> frb.ray.Client:
+    transport = transport_at(None, spec=spec, limiter=limiter_of(limit))
+    return client_of(transport, spec, backend=None, limited=True, timeout=timeout)
 
 
 @given(
@@ -35,7 +29,7 @@ def client_with(limit: frb.ray.RateLimit, timeout: float = 2.0, spec: frb.Buffer
 )
 @example(3.0, 10, 10, [("insert", 5), ("insert", 4), ("insert", 6)])  # the last goes over min_size, and out of range
 def test_the_difference_stays_in_its_range_and_who_can_go_on_may(ratio, least, room, asked):
-    limiter = Limiter(frb.ray.RateLimit(ratio, least, room))
+    limiter = limiter_of(frb.ray.RateLimit(ratio, least, room))
     inserted = sampled = 0
     for ticket, (kind, n) in enumerate(asked, 1):
         answer = limiter.ask("a", ticket, kind, n)
@@ -55,7 +49,7 @@ def test_the_difference_stays_in_its_range_and_who_can_go_on_may(ratio, least, r
 
 
 def test_a_question_that_is_asked_twice_counts_once():
-    limiter = Limiter(frb.ray.RateLimit(min_size=1))
+    limiter = limiter_of(frb.ray.RateLimit(min_size=1))
     assert limiter.ask("a", 1, "insert", 5).granted
     assert limiter.ask("a", 1, "insert", 5).granted
     assert limiter.ask("b", 1, "insert", 2).granted

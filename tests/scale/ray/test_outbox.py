@@ -8,23 +8,15 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.scale.ray import ledger, limits
-from functional_rb.scale.ray.channel import Receipt
-from functional_rb.scale.ray.client import About, Client
-from functional_rb.scale.ray.ledger import Ledger
-from functional_rb.scale.ray.limits import Limiter
-from functional_rb.scale.ray.options import Clients
-from functional_rb.scale.ray.outbox import Content
-from tests.scale.ray.faulty_shards import SPEC, items, stored, transport_at
+from tests.scale.ray.faulty_shards import client_of as shards_client
+from tests.scale.ray.faulty_shards import items, stored, transport_at, write_refused_by
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 
 
-def client_of(transport: Any, **settings: Any) -> Client:
+def client_of(transport: Any, **settings: Any) -> frb.ray.Client:
     """Whose next add goes to the first of two shards."""
-    client = Client(transport, About(SPEC, Clients(mass_age=1e9, **settings)))
-    client._outbox.turn = 0
-    return client
+    return shards_client(transport, backend=None, turn=0, mass_age=1e9, **settings)
 
 
 def test_an_add_goes_to_a_shard_that_has_room_before_its_turn() -> None:
@@ -54,10 +46,9 @@ def test_a_client_that_only_adds_finds_a_shard_that_is_back() -> None:
     assert client._watch.channels[0].alive
 
 
-def refused(client: Client) -> Receipt:
+def refused(client: frb.ray.Client) -> frb.ray.Receipt:
     """A write that the first shard has refused, which the client has heard."""
-    bad = Content("update", {7: np.zeros((1, 3))}, {"indices": np.zeros((1, 2), np.int32)})
-    receipt = client._outbox.send(client._watch.channels[0], bad)
+    receipt = write_refused_by(client, 0)
     while not receipt.done():
         client._watch.advance(client._watch.channels[0], 1e9, "test")
     return receipt
@@ -86,28 +77,6 @@ def test_receipts_of_acknowledged_writes_are_not_kept() -> None:
     for k in range(20):
         client.add(items([k])).result()
     assert len(client._outbox._unasked) <= 1
-
-
-def test_the_limit_forgets_who_has_not_asked_for_the_longest_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MOST_CLIENTS", 2)
-    limiter = Limiter(frb.ray.RateLimit())
-    for client, ticket in (("a", 1), ("b", 1), ("a", 2), ("c", 1)):
-        limiter.ask(client, ticket, "insert", 1)
-    limiter.ask("a", 2, "insert", 1)
-    assert limiter.inserted == 4, "it is known, and counts once"
-    limiter.ask("b", 1, "insert", 1)
-    assert limiter.inserted == 5
-
-
-def test_a_shard_forgets_who_has_not_written_for_the_longest_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "MOST_CLIENTS", 2)
-    known = Ledger()
-    for client, sequence in (("a", 1), ("b", 1), ("a", 2), ("c", 1)):
-        known.apply(client, 1, sequence, adds=1, items=3)
-    assert [known.of(client).applied for client in "abc"] == [2, 0, 1]
-    assert known.inserted == 12
-    again = Ledger.decode(known.encode())
-    assert [again.of(client) for client in "abc"] == [known.of(client) for client in "abc"]
 
 
 def test_writes_that_are_sent_again_go_together_too() -> None:

@@ -56,15 +56,15 @@ class Actor:
         self.written.extend(one.block for one in writes)
 
     def called_write_pieces(self, *args: Any) -> None:
-        # Ray would make the actor; the method needs no more of it.
-        ShardActor.write_pieces(SimpleNamespace(write=self.called_write), *args)  # type: ignore[arg-type]
+        actor: Any = SimpleNamespace(write=self.called_write)  # Ray would make it; the method needs no more of it
+        ShardActor.write_pieces(actor, *args)
 
     def called_sample(self, *_: Any) -> Drawn:
         return Drawn(8, self.drawn, (), (), NOTHING)
 
     def called_sample_in_pieces(self, *args: Any) -> Any:
-        # Ray would make the actor; the method needs no more of it.
-        return ShardActor.sample_in_pieces(SimpleNamespace(sample=self.called_sample), *args)  # type: ignore[arg-type]
+        actor: Any = SimpleNamespace(sample=self.called_sample)
+        return ShardActor.sample_in_pieces(actor, *args)
 
 
 @pytest.fixture

@@ -15,13 +15,9 @@ from hypothesis import strategies as st
 import functional_rb as frb
 import torch_backend
 from functional_rb.scale.ray import blocks
-from functional_rb.scale.ray.client import About, Client
-from functional_rb.scale.ray.given import Given
-from functional_rb.scale.ray.messages import Ticket
-from functional_rb.scale.ray.options import Clients
 from functional_rb.scale.ray.taken import Taken
 from functional_rb.scale.ray.transport import ShardDiedError
-from tests.scale.ray.faulty_shards import FAULTS, SHARDS, FaultyTransport, items, stored, transport_at
+from tests.scale.ray.faulty_shards import FAULTS, SHARDS, FaultyTransport, client_of, items, stored, transport_at
 from tests.support.effort import effort
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
@@ -31,8 +27,8 @@ QUEUE = frb.BufferSpec(ITEM, 48, frb.Queue())
 FULL = frb.BufferSpec(ITEM, 16, writer=frb.StopWhenFull())
 
 
-def clients_of(transport: FaultyTransport, spec: frb.BufferSpec, *names: str, **options: Any) -> list[Client]:
-    return [Client(transport, About(spec, Clients(**options)), torch_backend, name) for name in names]
+def clients_of(transport: FaultyTransport, spec: frb.BufferSpec, *names: str, **options: Any) -> list[frb.ray.Client]:
+    return [client_of(transport, spec, name=name, **options) for name in names]
 
 
 def numbers(sample: Any) -> list[float]:
@@ -230,21 +226,6 @@ def test_what_a_program_had_given_out_that_saved_nothing_means_nothing_to_the_ne
     assert sorted(numbers(client.sample(0, 6))) == list(range(6))
 
 
-def test_questions_that_come_again_are_given_the_same_and_those_that_nobody_asks_any_more_nothing(monkeypatch):
-    monkeypatch.setattr("functional_rb.scale.ray.given.MOST_CLIENTS", 2)
-    given, taken = Given(), iter(range(100))
-
-    def ask(client: str, number: int, heard: int, epoch: int = 3) -> int:
-        return given.once(Ticket(client, epoch, number, heard), 3, lambda: next(taken), lambda: -1)
-
-    assert [ask("a", 1, 1), ask("a", 2, 1), ask("a", 1, 1), ask("a", 2, 2)] == [0, 1, 0, 1]
-    assert ask("a", 1, 1) == -1  # it was on its way for longer than its repetition
-    assert ask("a", 3, 2, epoch=2) == -1  # it was asked before a restart
-    assert [ask("b", 3, 1), ask("a", 3, 2)] == [2, 3]
-    ask("c", 1, 1)  # the third: what the first of these had is forgotten
-    assert [ask("a", 3, 2), ask("b", 3, 1)] == [3, 5]
-
-
 def test_an_add_that_was_given_out_and_not_acknowledged_before_its_shard_died_is_sent_again():
     transport = transport_at(None, spec=QUEUE)
     actor, learner = clients_of(transport, QUEUE, "a", "b", timeout=5.0)
@@ -376,32 +357,12 @@ def test_writes_that_a_full_queue_had_no_room_for_travel_once_more_however_many_
     assert len(travelled) <= 18 + 16 + 2 * per_call
 
 
-def test_notes_of_what_was_given(tmp_path):
-    path = tmp_path / "shards" / "shard_0.taken"
-    taken = Taken(str(path))
-    assert taken.since(0, [0, 0], [5, 5], 100).tolist() == [0, 0]  # there is none yet
-    taken.note(2, [3, 98])
-    for epoch, begins, sizes, expected in (
-        (2, [1, 98], [5, 5], [2, 0]),
-        (1, [1, 96], [1, 5], [1, 2]),  # no more than there are
-        (3, [1, 96], [5, 5], [0, 0]),  # of an earlier life than the checkpoint
-        (2, [4, 1], [5, 5], [0, 0]),  # cleared since
-        (2, [97, 95], [9, 9], [6, 3]),  # over the end of the numbers
-    ):
-        assert taken.since(epoch, begins, sizes, 100).tolist() == expected
-    whole = path.read_bytes()
-    for damaged in (whole[:-1], whole[:-1] + b"\1", b"X" + whole[1:], whole + b"0", b""):
-        path.write_bytes(damaged)
-        assert taken.since(2, [1, 98], [5, 5], 100).tolist() == [0, 0]
-    assert Taken(None).since(0, [0], [5], 100).tolist() == [0]
-
-
 # ---------------------------------------------------------------- what is given
 
 
 @pytest.mark.parametrize("name", ["jax_backend", "torch_backend", None])
 def test_each_item_is_given_once_oldest_first_of_each_shard(name):
-    client = frb.ray.start(QUEUE, 3, backend=name, local=True, clients=Clients(timeout=0.1))
+    client = frb.ray.start(QUEUE, 3, backend=name, local=True, clients=frb.ray.Clients(timeout=0.1))
     for k in range(12):
         client.add(items([3 * k, 3 * k + 1, 3 * k + 2]))
     client.flush()
@@ -426,7 +387,7 @@ def test_each_item_is_given_once_oldest_first_of_each_shard(name):
 
 
 def test_batches_that_did_not_come_in_time_come_with_the_next_question():
-    client = frb.ray.start(QUEUE, 1, backend=torch_backend, local=True, clients=Clients(timeout=0.05))
+    client = frb.ray.start(QUEUE, 1, backend=torch_backend, local=True, clients=frb.ray.Clients(timeout=0.05))
     batches = client.iterate(0, 2, n=3, prefetch=1)
     client.add(items([0, 1, 2])).result()
     found = [numbers(next(batches))]
@@ -485,7 +446,9 @@ def test_items_of_an_old_version_are_taken_out_masked():
 
 def test_the_rate_limit_counts_what_a_queue_gives_and_takes_back_what_did_not_come():
     limit = frb.ray.RateLimit(samples_per_insert=1, error_buffer=8)
-    client = frb.ray.start(QUEUE, 2, backend=torch_backend, limit=limit, local=True, clients=Clients(timeout=0.02))
+    client = frb.ray.start(
+        QUEUE, 2, backend=torch_backend, limit=limit, local=True, clients=frb.ray.Clients(timeout=0.02)
+    )
     client.add(items(range(4))).result()
     for _ in range(5):
         with pytest.raises(TimeoutError, match="items of the queue"):
@@ -528,7 +491,7 @@ def test_adds_to_a_full_queue_wait_in_their_order_until_there_is_room():
 
 
 def test_one_thread_that_adds_and_samples_gets_what_waited_for_room():
-    client = frb.ray.start(QUEUE, 1, backend=torch_backend, local=True, clients=Clients(timeout=1.0))
+    client = frb.ray.start(QUEUE, 1, backend=torch_backend, local=True, clients=frb.ray.Clients(timeout=1.0))
     for k in range(4):
         client.add(items(range(20 * k, 20 * k + 20)))
     assert numbers(client.sample(0, 80 - 20)) == list(range(60))
@@ -545,7 +508,7 @@ def test_what_never_fits_into_a_part_of_a_queue_is_refused():
 
 @pytest.mark.parametrize("per_call", [1, 2])
 def test_a_full_buffer_tells_what_does_not_fit_after_all_shards_are_filled(per_call):
-    client = frb.ray.start(FULL, 2, backend=torch_backend, local=True, clients=Clients(per_call=per_call))
+    client = frb.ray.start(FULL, 2, backend=torch_backend, local=True, clients=frb.ray.Clients(per_call=per_call))
     for k, count in enumerate((6, 3, 2, 5)):  # into parts of eight, whatever their turn
         client.add(items([10 * k + j for j in range(count)]))
     client.flush()

@@ -15,11 +15,10 @@ import functional_rb as frb
 import torch_backend
 from functional_rb.core.strategy import Transform
 from functional_rb.ops import numpy_ops
-from functional_rb.scale.ray.client import About, Client
 from functional_rb.scale.ray.writing import addition
 from functional_rb.structures import row_layout
 from functional_rb.structures.row_layout import Layout
-from tests.scale.ray.faulty_shards import FaultyTransport, stored, transport_at
+from tests.scale.ray.faulty_shards import FaultyTransport, client_of, stored, transport_at
 from tests.support.effort import effort
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
@@ -36,8 +35,8 @@ def steps(first: float, n: int, done: bool = False) -> dict[str, np.ndarray]:
     return {"x": x, "reward": x, "next_obs": x + 1, "done": np.arange(n) == (n - 1 if done else n)}
 
 
-def in_one_shard(transport: FaultyTransport, spec: frb.BufferSpec, *names: str) -> list[Client]:
-    clients = [Client(transport, About(spec), torch_backend, name) for name in names]
+def in_one_shard(transport: FaultyTransport, spec: frb.BufferSpec, *names: str) -> list[frb.ray.Client]:
+    clients = [client_of(transport, spec, name=name) for name in names]
     for client in clients:
         client._outbox.turn = 0
     return clients

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.scale.ray.client import About, Client
-from functional_rb.scale.ray.limits import Limiter
-from functional_rb.scale.ray.options import Clients
-from functional_rb.scale.ray.outbox import Content
-from functional_rb.scale.ray.watch import TRY_AGAIN
-from tests.scale.ray.faulty_shards import SPEC, FaultyTransport, items, stored, transport_at
+from tests.scale.ray.faulty_shards import (
+    SPEC,
+    FaultyTransport,
+    items,
+    limiter_of,
+    stored,
+    transport_at,
+    write_refused_by,
+)
+from tests.scale.ray.faulty_shards import client_of as shards_client
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 
 
-def client_of(transport: FaultyTransport, spec: Any = SPEC, limited: bool = False, **options: Any) -> Client:
+def client_of(transport: FaultyTransport, spec: Any = SPEC, limited: bool = False, **options: Any) -> frb.ray.Client:
     """Whose next add goes to the first of two shards."""
-    client = Client(transport, About(spec, Clients(**options), limited), "torch_backend")
-    client._outbox.turn = 0
-    return client
+    return shards_client(transport, spec, limited=limited, turn=0, **options)
 
 
 @pytest.mark.parametrize("per_call", [1, 2])
 def test_what_was_added_arrives_while_its_client_waits_for_the_rate_limit(per_call):
     """Of another who waits for it, this client cannot know."""
-    transport = transport_at(None, limiter=Limiter(frb.ray.RateLimit(min_size=8)))
+    transport = transport_at(None, limiter=limiter_of(frb.ray.RateLimit(min_size=8)))
     client = client_of(transport, limited=True, timeout=1.0, per_call=per_call)
     client.add(items([1.0]))
     if per_call == 1:  # on its way when its shard dies
@@ -77,7 +78,7 @@ def test_a_shard_that_was_restarted_unseen_is_greeted_at_once_and_one_that_died_
     tried = transport.down[0]
     client._watch.poll()
     assert transport.down[0] == tried
-    transport.sleep(TRY_AGAIN)
+    transport.sleep(60)
     client._watch.poll()
     assert transport.down[0] == tried - 1
 
@@ -87,7 +88,6 @@ def test_what_is_lost_and_sent_again_is_counted_over_several_deaths(tmp_path):
     client = client_of(transport, in_flight=8, per_call=2, timeout=30.0)
     client._outbox.spread = False
     channel = client._watch.channels[0]
-    bad = Content("update", {7: np.zeros((1, 3))}, {"indices": np.zeros((1, 2), np.int32)})
 
     def add(*counts: int) -> None:
         for count in counts:
@@ -104,7 +104,7 @@ def test_what_is_lost_and_sent_again_is_counted_over_several_deaths(tmp_path):
         client._watch.poll()
         assert channel.lost == expected
         client.save()
-    receipt = client._outbox.send(channel, bad._replace(items=4))
+    receipt = write_refused_by(client, 0, items=4)
     with pytest.raises(RuntimeError):
         receipt.result()
     client.save()
