@@ -4,13 +4,12 @@ from functional_rb import checkpoint as checkpoint
 from functional_rb import convert as convert
 from functional_rb import datasets as datasets
 from functional_rb import items as items
-from functional_rb import schedules as schedules
 from functional_rb import specs as specs
 from functional_rb import ted as ted
 from functional_rb import text as text
 from functional_rb import trees as trees
-from functional_rb import types as types
 from functional_rb.base import errors as errors
+from functional_rb.base.containers import record as record
 from functional_rb.buffer.frame_dedup import Compact as Compact
 from functional_rb.buffer.spec import BufferSpec as BufferSpec
 from functional_rb.buffer.state import Sample as Sample
@@ -22,6 +21,7 @@ from functional_rb.buffer.storage_kinds import Objects as Objects
 from functional_rb.checkpoint import load as load
 from functional_rb.checkpoint import save as save
 from functional_rb.hash_maps.spec import HashMapSpec as HashMapSpec
+from functional_rb.iteration.batches import Prefetch as Prefetch
 from functional_rb.iteration.batches import iterate as iterate
 from functional_rb.iteration.cell import Cell as Cell
 from functional_rb.mixture.value import Mixture as Mixture
@@ -37,6 +37,7 @@ from functional_rb.samplers import SlicesWithoutReplacement as SlicesWithoutRepl
 from functional_rb.samplers import Uniform as Uniform
 from functional_rb.samplers import WithoutReplacement as WithoutReplacement
 from functional_rb.scale import ray as ray
+from functional_rb.schedules import Schedule as Schedule
 from functional_rb.specs import Binary as Binary
 from functional_rb.specs import Bounded as Bounded
 from functional_rb.specs import Categorical as Categorical

@@ -1,47 +1,66 @@
-"""Numbers that change with the step: pure functions of it, for beta, for the shares of a mixture, for alpha.
-
-They are arithmetic alone, so they take Python numbers, NumPy's, and scalars of JAX and torch, traced ones among them.
-A schedule of optax is such a function too, on JAX.
-"""
+"""Numbers that change with the step: for beta, for the shares of a mixture, for alpha."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 # A Python number, or a scalar of any library: one of its type comes out for what goes in.
 Number: TypeAlias = Any
+Kind = Literal["linear", "cosine", "exponential"]
 # The cosine's power series: up to pi / 2 within 1e-10.
-_COSINE = tuple((-1) ** k / math.factorial(2 * k) for k in range(8))
+_COSINE: Final = tuple((-1) ** k / math.factorial(2 * k) for k in range(8))
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A number that goes from one to another, as `linear`, `cosine` or `exponential` say, and stays there.
+    """A number that goes from one to another while steps are taken, and stays there: a pure function of the step.
+
+    It is arithmetic alone, so it takes Python numbers, NumPy's, and arrays of JAX and torch, traced ones among them. A
+    schedule of optax is such a function too, on JAX.
+
+    | kind | the number after the part t of the steps, 0 <= t <= 1 |
+    |---|---|
+    | "linear" | `first + (last - first) t` |
+    | "cosine" | `last + (first - last) (1 + cos(pi t)) / 2` (I. Loshchilov, F. Hutter, "SGDR", 2017) |
+    | "exponential" | `first (last / first)^t`, of positive numbers |
 
     Attributes:
-        kind: the way from the one to the other.
         first: the number up to the step `after`.
         last: the number from the step `after + steps` on.
         steps: how many steps it takes.
         after: the step at which it begins to change.
+        kind: the way from the one to the other.
+
+    Raises:
+        ValueError: for another kind, for numbers that are not finite, or not positive where they have to be, and for
+            `steps` that are not positive.
+
+    Example:
+        >>> beta = Schedule(0.4, 1.0, steps=100)
+        >>> [round(beta(step), 2) for step in (0, 50, 100, 1000)]
+        [0.4, 0.7, 1.0, 1.0]
+        >>> [round(Schedule(1.0, 0.01, steps=4, kind="exponential")(step), 4) for step in range(5)]
+        [1.0, 0.3162, 0.1, 0.0316, 0.01]
     """
 
-    kind: Literal["linear", "cosine", "exponential"]
     first: float
     last: float
     steps: int
     after: int = 0
+    kind: Kind = "linear"
 
     def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"Schedule: expected kind as one of {list(get_args(Kind))}, got {self.kind!r}")
         if not self.steps > 0:
-            raise ValueError(f"{self.kind}: expected steps as a positive number, got {self.steps!r}")
+            raise ValueError(f"Schedule: expected steps as a positive number, got {self.steps!r}")
         for name in ("first", "last"):
             value = getattr(self, name)
             if not math.isfinite(value) or (self.kind == "exponential" and value <= 0):
                 expected = "positive" if self.kind == "exponential" else "finite"
-                raise ValueError(f"{self.kind}: expected {name} as a {expected} number, got {value!r}")
+                raise ValueError(f"Schedule: expected {name} as a {expected} number, got {value!r}")
 
     def __call__(self, step: Number) -> Number:
         """The number at a step, a Python number or an array."""
@@ -57,72 +76,3 @@ class Schedule:
                 cosine = cosine * square + factor
             part = 1 - cosine**2
         return self.first + (self.last - self.first) * part
-
-
-def linear(first: float, last: float, steps: int, after: int = 0) -> Schedule:
-    """A number that changes by the same amount at each step.
-
-    Args:
-        first: the number up to the step `after`.
-        last: the number from the step `after + steps` on.
-        steps: how many steps it takes.
-        after: the step at which it begins to change.
-
-    Raises:
-        ValueError: for numbers that are not finite, or `steps` that are not positive.
-
-    Example:
-        >>> beta = linear(0.4, 1.0, steps=100)
-        >>> [round(beta(step), 2) for step in (0, 50, 100, 1000)]
-        [0.4, 0.7, 1.0, 1.0]
-    """
-    return Schedule("linear", first, last, steps, after)
-
-
-def cosine(first: float, last: float, steps: int, after: int = 0) -> Schedule:
-    """A number that changes along half of a cosine: slowly, then fast, then slowly.
-
-    That is last + (first - last) (1 + cos(pi t)) / 2 for t from 0 to 1 (I. Loshchilov, F. Hutter, "SGDR", 2017).
-
-    Args:
-        first: the number up to the step `after`.
-        last: the number from the step `after + steps` on.
-        steps: how many steps it takes.
-        after: the step at which it begins to change.
-
-    Raises:
-        ValueError: as `linear` does.
-
-    Example:
-        >>> [round(cosine(0.0, 1.0, steps=4)(step), 4) for step in range(5)]
-        [0.0, 0.1464, 0.5, 0.8536, 1.0]
-    """
-    return Schedule("cosine", first, last, steps, after)
-
-
-def exponential(first: float, last: float, steps: int, after: int = 0) -> Schedule:
-    """A number that changes by the same factor at each step.
-
-    Args:
-        first: the number up to the step `after`, positive.
-        last: the number from the step `after + steps` on, positive.
-        steps: how many steps it takes.
-        after: the step at which it begins to change.
-
-    Raises:
-        ValueError: as `linear` does, and for a number that is not positive.
-
-    Example:
-        >>> [round(exponential(1.0, 0.01, steps=4)(step), 4) for step in range(5)]
-        [1.0, 0.3162, 0.1, 0.0316, 0.01]
-    """
-    return Schedule("exponential", first, last, steps, after)
-
-
-__all__ = [
-    "Schedule",
-    "cosine",
-    "exponential",
-    "linear",
-]
-__dir__ = __all__.copy

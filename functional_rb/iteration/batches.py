@@ -80,7 +80,7 @@ def iterate(
         batch_size: by default the spec's.
         n: how many batches; None for no end.
         prefetch: how many batches are drawn and sent ahead of the one in use. 0 is the loop above: no threads.
-            `frb.types.Prefetch(...)` also says by how many threads, and how late states come that it is given.
+            `frb.Prefetch(...)` also says by how many threads, and how late states come that it is given.
         device: where the batches go, of torch or JAX (there also a sharding); None leaves them where they are drawn.
             Torch copies from pinned memory on a stream of its own.
         beta: overrides the sampler's; a number, or a function from a batch's number (from 0) to one.

@@ -17,7 +17,7 @@ state = frb.State(None, (), None, None, {}, frb.BufferSpec(frb.Unbounded(()), ca
 
 
 def training(seconds: float) -> None:
-    mine = frb.iterate(rb, state, 0, prefetch=frb.types.Prefetch(3, threads=2))
+    mine = frb.iterate(rb, state, 0, prefetch=frb.Prefetch(3, threads=2))
     for number, _ in enumerate(mine):
         if number == 3:
             print("going", flush=True)

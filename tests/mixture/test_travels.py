@@ -110,7 +110,7 @@ def test_iterated(library: Backend) -> None:
     queue = frb.BufferSpec(UNIFORM.item, 8, frb.Queue())
     remembering = frb.Mixture([mixture[0], filled(library, queue, 0, 8)])
     with pytest.raises(ValueError, match="lag=0 with Queue"):
-        frb.iterate(rb, remembering, rb.key(0), 2, prefetch=frb.types.Prefetch(lag=1))
+        frb.iterate(rb, remembering, rb.key(0), 2, prefetch=frb.Prefetch(lag=1))
     drawn = [numbers(library, s)["x"] for s in frb.iterate(rb, remembering, rb.key(0), 4, n=2)]
     came = np.concatenate(drawn)[np.concatenate(drawn) < 20].tolist()
     assert came == [0, 1, 2, 3, 4, 5][: len(came)]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
+from functional_rb.iteration.batches import Batches
 from tests.support import backends, lives
 from tests.support.backends import Backend
 from tests.support.members import BATCH, LANES, MEMBERS, USUAL, Member
@@ -84,7 +85,7 @@ class Program:
 
     # --- the threads
 
-    def collect(self, cell: frb.Cell | frb.types.Batches, which: int) -> list[int]:
+    def collect(self, cell: frb.Cell | Batches, which: int) -> list[int]:
         """Add until the learner is done; the numbers of the batches that were added."""
         numbers: list[int] = []
         while not self.done.is_set():
@@ -119,7 +120,7 @@ class Program:
         while steps < STEPS:
             cell.wait_for(lambda state: self.rb.can_sample(state, BATCH), PATIENCE)
             batches = frb.iterate(
-                rb, cell, self.rb.key(steps), BATCH, prefetch=frb.types.Prefetch(batches=2, threads=2), n=STEPS - steps
+                rb, cell, self.rb.key(steps), BATCH, prefetch=frb.Prefetch(batches=2, threads=2), n=STEPS - steps
             )
             try:
                 for sample in batches:
@@ -200,7 +201,7 @@ def test_two_collectors_beside_an_iterator_over_a_state(name: str, library: Back
     state = program.logged(program.begin(), program.add, 0)
     lag = 0 if remembers else 2
     batches = frb.iterate(
-        library.rb, state, library.rb.key(0), prefetch=frb.types.Prefetch(batches=2, threads=2, lag=lag), n=STEPS
+        library.rb, state, library.rb.key(0), prefetch=frb.Prefetch(batches=2, threads=2, lag=lag), n=STEPS
     )
     del state  # functions consume it
     with ThreadPoolExecutor(COLLECTORS) as pool:

@@ -24,6 +24,7 @@ import pytest
 from hypothesis import strategies as st
 
 import functional_rb as frb
+from functional_rb.iteration.batches import Batches
 from tests.support.backends import Backend, make
 from tests.support.children import program
 from tests.support.effort import effort
@@ -124,7 +125,7 @@ def test_batches_are_those_of_a_plain_loop(library: Backend, sampler: frb.Unifor
                 library.rb,
                 state,
                 library.rb.key(3),
-                prefetch=frb.types.Prefetch(batches=prefetch, threads=threads),
+                prefetch=frb.Prefetch(batches=prefetch, threads=threads),
                 n=6,
             )
             assert [told(library, sample) for sample in batches] == wanted
@@ -159,7 +160,7 @@ def run_plan(library: Backend, state: Any, plan: Plan, prefetch: int, threads: i
         library.rb,
         state,
         library.rb.key(7),
-        prefetch=frb.types.Prefetch(batches=prefetch, threads=threads, lag=lag),
+        prefetch=frb.Prefetch(batches=prefetch, threads=threads, lag=lag),
         n=plan.n,
     )
     for k in range(plan.n):
@@ -213,7 +214,7 @@ def test_a_donated_state_can_be_given_back() -> None:
                 library.rb,
                 filled(library),
                 library.rb.key(0),
-                prefetch=frb.types.Prefetch(batches=prefetch, threads=threads, lag=2),
+                prefetch=frb.Prefetch(batches=prefetch, threads=threads, lag=2),
                 n=12,
             )
             found.append([])
@@ -228,7 +229,7 @@ def test_a_donated_state_can_be_given_back() -> None:
 def test_a_state_is_a_value_while_others_add_to_its_successors(library: Backend, sampler: frb.Uniform) -> None:
     state = filled(library, sampler)
     wanted, newest = plain(library, state, 5, 12), state
-    batches = frb.iterate(library.rb, state, library.rb.key(5), prefetch=frb.types.Prefetch(batches=4, threads=3), n=12)
+    batches = frb.iterate(library.rb, state, library.rb.key(5), prefetch=frb.Prefetch(batches=4, threads=3), n=12)
     found = []
     for k, sample in enumerate(batches):
         found.append(told(library, sample))
@@ -290,13 +291,7 @@ def test_several_threads_draw_at_once(library: Backend) -> None:
 
     rb = counting(library, wait=Meeting())
     assert (
-        len(
-            list(
-                frb.iterate(
-                    rb, filled(library), library.rb.key(0), prefetch=frb.types.Prefetch(batches=2, threads=3), n=3
-                )
-            )
-        )
+        len(list(frb.iterate(rb, filled(library), library.rb.key(0), prefetch=frb.Prefetch(batches=2, threads=3), n=3)))
         == 3
     )
 
@@ -320,7 +315,7 @@ def in_threads(*functions: Any) -> list[Any]:
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_states_are_given_by_other_threads(library: Backend, prefetch: int) -> None:
     rb, given = library.rb, library.tree(items(3, 100))
-    batches = frb.iterate(rb, filled(library), rb.key(0), prefetch=frb.types.Prefetch(batches=prefetch, lag=1), n=30)
+    batches = frb.iterate(rb, filled(library), rb.key(0), prefetch=frb.Prefetch(batches=prefetch, lag=1), n=30)
 
     def apply() -> None:
         for _ in range(20):
@@ -390,7 +385,7 @@ def test_what_a_sampler_remembers_is_not_lost_by_an_assignment(library: Backend)
 
 def test_each_batch_goes_to_one_of_those_who_ask(library: Backend) -> None:
     state = filled(library)
-    batches = frb.iterate(library.rb, state, library.rb.key(3), prefetch=frb.types.Prefetch(batches=3, threads=2), n=12)
+    batches = frb.iterate(library.rb, state, library.rb.key(3), prefetch=frb.Prefetch(batches=3, threads=2), n=12)
     parts = in_threads(*[lambda: [told(library, sample) for sample in batches]] * 3)
     assert sorted(itertools.chain(*parts)) == sorted(plain(library, state, 3, 12))
 
@@ -447,7 +442,7 @@ def raising(error: Exception, first: Any = None) -> Any:
 
 def test_a_state_that_was_lost_is_told_of_and_replaced(library: Backend) -> None:
     rb, given = library.rb, library.tree(items(3))
-    batches = frb.iterate(rb, filled(library), rb.key(0), prefetch=frb.types.Prefetch(batches=2, lag=1))
+    batches = frb.iterate(rb, filled(library), rb.key(0), prefetch=frb.Prefetch(batches=2, lag=1))
     next(batches)
     with pytest.raises(LookupError):
         batches.apply(raising(LookupError("no such environment"), lambda state: rb.add_(state, given)))
@@ -468,7 +463,7 @@ def test_what_is_due_from_a_state_is_drawn_before_that_is_consumed(library: Back
         library.rb,
         library.rb.add(state, given, mask=np.zeros(3, bool)),
         library.rb.key(7),
-        prefetch=frb.types.Prefetch(lag=2),
+        prefetch=frb.Prefetch(lag=2),
         n=5,
     )
     batches.apply(library.rb.add_, given)
@@ -500,7 +495,7 @@ def test_a_cell_ahead_of_its_reader(library: Backend) -> None:
     rb = library.rb
     cell = frb.Cell(filled(library, frb.WithoutReplacement()))
     batches = frb.iterate(
-        rb, cell, rb.key(7), prefetch=frb.types.Prefetch(batches=3, threads=2), n=16, device=a_device(library)
+        rb, cell, rb.key(7), prefetch=frb.Prefetch(batches=3, threads=2), n=16, device=a_device(library)
     )
     seen = [x for _ in range(8) for x in told(library, next(batches)).indices]
     assert sorted(seen) == list(range(32)), "each once an epoch, in whatever order threads came"
@@ -509,7 +504,7 @@ def test_a_cell_ahead_of_its_reader(library: Backend) -> None:
     shapes = [sample.items["x"].shape for sample in batches]
     assert shapes[-1] == ((BATCH, 2, 3) if library.library == "torch" else (BATCH, 3))
     with pytest.raises(ValueError, match="expected lag=0 with a Cell, got 1"):
-        frb.iterate(rb, cell, rb.key(0), prefetch=frb.types.Prefetch(lag=1))
+        frb.iterate(rb, cell, rb.key(0), prefetch=frb.Prefetch(lag=1))
 
 
 def test_within_a_function_of_the_cell_nobody_waits_for_it(library: Backend) -> None:
@@ -565,7 +560,7 @@ def test_errors_of_sampling_are_those_of_sampling(library: Backend) -> None:
 
 def test_an_interrupt_comes_at_once_where_there_are_no_threads(library: Backend) -> None:
     rb = counting(library, 1, KeyboardInterrupt)
-    batches = frb.iterate(rb, filled(library), library.rb.key(0), prefetch=frb.types.Prefetch(batches=0, lag=2))
+    batches = frb.iterate(rb, filled(library), library.rb.key(0), prefetch=frb.Prefetch(batches=0, lag=2))
     with pytest.raises(KeyboardInterrupt):
         next(batches)
     assert len(rb.calls) == 2
@@ -591,7 +586,7 @@ def test_an_error_keeps_nothing_alive(library: Backend, prefetch: int) -> None:
         gc.enable()
 
 
-def failed(batches: frb.types.Batches) -> weakref.ref[Failure]:
+def failed(batches: Batches) -> weakref.ref[Failure]:
     """The error of the first batch, held by nobody here."""
     try:
         next(batches)
@@ -625,7 +620,7 @@ def test_break_close_and_with(library: Backend, prefetch: int) -> None:
 def test_close_waits_for_what_is_under_way_and_leaves_the_rest(library: Backend) -> None:
     going = threading.Event()
     rb = counting(library, wait=going)
-    batches = frb.iterate(rb, filled(library), library.rb.key(0), prefetch=frb.types.Prefetch(batches=5, threads=2))
+    batches = frb.iterate(rb, filled(library), library.rb.key(0), prefetch=frb.Prefetch(batches=5, threads=2))
     waiting = threading.Thread(target=lambda: next(batches, None))
     waiting.start()
     until = time.monotonic() + PATIENCE
@@ -755,7 +750,7 @@ def test_to_cuda_and_back() -> None:
         wanted = plain(library, state, 3, 20)
         found = []
         for sample in frb.iterate(
-            library.rb, state, library.rb.key(3), prefetch=frb.types.Prefetch(batches=3, threads=2), n=20, device="cuda"
+            library.rb, state, library.rb.key(3), prefetch=frb.Prefetch(batches=3, threads=2), n=20, device="cuda"
         ):
             assert sample.items["x"].is_cuda
             assert sample.weights.is_cuda
@@ -777,7 +772,7 @@ def test_beta_may_follow_the_batches_number(library: Backend) -> None:
         key, now = library.rb.split(key)
         wanted.append(told(library, library.rb.sample(state, now, BATCH, beta=0.25 * k)[1]))
     batches = frb.iterate(
-        library.rb, state, library.rb.key(3), prefetch=frb.types.Prefetch(threads=2), n=4, beta=lambda k: 0.25 * k
+        library.rb, state, library.rb.key(3), prefetch=frb.Prefetch(threads=2), n=4, beta=lambda k: 0.25 * k
     )
     assert [told(library, sample) for sample in batches] == wanted
     (first,) = frb.iterate(library.rb, state, library.rb.key(3), n=1, beta=0.0)
@@ -788,9 +783,9 @@ def test_beta_may_follow_the_batches_number(library: Backend) -> None:
     ("change", "error", "message"),
     [
         ({"prefetch": -1}, ValueError, "iterate: expected prefetch >= 0, got -1"),
-        ({"prefetch": frb.types.Prefetch(threads=0)}, ValueError, "expected threads >= 1, got 0; give prefetch=0"),
+        ({"prefetch": frb.Prefetch(threads=0)}, ValueError, "expected threads >= 1, got 0; give prefetch=0"),
         ({"n": 2.5}, TypeError, "expected n as a Python int"),
-        ({"prefetch": frb.types.Prefetch(lag=True)}, TypeError, "expected lag as a Python int"),
+        ({"prefetch": frb.Prefetch(lag=True)}, TypeError, "expected lag as a Python int"),
         ({"batch_size": None}, ValueError, "batch_size is missing"),
         ({"state": 3}, TypeError, "iterate"),
     ],
@@ -806,7 +801,7 @@ def test_bad_arguments(library: Backend, change: dict[str, Any], error: type[Exc
 def test_bad_states(library: Backend) -> None:
     remembering = filled(library, frb.WithoutReplacement())
     with pytest.raises(ValueError, match=r"lag=0 with WithoutReplacement, which remembers what it drew, got 1"):
-        frb.iterate(library.rb, remembering, library.rb.key(0), prefetch=frb.types.Prefetch(lag=1))
+        frb.iterate(library.rb, remembering, library.rb.key(0), prefetch=frb.Prefetch(lag=1))
     with frb.iterate(library.rb, remembering, library.rb.key(0)) as batches:
         with pytest.raises(ValueError, match="a state of the same spec"):
             batches.state = filled(library)

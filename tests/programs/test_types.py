@@ -7,9 +7,9 @@ import numpy as np
 import functional_rb as frb
 import jax_backend
 import torch_backend
+from functional_rb.hash_maps.functions import HashMap
 from functional_rb.trees import Expansion, Forest
 from functional_rb.trees.view import TreeView
-from functional_rb.types import HashMap
 
 BUFFER = frb.BufferSpec({"x": frb.Unbounded(())}, 4)
 MAP = frb.HashMapSpec(frb.Unbounded(()), 4)

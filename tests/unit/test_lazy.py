@@ -37,8 +37,8 @@ def test_type_checkers_read_what_the_table_says() -> None:
 
 
 MODULES = [
-    *(frb, jax_backend, torch_backend, frb.checkpoint, frb.convert, frb.datasets, frb.errors, frb.items, frb.schedules),
-    *(frb.specs, frb.ted, frb.text, frb.trees, frb.types),
+    *(frb, jax_backend, torch_backend, frb.checkpoint, frb.convert, frb.datasets, frb.errors, frb.items),
+    *(frb.specs, frb.ted, frb.text, frb.trees),
     *(getattr(rb, name) for rb in (jax_backend, torch_backend) for name in SUBMODULES),
 ]
 

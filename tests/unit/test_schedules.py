@@ -12,7 +12,7 @@ import optax
 import pytest
 import torch
 
-from functional_rb import schedules
+from functional_rb import Schedule
 
 STEPS = [0, 9, 10, 17, 30, 49, 50, 51, 10**9]
 FORMULAS: dict[str, Any] = {
@@ -23,8 +23,8 @@ FORMULAS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", FORMULAS)
-def test_schedules_say_what_their_formulas_say(kind: str) -> None:
-    schedule = getattr(schedules, kind)(0.8, 0.2, steps=40, after=10)
+def test_schedules_say_what_their_formulas_say(kind: Any) -> None:
+    schedule = Schedule(0.8, 0.2, steps=40, after=10, kind=kind)
     wanted = [FORMULAS[kind](min(max((step - 10) / 40, 0.0), 1.0)) for step in STEPS]
     assert [schedule(step) for step in STEPS] == pytest.approx(wanted, rel=1e-9)
     assert schedule(10**9) == schedule(50)
@@ -43,8 +43,8 @@ def test_schedules_say_what_their_formulas_say(kind: str) -> None:
 def test_they_are_those_of_optax() -> None:
     steps = range(0, 130, 7)
     for ours, theirs in (
-        (schedules.linear(0.4, 1.0, 100), optax.linear_schedule(0.4, 1.0, 100)),
-        (schedules.cosine(2.0, 0.5, 100), optax.cosine_decay_schedule(2.0, 100, alpha=0.25)),
+        (Schedule(0.4, 1.0, 100), optax.linear_schedule(0.4, 1.0, 100)),
+        (Schedule(2.0, 0.5, 100, kind="cosine"), optax.cosine_decay_schedule(2.0, 100, alpha=0.25)),
     ):
         np.testing.assert_allclose([ours(k) for k in steps], [theirs(k) for k in steps], rtol=1e-6)
 
@@ -52,12 +52,13 @@ def test_they_are_those_of_optax() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("linear", 0.0, 1.0, 0), "linear: expected steps as a positive number, got 0"),
-        (("cosine", math.nan, 1.0, 5), "cosine: expected first as a finite number, got nan"),
-        (("exponential", 1.0, 0.0, 5), "exponential: expected last as a positive number, got 0.0"),
+        (("linear", 0.0, 1.0, 0), "Schedule: expected steps as a positive number, got 0"),
+        (("cosine", math.nan, 1.0, 5), "Schedule: expected first as a finite number, got nan"),
+        (("exponential", 1.0, 0.0, 5), "Schedule: expected last as a positive number, got 0.0"),
+        (("sine", 1.0, 0.0, 5), "Schedule: expected kind as one of .*, got 'sine'"),
     ],
 )
 def test_numbers_that_do_not_fit(given: Any, message: str) -> None:
     kind, *numbers = given
     with pytest.raises(ValueError, match=message):
-        getattr(schedules, kind)(*numbers)
+        Schedule(*numbers, kind=kind)

@@ -213,7 +213,7 @@ def test_items_of_older_versions_are_masked_and_counted():
         client.add(items([version] * 4), version=version)
     client.flush()
     sample = client.sample(0, 64, oldest=2)
-    assert type(sample) is frb.types.MaskedSample
+    assert type(sample).__name__ == "MaskedSample"
     assert sample.mask.tolist() == [x >= 2 for x in sample.items["x"].tolist()]
     out = ~sample.mask
     assert sample.weights[out].tolist() == sample.probabilities[out].tolist() == [0.0] * int(out.sum())
@@ -259,7 +259,7 @@ def test_slices_are_of_one_client_and_one_shard(lanes):
     first.flush()
     second.flush()
     sample = first.sample(0, 32, exact=True)
-    assert type(sample) is frb.types.SliceSample
+    assert type(sample).__name__ == "SliceSample"
     assert tuple(sample.indices.shape) == (32, 3, 2)
     assert (sample.items["x"].diff(dim=1) == 1).all()
     assert bool(sample.mask.all())

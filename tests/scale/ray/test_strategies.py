@@ -192,7 +192,7 @@ def test_of_single_steps_none_waits():
 
 def check(sample: Any, end: Any, whole: bool = False) -> None:
     """Whether windows, or returns, stop before the end of the trajectory of their first step."""
-    if isinstance(sample, frb.types.SliceSample):
+    if type(sample).__name__ == "SliceSample":
         x = sample.items["x"].numpy()
         assert (np.diff(x, axis=1) == 1).all()
         assert (x[:, -1] < end(x[:, 0])).all()
