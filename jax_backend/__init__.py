@@ -10,7 +10,6 @@ from functional_rb.public import moments as _moments
 from functional_rb.public import structures as _structures
 from functional_rb.specs import functions as _values
 from jax_backend import compat as compat  # first, as it refuses what is missing or too old
-from jax_backend import records as records
 from jax_backend.arrays import containers as containers  # of its library, which it tells the core
 from jax_backend.arrays.keys import key as key
 from jax_backend.arrays.keys import split as split

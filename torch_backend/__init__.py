@@ -10,7 +10,6 @@ from functional_rb.public import moments as _moments
 from functional_rb.public import structures as _structures
 from functional_rb.specs import functions as _values
 from torch_backend import compat as compat  # first, as it refuses what is missing or too old
-from torch_backend import records as records
 from torch_backend.arrays import containers as containers  # of its library, which it tells the core
 from torch_backend.arrays.random import key as key
 from torch_backend.arrays.random import split as split

@@ -58,7 +58,6 @@ NAMES: Final = (
     "project",
     "rand",
     "random_crop",
-    "records",
     "sample",
     "sample_",
     "sample_spec",

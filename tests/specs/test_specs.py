@@ -276,7 +276,6 @@ BOUND = (
     "functional_rb.buffer.in_place",
     "functional_rb.buffer.reading",
     "functional_rb.buffer.samples",
-    "functional_rb.public.records",
     "functional_rb.iteration.batches",
     "functional_rb.hash_maps.functions",
     "functional_rb.public.structures",

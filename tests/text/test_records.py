@@ -107,7 +107,7 @@ def test_items_of_a_buffer_come_out_as_the_record_that_went_in(backend: Backend)
         np.testing.assert_array_equal(backend.numpy(drawn.end_scores), backend.numpy(stored.end_scores)[rows])
     assert frb.convert.from_json(frb.convert.to_json(PAIRS)) == PAIRS
     one = backend.rb.get(state, sample.indices[:1])
-    assert same(one, backend.rb.records.at(sample.items, slice(0, 1)))
+    assert same(one, tree_map(backend, lambda x: x[:1], sample.items))
 
 
 def test_a_record_crosses_to_the_other_backend(library: Backend) -> None:
@@ -183,32 +183,6 @@ def test_what_a_file_without_checkpoint_says(tmp_path: Path) -> None:
         frb.checkpoint.load_spec(tmp_path)
 
 
-def test_rows_are_joined_and_taken_apart_as_arrays_are(library: Backend) -> None:
-    records, numpy = library.rb.records, library.numpy
-    one, two = texts(library.array), texts(library.array, 2, seed=1)
-    assert records.batch_shape(one) == (3,)
-    assert records.batch_shape(frb.text.PairwiseDataset(one, two)) == ()
-    assert records.batch_shape((one.input_ids, one.attention_mask)) == (3, 4)
-    both = records.cat([one, two])
-    for whole, *parts in ((x.input_ids, one.input_ids, two.input_ids) for x in [both]):
-        np.testing.assert_array_equal(numpy(whole), np.concatenate([numpy(part) for part in parts]))
-    assert type(both) is frb.text.RewardData
-    assert both.rewards is None
-    for axis in (0, 1):
-        stacked = records.stack([one, one, one], axis=axis)
-        np.testing.assert_array_equal(numpy(stacked.end_scores), np.stack([numpy(one.end_scores)] * 3, axis))
-        again = records.unbind(stacked, axis)
-        assert len(again) == 3
-        assert all(same(x, one) for x in again)
-    kinds = [1, slice(1, 3), -1, np.array([2, 0]), np.array([True, False, True])]
-    for index in kinds[: 2 if library.library == "jax" else None]:  # each of which XLA compiles for each leaf
-        found = records.at(one, index)
-        np.testing.assert_array_equal(numpy(found.input_ids), numpy(one.input_ids)[index])
-        np.testing.assert_array_equal(numpy(found.end_scores), numpy(one.end_scores)[index])
-    nested = records.at({"a": records.stack([one, one])}, (1, slice(0, 2)))
-    assert same(nested["a"], records.at(one, slice(0, 2)))
-
-
 def test_named_arrays_come_back_as_the_record(library: Backend) -> None:
     rb = library.rb
     given = frb.text.PairwiseDataset(texts(library.array), texts(library.array, seed=1))
@@ -231,47 +205,16 @@ def test_named_arrays_come_back_as_the_record(library: Backend) -> None:
         rb.load_state_dict(blank, [1])
 
 
-REFUSED = {
-    "no row": (lambda r, x: r.at(x, 3), IndexError, r"leaf 'input_ids': 3 is out of range for the shape \(3, 4\)"),
-    "beyond the batch": (lambda r, x: r.at(x, (0, 0)), IndexError, r"leaf 'end_scores': \(0, 0\) is out of range"),
-    "no records": (lambda r, x: r.cat([]), ValueError, "cat: expected one record or more, got none"),
-    "no arrays": (lambda r, x: r.unbind(()), TypeError, "expected a record or a nest of arrays, got tuple without any"),
-    "no array": (lambda r, x: r.stack([{"x": 1.0}]), TypeError, "leaf 'x': expected an array, got float"),
-    "other shapes": (
-        lambda r, x: r.cat([x, frb.text.RewardData(x.input_ids[:, :2], x.attention_mask, None, x.end_scores)]),
-        ValueError,
-        "leaf 'input_ids': the shapes .* do not fit together along axis 0; pad them to one length first",
-    ),
-    "other fields": (
-        lambda r, x: r.stack([x, frb.text.RewardData(x.input_ids, x.attention_mask)]),
-        TypeError,
-        "leaf 'end_scores': expected an array, got NoneType",
-    ),
-    "other dtypes": (
-        lambda r, x: r.stack([(x.input_ids,), (x.end_scores,)]),
-        TypeError,
-        r"leaf '0': expected one dtype, got \['float32', 'int32'\]",
-    ),
-    "an axis of some": (lambda r, x: r.unbind(x, 1), ValueError, r"one of the 1 that all leaves share, \(3,\), got 1"),
-    "no such axis": (lambda r, x: r.cat([x, x], 1), ValueError, r"leaf 'end_scores' of shape \(3,\) has no axis 1"),
-}
+def test_errors_name_the_leaf(library: Backend) -> None:
+    with pytest.raises(TypeError, match="expected a record or a nest of arrays, got tuple without any"):
+        library.rb.state_dict(())
+    with pytest.raises(TypeError, match="leaf 'x': expected an array, got float"):
+        library.rb.state_dict({"x": 1.0})
 
 
-@pytest.mark.parametrize(("call", "kind", "text"), REFUSED.values(), ids=REFUSED)
-def test_errors_name_the_leaf(library: Backend, call: Any, kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind, match=text):
-        call(library.rb.records, texts(library.array))
-
-
-def test_tensordicts_and_tensorclasses_both_ways() -> None:
+@pytest.mark.parametrize("kind", ["made here", "torchrl's"])
+def test_tensorclasses_go_in_and_records_come_out(kind: str) -> None:
     rb, tensordict = torch_backend, pytest.importorskip("tensordict")
-    given = frb.text.PairwiseDataset(texts(torch.from_numpy), texts(torch.from_numpy, seed=1))
-    made = rb.records.to_tensordict(given)
-    assert isinstance(made, tensordict.TensorDict)
-    assert made.batch_size == (3,)
-    assert made["chosen_data"].batch_size == (3,)
-    assert "rewards" not in made["chosen_data"].keys()  # noqa: SIM118  # of a TensorDict
-    assert same(rb.records.from_tensordict(made, frb.text.PairwiseDataset), given)
 
     class Theirs:
         input_ids: torch.Tensor
@@ -279,24 +222,11 @@ def test_tensordicts_and_tensorclasses_both_ways() -> None:
         rewards: torch.Tensor | None = None
         end_scores: torch.Tensor | None = None
 
-    check_class_both_ways(tensordict.tensorclass(Theirs), given)
-    with pytest.raises(ValueError, match=r"expected the fields .* of RewardData, got"):
-        rb.records.from_tensordict(made, frb.text.RewardData)
-
-
-def check_class_both_ways(kind: Any, given: frb.text.PairwiseDataset) -> None:
-    rb = torch_backend
-    theirs = rb.records.to_tensordict(given.chosen_data, into=kind)
-    assert type(theirs) is kind
-    assert same(rb.records.from_tensordict(theirs, frb.text.RewardData), given.chosen_data)
+    of = tensordict.tensorclass(Theirs) if kind == "made here" else pytest.importorskip("torchrl.data").RewardData
+    given = texts(torch.from_numpy)
+    theirs = of.from_tensordict(tensordict.TensorDict(rb.state_dict(given), [3]))
     state = rb.add(rb.init(frb.BufferSpec(ITEM, 4)), theirs)  # the names decide
-    assert same(rb.get(state, np.arange(3, dtype=np.int32)), given.chosen_data)
-
-
-def test_torchrls_classes_both_ways() -> None:
-    rlhf = pytest.importorskip("torchrl.data")
-    given = frb.text.PairwiseDataset(texts(torch.from_numpy), texts(torch.from_numpy, seed=1))
-    check_class_both_ways(rlhf.RewardData, given)
+    assert same(rb.get(state, np.arange(3, dtype=np.int32)), given)
 
 
 def test_each_name_of_torchrls_family_has_its_row() -> None:

@@ -20,7 +20,7 @@ from tests.support.children import program
 ROOT = Path(__file__).parents[2]
 
 
-SUBMODULES = ("records", "text", "trees")
+SUBMODULES = ("text", "trees")
 
 
 def run(name: str) -> subprocess.CompletedProcess[str]:
