@@ -6,6 +6,7 @@ a machine that is busy. It says "ready" once the rain may begin, and how many ha
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import importlib
 import os
@@ -23,6 +24,8 @@ from tests.support.interrupts import finished
 
 ITEM = {"id": frb.Unbounded((), "int32"), "twice": frb.Unbounded((2,), "int32")}
 CAPACITY = 64
+# Seconds beside those of the rain after which a program that stands still shows where, and ends.
+PATIENCE = 180
 
 
 class Rain:
@@ -108,6 +111,7 @@ def check_free(path: str) -> None:
 
 
 def main(directory: str, backend: str, seconds: float, least: int) -> None:
+    faulthandler.dump_traceback_later(seconds + PATIENCE, exit=True)
     rb, rain = importlib.import_module(f"{backend}_backend"), Rain()
     on_host: dict[str, Any] = {"storage": frb.Host()} if backend == "jax" else {}
     samplers = frb.Prioritized(), frb.WithoutReplacement(), frb.Recency(3)

@@ -71,7 +71,8 @@ def test_no_race_is_reported_but_one_that_is_planted() -> None:
     emulator = emulated_gpu.built("emulated-thread", "-g1", "-fsanitize=thread")
     lives = f"team={emulator},{effort(2, 100)}"
     done = run("thread", "threads=0", f"chain={effort(2, 200)}", lives, f"race={emulator}")
-    assert done.stdout.split("\n") == ["done threads", "done chain", "done team", "done race", ""], done.stderr[-3000:]
+    # The life with the race may crash by it, after the report.
+    assert done.stdout.split("\n")[:3] == ["done threads", "done chain", "done team"], done.stderr[-3000:]
     before, _, planted = done.stderr.partition("begin race\n")
     assert "WARNING" not in before, before[-4000:]
     assert "data race" in planted
