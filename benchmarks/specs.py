@@ -122,7 +122,7 @@ def of_torchrl(name: str, work: Workload, backend: Backend) -> Calls:
     from tensordict import TensorDict
 
     torch.manual_seed(work.seed)
-    spec = frb.convert.to_torchrl(item_spec(work)).expand(work.sample_size)
+    spec = frb.convert.to_library(item_spec(work), "torchrl").expand(work.sample_size)
     batches = given(work, work.sample_size)
     inside, outside = (TensorDict(dict(batch), batch_size=[work.sample_size]) for batch in batches)
     calls = {"rand": spec.rand, "contains": lambda: spec.is_in(inside), "project": lambda: spec.project(outside)}
@@ -134,7 +134,7 @@ def of_gymnasium(name: str, work: Workload, backend: Backend) -> Calls:
     from gymnasium.vector.utils import batch_space
 
     spec = item_spec(work)
-    one = frb.convert.to_gymnasium(spec | {"onehot": spec["onehot"].to_categorical()})
+    one = frb.convert.to_library(spec | {"onehot": spec["onehot"].to_categorical()}, "gymnasium")
     space = batch_space(one, work.sample_size)
     space.seed(work.seed)
     inside = space.sample()

@@ -26,56 +26,17 @@ from functional_rb.specs import (
 )
 from functional_rb.specs.base import SpecNest
 
-FROM: Final = "from_dm_env"
-TO: Final = "to_dm_env"
+FROM: Final = "from_library"
+TO: Final = "to_library"
 
 
 def from_dm_env(spec: object, narrow: bool = False) -> Any:
-    """The spec of what a dm_env spec describes.
-
-    | dm_env | spec |
-    |---|---|
-    | `Array` | `Unbounded`; `NonTensor` for objects |
-    | `BoundedArray` | `Bounded`; `Binary` for bools |
-    | `DiscreteArray` | `Categorical` |
-    | `StringArray` | `NonTensor`, as its strings have any length |
-    | dicts, tuples (NamedTuples too), lists | `Composite`, tuples, lists |
-
-    Args:
-        spec: such a spec, or a nest of them, as `environment.observation_spec()` gives it. Names are left out.
-        narrow: whether 64-bit numbers are stored in 32 bits, as JAX needs without x64; floats are then rounded.
-
-    Raises:
-        ImportError: if dm_env is not installed.
-        TypeError: for a leaf that is no spec, or a dtype that cannot be stored, naming the leaf.
-        ValueError: for bounds that do not fit, naming the leaf.
-
-    Example:
-        >>> from dm_env import specs
-        >>> from_dm_env({"x": specs.BoundedArray((2,), "float32", -1, 1), "a": specs.DiscreteArray(3)})
-        Composite({'x': Bounded(-1.0, 1.0, (2,)), 'a': Categorical(3)})
-    """
+    """The spec of a nest of dm_env's specs."""
     return _read(imported("dm_env.specs", FROM), spec, narrow, ())
 
 
 def to_dm_env(spec: object) -> Any:
-    """The dm_env spec of a spec's values, whose name is the leaf's path.
-
-    `from_dm_env` gives the spec back, apart from those without one of their own: an `ArraySpec` comes back as
-    `Unbounded`, integers of several choices as `Bounded`, a `Composite` without its `batch_shape`.
-
-    Args:
-        spec: a spec, or a nest of dicts, `Composite`s, tuples and lists.
-
-    Raises:
-        ImportError: if dm_env is not installed.
-        TypeError: for a spec that dm_env cannot describe exactly, naming the leaf, with what to do instead.
-        ValueError: for numbers that it does not take, naming the leaf.
-
-    Example:
-        >>> to_dm_env({"x": Bounded(-1, 1, (2,))})["x"].maximum
-        array(1., dtype=float32)
-    """
+    """A spec as a nest of dm_env's specs."""
     return _write(imported("dm_env.specs", TO), spec, ())
 
 

@@ -37,42 +37,14 @@ if TYPE_CHECKING:
 
     AnySpace: TypeAlias = spaces.Space[Any]
 
-FROM: Final = "from_gymnasium"
-TO: Final = "to_gymnasium"
+FROM: Final = "from_library"
+TO: Final = "to_library"
 
 
 def from_gymnasium(
     space: AnySpace, narrow: bool = False, max_length: int | None = None, max_edges: int | None = None
 ) -> Any:
-    """The spec of a space's elements.
-
-    | space | spec |
-    |---|---|
-    | `Box` without bounds (infinite, or all integers of the dtype) | `Unbounded` |
-    | `Box` of bools, and `MultiBinary` | `Binary`, of bool and of int8 |
-    | other `Box` | `Bounded` |
-    | `Discrete`, `MultiDiscrete` | `Categorical`, `MultiCategorical` |
-    | `Text`, `Sequence`, `Graph`, `OneOf` | the specs of the same names |
-    | `Dict`, `Tuple` | `Composite`, tuple |
-
-    Args:
-        space: any space of Gymnasium, nested in any way.
-        narrow: whether 64-bit numbers are stored in 32 bits, as JAX needs without x64; floats are then rounded.
-        max_length: the most elements of a `Sequence`, and nodes of a `Graph`; a space has no such limit, a buffer needs
-            one.
-        max_edges: the most edges of a `Graph`.
-
-    Raises:
-        ImportError: if Gymnasium is not installed.
-        TypeError: for a space of another kind, or a dtype that cannot be stored, naming the leaf.
-        ValueError: for a limit that is missing, or what does not fit, naming the leaf.
-
-    Example:
-        >>> from gymnasium import spaces
-        >>> space = spaces.Dict(grip=spaces.Discrete(3), pose=spaces.Box(-1, 1, (2,), np.float64))
-        >>> from_gymnasium(space, narrow=True)
-        Composite({'grip': Categorical(3), 'pose': Bounded(-1.0, 1.0, (2,))})
-    """
+    """The spec of a space of Gymnasium."""
     return spec_of_space(space, narrow, max_length, max_edges, FROM, ())
 
 
@@ -85,27 +57,7 @@ def spec_of_space(
 
 
 def to_gymnasium(spec: SpecNest) -> AnySpace:
-    """The space of a spec's values.
-
-    `from_gymnasium` gives the spec back, apart from limits of length, which spaces do not have, and from what has no
-    space of its own: an `ArraySpec` comes back as `Unbounded`, a `Categorical` with axes as `MultiCategorical`, other
-    integers of two values as `Bounded`, a `Stacked` as a tuple, a `Composite` without its `batch_shape`.
-
-    Args:
-        spec: a spec, or a nest of dicts, `Composite`s and tuples.
-
-    Returns:
-        A space with the same elements.
-
-    Raises:
-        ImportError: if Gymnasium is not installed.
-        TypeError: for a spec that no space describes exactly, naming the leaf, with what to do instead.
-        ValueError: for numbers that Gymnasium does not take, naming the leaf.
-
-    Example:
-        >>> to_gymnasium({"grip": Categorical(3), "pose": Bounded(-1, 1, (2,))})
-        Dict('grip': Discrete(3, dtype=int32), 'pose': Box(-1.0, 1.0, (2,), float32))
-    """
+    """A spec as a space of Gymnasium."""
     return space_of_spec(spec, TO, ())
 
 

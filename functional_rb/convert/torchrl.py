@@ -34,51 +34,17 @@ if TYPE_CHECKING:
     import torch
     from torchrl.data import TensorSpec
 
-FROM: Final = "from_torchrl"
-TO: Final = "to_torchrl"
+FROM: Final = "from_library"
+TO: Final = "to_library"
 
 
 def from_torchrl(spec: TensorSpec) -> Any:
-    """The spec of what a torchrl spec describes: the class of the same name, for each class but `Choice`.
-
-    A `Composite` has its shape as `batch_shape`; one with a `data_cls` becomes a `Composite.like` that. A
-    `StackedComposite` becomes a `Stacked`. Devices, names of axes and examples are left out. A `MultiCategorical` of
-    one element whose values come without their axis (`remove_singleton`) becomes a `Categorical`, as these values are.
-
-    Args:
-        spec: any spec of torchrl.
-
-    Raises:
-        ImportError: if torchrl is not installed.
-        TypeError: for a leaf that is no spec, or describes what no spec here does (a `Choice`, a part that is None),
-            naming the leaf.
-        ValueError: for sizes that are open (an axis of size -1, a `Categorical` of -1 choices), naming the leaf.
-
-    Example:
-        >>> from torchrl import data  # doctest: +SKIP
-        >>> from_torchrl(data.Composite(a=data.OneHot(3), b=data.Bounded(-1, 1, (2,))))  # doctest: +SKIP
-        Composite({'a': OneHot(3), 'b': Bounded(-1.0, 1.0, (2,))})
-    """
+    """The spec of a spec of torchrl."""
     return _FromTorchrl(imported("torchrl.data.tensor_specs", FROM)).spec(spec, ())
 
 
 def to_torchrl(spec: SpecNest) -> TensorSpec:
-    """The torchrl spec of a spec's values, on the CPU.
-
-    `from_torchrl` gives the spec back, apart from an `ArraySpec`, which comes back as `Unbounded`. A `MultiCategorical`
-    has `remove_singleton=False`, so that values of one element keep their axis.
-
-    Args:
-        spec: a spec, or a nest of dicts and `Composite`s: torchrl has no tuples.
-
-    Raises:
-        ImportError: if torchrl is not installed.
-        TypeError: for a spec that torchrl cannot describe exactly, naming the leaf, with what to do instead.
-
-    Example:
-        >>> to_torchrl({"a": OneHot(3), "b": Bounded(-1, 1, (2,))})["b"].high  # doctest: +SKIP
-        tensor([1., 1.])
-    """
+    """A spec as a spec of torchrl."""
     specs = imported("torchrl.data.tensor_specs", TO)
     return _ToTorchrl(specs, imported("torch", TO)).spec(freeze(spec), ())
 

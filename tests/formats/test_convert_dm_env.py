@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
+from functional_rb.convert import to_library
 from tests.support import grammar
 from tests.support.grammar import INTEGERS, REAL, Data
 
@@ -43,11 +44,11 @@ def same(a: Any, b: Any) -> bool:
 
 @hypothesis.given(SPECS.nests_of(3))
 def test_specs_come_back(spec: Any) -> None:
-    theirs = frb.convert.to_dm_env(spec)
-    back = frb.convert.from_dm_env(theirs)
+    theirs = to_library(spec, "dm_env")
+    back = frb.convert.from_library(theirs, "dm_env")
     assert back == spec
     assert repr(back) == repr(spec)
-    assert same(frb.convert.to_dm_env(back), theirs)
+    assert same(to_library(back, "dm_env"), theirs)
 
 
 def test_each_kind_has_its_own() -> None:
@@ -64,22 +65,23 @@ def test_each_kind_has_its_own() -> None:
         (specs.DiscreteArray(4, np.int64), frb.Categorical(4, dtype="int64")),
     ]
     for theirs, ours in pairs:
-        assert frb.convert.from_dm_env(theirs) == ours
-        assert same(frb.convert.to_dm_env(ours), theirs)
-    assert frb.convert.from_dm_env(specs.StringArray((2,))) == frb.specs.NonTensor((2,))
-    assert same(frb.convert.to_dm_env(frb.specs.ArraySpec((2,), "int8")), specs.Array((2,), np.int8))
-    assert same(frb.convert.to_dm_env(frb.Binary((), "uint8")), specs.BoundedArray((), np.uint8, 0, 1))
-    assert same(frb.convert.to_dm_env(frb.Categorical(3, start=2)), specs.BoundedArray((), np.int32, 2, 4))
-    assert same(frb.convert.to_dm_env(frb.Categorical(3, shape=(2,))), specs.BoundedArray((2,), np.int32, 0, 2))
+        assert frb.convert.from_library(theirs, "dm_env") == ours
+        assert same(to_library(ours, "dm_env"), theirs)
+    assert frb.convert.from_library(specs.StringArray((2,)), "dm_env") == frb.specs.NonTensor((2,))
+    assert same(to_library(frb.specs.ArraySpec((2,), "int8"), "dm_env"), specs.Array((2,), np.int8))
+    assert same(to_library(frb.Binary((), "uint8"), "dm_env"), specs.BoundedArray((), np.uint8, 0, 1))
+    assert same(to_library(frb.Categorical(3, start=2), "dm_env"), specs.BoundedArray((), np.int32, 2, 4))
+    assert same(to_library(frb.Categorical(3, shape=(2,)), "dm_env"), specs.BoundedArray((2,), np.int32, 0, 2))
     assert same(
-        frb.convert.to_dm_env(frb.specs.MultiCategorical([3, 5])), specs.BoundedArray((2,), np.int32, 0, [2, 4])
+        to_library(frb.specs.MultiCategorical([3, 5]), "dm_env"),
+        specs.BoundedArray((2,), np.int32, 0, [2, 4]),
     )
 
 
 def test_names_are_paths() -> None:
-    made = frb.convert.to_dm_env({"a": [frb.Binary(), {"b": frb.specs.NonTensor()}], "c": frb.Categorical(2)})
+    made = to_library({"a": [frb.Binary(), {"b": frb.specs.NonTensor()}], "c": frb.Categorical(2)}, "dm_env")
     assert (made["a"][0].name, made["a"][1]["b"].name, made["c"].name) == ("a/0", "a/1/b", "c")
-    assert frb.convert.to_dm_env(frb.Binary()).name is None
+    assert to_library(frb.Binary(), "dm_env").name is None
 
 
 def test_narrow_stores_32_bits() -> None:
@@ -90,9 +92,9 @@ def test_narrow_stores_32_bits() -> None:
         (specs.DiscreteArray(4, np.int64), frb.Categorical(4)),
     ]
     for theirs, ours in wide:
-        assert frb.convert.from_dm_env([{"a": theirs}], narrow=True) == [frb.Composite(a=ours)]
-    with pytest.raises(ValueError, match=r"^from_dm_env: leaf '0/a': bounds .* do not fit into int32"):
-        frb.convert.from_dm_env([{"a": specs.BoundedArray((), np.int64, 0, 2**40)}], narrow=True)
+        assert frb.convert.from_library([{"a": theirs}], "dm_env", narrow=True) == [frb.Composite(a=ours)]
+    with pytest.raises(ValueError, match=r"^from_library: leaf '0/a': bounds .* do not fit into int32"):
+        frb.convert.from_library([{"a": specs.BoundedArray((), np.int64, 0, 2**40)}], "dm_env", narrow=True)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +108,8 @@ def test_narrow_stores_32_bits() -> None:
     ids=lambda x: repr(x)[:40],
 )
 def test_what_is_no_spec_is_refused(spec: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=f"^from_dm_env: leaf 'a/0': .*{message}"):
-        frb.convert.from_dm_env({"a": (spec,)})
+    with pytest.raises(error, match=f"^from_library: leaf 'a/0': .*{message}"):
+        frb.convert.from_library({"a": (spec,)}, "dm_env")
 
 
 @pytest.mark.parametrize(
@@ -126,12 +128,15 @@ def test_what_is_no_spec_is_refused(spec: Any, error: type[Exception], message: 
     ids=lambda x: repr(x)[:40],
 )
 def test_specs_that_dm_env_lacks_are_refused(spec: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=f"^to_dm_env: leaf 'a/0': .*{message}"):
-        frb.convert.to_dm_env({"a": (spec,)})
+    with pytest.raises(TypeError, match=f"^to_library: leaf 'a/0': .*{message}"):
+        to_library({"a": (spec,)}, "dm_env")
 
 
 def test_dm_env_is_needed_when_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dm_env.specs", None)
-    for call in (lambda: frb.convert.from_dm_env(specs.DiscreteArray(2)), lambda: frb.convert.to_dm_env(frb.Binary())):
-        with pytest.raises(ImportError, match=r"_dm_env needs dm_env: pip install dm-env"):
+    for call in (
+        lambda: frb.convert.from_library(specs.DiscreteArray(2), "dm_env"),
+        lambda: to_library(frb.Binary(), "dm_env"),
+    ):
+        with pytest.raises(ImportError, match=r"_library needs dm_env: pip install dm-env"):
             call()

@@ -86,19 +86,19 @@ def all_spaces() -> st.SearchStrategy[Any]:
 
 @hypothesis.given(all_spaces())
 def test_spaces_come_back(space: Any) -> None:
-    spec = frb.convert.from_gymnasium(space, **LIMITS)
-    back = frb.convert.to_gymnasium(spec)
+    spec = frb.convert.from_library(space, "gymnasium", **LIMITS)
+    back = frb.convert.to_library(spec, "gymnasium")
     assert back == space
     assert repr(back) == repr(space) or "Text" in repr(space)  # the order of names, and dtypes that == lets pass
-    assert frb.convert.from_gymnasium(back, **LIMITS) == spec
+    assert frb.convert.from_library(back, "gymnasium", **LIMITS) == spec
 
 
 @pytest.mark.parametrize("space", [spaces.Box(-1, 1, (2,)), spaces.Discrete(3), spaces.Dict(a=spaces.Discrete(2))])
 def test_stacked_sequences_come_back(space: Any) -> None:
     sequence = spaces.Sequence(space, stack=True)
-    spec = frb.convert.from_gymnasium(sequence, max_length=5)
-    assert spec == frb.specs.Sequence(frb.convert.from_gymnasium(space), 5, stack=True)
-    assert frb.convert.to_gymnasium(spec) == sequence
+    spec = frb.convert.from_library(sequence, "gymnasium", max_length=5)
+    assert spec == frb.specs.Sequence(frb.convert.from_library(space, "gymnasium"), 5, stack=True)
+    assert frb.convert.to_library(spec, "gymnasium") == sequence
 
 
 # Specs that have a space of their own.
@@ -121,7 +121,7 @@ SPECS = grammar.Grammar(
 
 @hypothesis.given(SPECS.nests_of(3))
 def test_specs_come_back(spec: Any) -> None:
-    back = frb.convert.from_gymnasium(frb.convert.to_gymnasium(spec), **LIMITS)
+    back = frb.convert.from_library(frb.convert.to_library(spec, "gymnasium"), "gymnasium", **LIMITS)
     assert back == spec
     assert repr(back) == repr(spec)
 
@@ -141,7 +141,7 @@ SAME_VALUES = [
 
 @pytest.mark.parametrize(("spec", "back"), SAME_VALUES, ids=lambda spec: repr(spec)[:30])
 def test_specs_with_the_space_of_another(spec: Any, back: Any) -> None:
-    assert frb.convert.from_gymnasium(frb.convert.to_gymnasium(spec)) == back
+    assert frb.convert.from_library(frb.convert.to_library(spec, "gymnasium"), "gymnasium") == back
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_specs_with_the_space_of_another(spec: Any, back: Any) -> None:
     ids=repr,
 )
 def test_narrow_stores_32_bits(space: Any, spec: Any) -> None:
-    assert frb.convert.from_gymnasium(space, narrow=True, max_length=3) == spec
+    assert frb.convert.from_library(space, "gymnasium", narrow=True, max_length=3) == spec
 
 
 class Odd(spaces.Space[Any]):
@@ -189,19 +189,19 @@ def below(space: Any) -> Any:
     ids=lambda x: x if isinstance(x, str) else type(x).__name__,
 )
 def test_spaces_without_a_spec_are_refused(space: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=f"^from_gymnasium: {message}"):
-        frb.convert.from_gymnasium(space)
+    with pytest.raises(error, match=f"^from_library: {message}"):
+        frb.convert.from_library(space, "gymnasium")
 
 
 def test_what_does_not_fit_into_32_bits_is_refused() -> None:
     for space in (spaces.Box(-(2**40), 0, (2,), np.int64), spaces.Box(0, 2**40, (2,), np.int64)):
         with pytest.raises(ValueError, match=r"leaf 'a/0': bounds .* do not fit into int32; leave narrow=True out"):
-            frb.convert.from_gymnasium(below(space), narrow=True)
+            frb.convert.from_library(below(space), "gymnasium", narrow=True)
     with pytest.raises(ValueError, match=r"leaf 'a/0': Categorical: choices from .* do not fit into int32"):
-        frb.convert.from_gymnasium(below(spaces.Discrete(2, start=2**40)), narrow=True)
+        frb.convert.from_library(below(spaces.Discrete(2, start=2**40)), "gymnasium", narrow=True)
     graph = spaces.Graph(spaces.Discrete(2), spaces.Discrete(2))
     with pytest.raises(ValueError, match=r"how many edges.*give max_edges="):
-        frb.convert.from_gymnasium(graph, max_length=3)
+        frb.convert.from_library(graph, "gymnasium", max_length=3)
 
 
 @pytest.mark.parametrize(
@@ -236,8 +236,8 @@ def test_what_does_not_fit_into_32_bits_is_refused() -> None:
     ids=lambda x: repr(x)[:40],
 )
 def test_specs_without_a_space_are_refused(spec: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=f"^to_gymnasium: leaf 'a/0': .*{message}"):
-        frb.convert.to_gymnasium({"a": (spec,)})
+    with pytest.raises(error, match=f"^to_library: leaf 'a/0': .*{message}"):
+        frb.convert.to_library({"a": (spec,)}, "gymnasium")
 
 
 def test_choices_change_their_form() -> None:
@@ -259,7 +259,7 @@ def test_choices_change_their_form() -> None:
     assert frb.specs.MultiCategorical(3, shape=(2, 2)).to_one_hot() == frb.specs.MultiOneHot([3, 3], shape=(2, 6))
     with pytest.raises(ValueError, match=r"same numbers of choices in all rows.*a part of an item for each"):
         frb.specs.MultiCategorical([[1, 2], [3, 4]]).to_one_hot()
-    assert frb.convert.to_gymnasium(frb.specs.OneHot(3).to_categorical("int64")) == spaces.Discrete(3)
+    assert frb.convert.to_library(frb.specs.OneHot(3).to_categorical("int64"), "gymnasium") == spaces.Discrete(3)
 
 
 VECTORS = grammar.Grammar(dict.fromkeys(("one_hot", "multi_one_hot"), ("bool", "int8", "float32")), axes=(0, 2, 1))
@@ -273,8 +273,15 @@ def test_vectors_come_back(spec: Any) -> None:
 def test_gymnasium_is_needed_when_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     for call in (
-        lambda: frb.convert.from_gymnasium(gym.spaces.Discrete(2)),
-        lambda: frb.convert.to_gymnasium(frb.Binary()),
+        lambda: frb.convert.from_library(gym.spaces.Discrete(2), "gymnasium"),
+        lambda: frb.convert.to_library(frb.Binary(), "gymnasium"),
     ):
-        with pytest.raises(ImportError, match=r"_gymnasium needs gymnasium: pip install gymnasium"):
+        with pytest.raises(ImportError, match=r"_library needs gymnasium: pip install gymnasium"):
             call()
+
+
+def test_options_and_libraries_that_are_none() -> None:
+    with pytest.raises(TypeError, match="from_library: specs of torchrl have no use for narrow; leave it out"):
+        frb.convert.from_library(None, "torchrl", narrow=True)
+    with pytest.raises(ValueError, match=r"expected library as one of \['dm_env', 'gymnasium', 'torchrl'\], got 'gym'"):
+        frb.convert.to_library(frb.Binary(), "gym")  # type: ignore[arg-type]  # refused

@@ -14,6 +14,7 @@ from tensordict import TensorDict, tensorclass
 
 import functional_rb as frb
 import torch_backend as rb
+from functional_rb.convert import to_library
 from tests.support import grammar
 from tests.support.grammar import INTEGERS, REAL, Data
 
@@ -44,11 +45,11 @@ SPECS = grammar.Grammar(
 
 @hypothesis.given(SPECS.nests_of(3))
 def test_specs_come_back(spec: Any) -> None:
-    theirs = frb.convert.to_torchrl(spec)
-    back = frb.convert.from_torchrl(theirs)
+    theirs = to_library(spec, "torchrl")
+    back = frb.convert.from_library(theirs, "torchrl")
     assert back == spec
     assert repr(back) == repr(spec)
-    assert frb.convert.to_torchrl(back) == theirs
+    assert to_library(back, "torchrl") == theirs
 
 
 MASK = torch.tensor([True, False, True])
@@ -73,8 +74,8 @@ THEIRS = {
 
 @pytest.mark.parametrize("theirs", THEIRS.values(), ids=THEIRS)
 def test_theirs_come_back(theirs: Any) -> None:
-    ours = frb.convert.from_torchrl(theirs)
-    assert frb.convert.to_torchrl(ours) == theirs
+    ours = frb.convert.from_library(theirs, "torchrl")
+    assert to_library(ours, "torchrl") == theirs
     if not isinstance(ours, frb.specs.Stacked):
         assert tuple(theirs.shape) == (ours.batch_shape if isinstance(ours, frb.Composite) else ours.shape)
 
@@ -93,12 +94,12 @@ UNSTACKED = {name: spec for name, spec in THEIRS.items() if "Stacked" not in nam
 
 @pytest.mark.parametrize("theirs", (UNSTACKED | SINGLE).values(), ids=UNSTACKED | SINGLE)
 def test_values_of_theirs_fit_ours_and_ours_theirs(theirs: Any) -> None:
-    ours = frb.convert.from_torchrl(theirs)
+    ours = frb.convert.from_library(theirs, "torchrl")
     if theirs is not THEIRS["NonTensor"]:
         state = rb.add(rb.init(frb.BufferSpec({"x": ours}, 4)), {"x": theirs.rand((4,))}, validate=True)
         assert int(rb.size(state)) == 4
         assert theirs.is_in(rb.rand(ours, rb.key(0)))
-    back = frb.convert.from_torchrl(frb.convert.to_torchrl(ours))
+    back = frb.convert.from_library(to_library(ours, "torchrl"), "torchrl")
     assert (back, repr(back)) == (ours, repr(ours))
 
 
@@ -110,8 +111,8 @@ class Agent:
 def test_containers_are_kept() -> None:
     for kind in (Agent, TensorDict):
         ours = frb.Composite.like(kind, {"x": frb.Unbounded((2, 3))}, (2,))
-        assert frb.convert.to_torchrl(ours).data_cls is kind
-        assert frb.convert.from_torchrl(frb.convert.to_torchrl(ours)) == ours
+        assert to_library(ours, "torchrl").data_cls is kind
+        assert frb.convert.from_library(to_library(ours, "torchrl"), "torchrl") == ours
 
 
 @pytest.mark.parametrize(
@@ -126,8 +127,8 @@ def test_containers_are_kept() -> None:
     ids=lambda x: repr(x)[:30],
 )
 def test_what_has_no_counterpart_is_refused(spec: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=f"^from_torchrl: leaf 'a/b': .*{message}"):
-        frb.convert.from_torchrl(data.Composite(a=data.Composite(b=spec)))
+    with pytest.raises(error, match=f"^from_library: leaf 'a/b': .*{message}"):
+        frb.convert.from_library(data.Composite(a=data.Composite(b=spec)), "torchrl")
 
 
 @pytest.mark.parametrize(
@@ -145,8 +146,8 @@ def test_what_has_no_counterpart_is_refused(spec: Any, error: type[Exception], m
     ids=lambda x: repr(x)[:40],
 )
 def test_specs_that_torchrl_lacks_are_refused(spec: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=f"^to_torchrl: leaf 'a/b': .*{message}"):
-        frb.convert.to_torchrl({"a": {"b": spec}})
+    with pytest.raises(TypeError, match=f"^to_library: leaf 'a/b': .*{message}"):
+        to_library({"a": {"b": spec}}, "torchrl")
 
 
 PLAIN = ("int8", "int32", "int64", "uint8", "float32", "float64")
@@ -169,7 +170,7 @@ def compared() -> st.SearchStrategy[Any]:
 
 @hypothesis.given(compared())
 def test_shapes_and_containment_agree(spec: Any) -> None:
-    theirs = frb.convert.to_torchrl(spec)
+    theirs = to_library(spec, "torchrl")
     value = rb.rand(spec, rb.key(0))
     assert theirs.is_in(TensorDict(value, []))
     assert {name: tuple(part.shape) for name, part in theirs.zero().items()} == spec.shape
@@ -191,11 +192,14 @@ def test_projections_agree(spec: Any, seed: int) -> None:
     """Of numbers; where choices are masked, or vectors, theirs draws one by chance."""
     noise = torch.randn(spec.shape, generator=torch.Generator().manual_seed(seed)) * 40
     x = noise.to(getattr(torch, spec.dtype))
-    assert torch.equal(rb.project(spec, x), frb.convert.to_torchrl(spec).project(x.clone()))
+    assert torch.equal(rb.project(spec, x), to_library(spec, "torchrl").project(x.clone()))
 
 
 def test_torchrl_is_needed_when_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchrl.data.tensor_specs", None)
-    for call in (lambda: frb.convert.from_torchrl(THEIRS["Binary"]), lambda: frb.convert.to_torchrl(frb.Binary())):
-        with pytest.raises(ImportError, match=r"_torchrl needs torchrl: pip install torchrl"):
+    for call in (
+        lambda: frb.convert.from_library(THEIRS["Binary"], "torchrl"),
+        lambda: to_library(frb.Binary(), "torchrl"),
+    ):
+        with pytest.raises(ImportError, match=r"_library needs torchrl: pip install torchrl"):
             call()

@@ -202,6 +202,6 @@ def test_floats_as_choices_are_numbers_that_the_dtype_has() -> None:
         frb.Categorical(2**11 + 2, dtype="float16")
     spec = frb.Categorical(3, dtype="float32")
     assert frb.convert.from_json(frb.convert.to_json(spec)) == spec
-    for convert in (frb.convert.to_gymnasium, frb.convert.to_dm_env):
+    for library in ("gymnasium", "dm_env"):
         with pytest.raises(TypeError, match=r"has choices as float32; write Categorical\(\.\.\., dtype='int32'\)"):
-            convert(spec)
+            frb.convert.to_library(spec, library)
