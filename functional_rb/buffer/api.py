@@ -70,7 +70,8 @@ def init(
     leaves = _stored(backend, spec, batch.leaves, batch.size, None, mask)
     state = (fill or backend.add)(state, leaves, batch.size, mask, None, None)  # nobody else has the state
     state = state if outside is None else backend.count_invalid(state, outside)
-    checks.holds_all(spec, batch.size, backend.known(state, None))
+    if spec.plan.frames is not None:
+        checks.holds_all(spec, batch.size, backend.known(state, None))
     return state
 
 
@@ -155,7 +156,7 @@ def check_add(
     checks.check_writable(spec)
     checks.check_timely(spec, batch.priorities)
     checks.check_writer_key(spec, key)
-    if not spec.writer.overwrites:
+    if not spec.writer.overwrites and not state.surely_takes(batch.size):
         checks.check_room(spec, batch.size, backend.known(state, batch.mask))
     leaves = _stored(backend, spec, batch.leaves, batch.size, key, batch.mask)
     return leaves, batch.size, batch.mask, batch.priorities, key, outside

@@ -56,15 +56,17 @@ def epochs(
     wanted = int(reading.epochs_done(backend, state)) + checks.count("epochs", "n", n)
     while int(reading.epochs_done(backend, state)) < wanted:
         state, selection = api.sample(backend, state, now, batch_size)
-        following = yield state, _unpadded(backend, state.spec, selection)
+        following = yield state, _unpadded(backend, state, selection)
         state = state if following is None else following
         key, now = backend.split(key)
 
 
-def _unpadded(backend: Backend, spec: BufferSpec, sample: AnySample[object]) -> AnySample[Nest]:
-    mask = sample.mask
+def _unpadded(backend: Backend, state: State, sample: AnySample[object]) -> AnySample[Nest]:
+    spec, mask = state.spec, sample.mask
     assert mask is not None
     rows = int(mask.reshape(sample.weights.shape[0], -1)[:, 0].sum())
+    if rows == 0:  # where drawing has not waited to see that
+        checks.check_nonempty(spec, False, int(reading.size(backend, state)))
     steps = mask.shape[0] // max(sample.weights.shape[0], 1) * rows  # of flat slices there are several in a row
     leaves, structure = mapping.taken_apart(spec, sample.items)
     items = nest.unflatten(

@@ -73,6 +73,10 @@ class State:
         if _is_deleted(self.counters) or _is_deleted(self.rows):
             raise consumed()
 
+    def surely_takes(self, batch: int) -> bool:
+        """Whether a batch fits into a buffer that never overwrites, if that is known without looking at arrays."""
+        return False
+
     def dealt(self) -> Any:
         """What a process has of it, as checkpoints know it, if it is dealt to shards; None of other buffers."""
         return None

@@ -39,6 +39,10 @@ class SamplerBase(abc.ABC):
         """Whether drawing takes items out of the buffer, so that its writer must overwrite none before that."""
         return False
 
+    def most_left(self, size: int, draws: int) -> int:
+        """How many items a lane of so many, or fewer, has at most after so many draws of it."""
+        return size
+
     @property
     def has_priorities(self) -> bool:
         """Whether items have priorities."""

@@ -69,6 +69,11 @@ class Queue(SamplerBase):
         """Drawing takes items out."""
         return True
 
+    def most_left(self, size: int, draws: int) -> int:
+        """All but the windows, and of a lane that has not so many what makes no window."""
+        length = self.length or 1
+        return max(min(size, length - 1), size - draws * length)
+
     @property
     def heeds_wanted(self) -> bool:
         """No more are taken out than count."""

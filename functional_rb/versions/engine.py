@@ -21,7 +21,7 @@ from functional_rb.structures import frame_ring
 from functional_rb.versions.library import Library, Replacements
 from functional_rb.versions.memory import Memory, Saved
 from functional_rb.versions.recorder import Log, Recorder
-from functional_rb.versions.state import readable
+from functional_rb.versions.state import fullest_of, readable
 from functional_rb.versions.version import Version, forget_dead, part_with_older, separate
 
 
@@ -59,21 +59,23 @@ class Engine:
             stored = [self._stored(state, memory, k, leaf) for k, leaf in enumerate(leaves)]
             if batch == 0:
                 return self.renamed(state, version) if consume else state
+            fullest = None if library.is_tracing() else fullest_of(memory, spec, batch)
             made = library.natively("write_" if consume else "write", state, stored, mask, priorities, batch)
             if made is not NotImplemented:
-                return made
+                return _told(made, fullest)
             if memory.files is not None:
                 library.make_room(memory, spec, counters, batch)
 
             def write(target: Memory, saved: Saved | None) -> BackendArray:
-                target.written = True
+                target.written, target.fullest = True, None
                 bits = None
                 if key is not None and spec.writer.words:
                     bits = library.random_bits(key, (spec.rows(batch), spec.writer.words), target)
                 given = spec, stored, batch, mask, priorities, bits
                 return self._carry_out(functions.add, target, saved, counters, *given).counters
 
-            return next_state(state, version, write, past_of(state, batch), consume)
+            made = next_state(state, version, write, past_of(state, batch), consume)
+            return _told(made, fullest)
 
     def update(
         self,
@@ -126,6 +128,7 @@ class Engine:
 
             def write(target: Memory, saved: Saved | None) -> BackendArray:
                 target.written |= rewrites
+                target.fullest = None
                 return self._carry_out(function, target, saved, counters, spec, *given).counters
 
             return next_state(state, version, write, None if rewrites else past_of(state, rows), consume)
@@ -142,6 +145,7 @@ class Engine:
         version = self._writable(state, "sample_", True) if consume else readable(state)
         with library.lock(version):
             memory, bits = version.own(), None
+            fullest = memory.fullest
             if spec.plan.extra_words:  # what is left of the key is the sampler's
                 key, other = library.split(key)
                 bits = library.random_bits(other, spec.extra_shape(batch), memory)
@@ -163,6 +167,10 @@ class Engine:
                         raise
             else:
                 after, leaves, selection = self._draw(state, version, key, bits, batch, beta, wanted, consume)
+            if spec.sampler.takes_out and wanted is None and not library.is_tracing():
+                _told(
+                    after, None if fullest is None else spec.sampler.most_left(fullest, batch // spec.plan.ring.lanes)
+                )
             return after, *library.sent_sample(_with_objects(memory, leaves), selection, state._target, room)
 
     def sample_(
@@ -212,6 +220,7 @@ class Engine:
         version = self._writable(state, "clear_", consume)
         with library.lock(version), library.making(), library.core():
             memory = version.own()
+            fullest = None if memory.fullest is None else 0
             arrays = functions.clear(library.ops, memory.state_arrays(state._counters), spec)
             past = None if spec.plan.objects else past_of(state)
             if consume:
@@ -221,7 +230,7 @@ class Engine:
                 version = version.exchange(arrays)
         if memory.table is not None:
             memory.table.tidy_soon()
-        return type(state)(version, arrays.counters, spec, past, state._target)
+        return _told(type(state)(version, arrays.counters, spec, past, state._target), fullest)
 
     def _writable(self, state: Any, function: str, consume: bool) -> Version:
         """The state's version; for an in-place write one that alone owns its memory."""
@@ -437,6 +446,13 @@ class Engine:
     def _kernels(self, memory: Memory) -> Table:
         """The part kernels that can work on a memory."""
         return self.library.kernels.TABLE if self.library.uses_kernels(memory) else NONE
+
+
+def _told(state: Any, fullest: int | None) -> Any:
+    """A new state, whose memory tells how many items its fullest lane has at most, if that is known."""
+    if fullest is not None:
+        readable(state).own().fullest = min(fullest, state.spec.plan.ring.length)
+    return state
 
 
 def next_state(

@@ -68,6 +68,7 @@ class Memory(abc.ABC):
         auxiliary: what else the sampler and the writer keep, by name.
         pinned: whether an array has been exported: then it is never written again.
         written: whether anything may have been added: a host's knowledge, where looking would wait for a device.
+        fullest: no lane has more items than this, of a buffer that never overwrites; None where the host does not know.
         history: the older versions, the oldest first, each with the bytes saved for it; see `versions.version.Version`.
         retained: the sum of those bytes.
         table: the Python objects whose tokens are in the arrays, an `object_table.Table`, if there are such leaves.
@@ -80,8 +81,19 @@ class Memory(abc.ABC):
     """
 
     __slots__ = (
-        *("__weakref__", "auxiliary", "files", "fits", "history", "pinned", "place", "placement", "retained", "rows"),
-        *("_nbytes", "_ordinary", "table", "tree", "wide", "written"),
+        *(
+            "__weakref__",
+            "auxiliary",
+            "files",
+            "fits",
+            "fullest",
+            "history",
+            "pinned",
+            "place",
+            "placement",
+            "retained",
+        ),
+        *("_nbytes", "_ordinary", "rows", "table", "tree", "wide", "written"),
     )
 
     ops: ClassVar[Any]
@@ -97,6 +109,7 @@ class Memory(abc.ABC):
         """Take arrays over; pinned if somebody else may hold them."""
         self.rows, self.wide, self.tree, self.auxiliary, self.pinned = rows, wide, tree, auxiliary, pinned
         self.written = self.fits = True
+        self.fullest: int | None = None
         self.history: deque[tuple[weakref.ref[Any], int]] = deque()
         self.retained = 0
         self.table: Any = None
@@ -189,7 +202,7 @@ class Memory(abc.ABC):
         filed = {} if files is None else _named(files.rows, files.wide, files.auxiliary, None)
         copied = type(self)(self.rows, self.wide, self.tree, self.auxiliary)
         copied.take({n: self.taken(filed[n]) if n in filed else self.clone(x) for n, x in self.by_name.items()})
-        copied.files, copied.fits, copied.placement = files, self.fits, self.placement
+        copied.files, copied.fits, copied.placement, copied.fullest = files, self.fits, self.placement, self.fullest
         if self.table is not None:
             self.table.watch(copied)
         return copied

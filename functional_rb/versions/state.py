@@ -11,6 +11,7 @@ from functional_rb.buffer.reader import TakeSnapshot, misfit
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
 from functional_rb.core.save_history import NEW, SaveHistory
+from functional_rb.ops.protocol import Array
 from functional_rb.versions.library import Library
 from functional_rb.versions.memory import Memory
 from functional_rb.versions.object_table import Table
@@ -97,6 +98,22 @@ class VersionedState(core.State):
         """Come after these saves: what is made of the state from now on does too."""
         object.__setattr__(self, "_save_history", save_history)
 
+    def surely_takes(self, batch: int) -> bool:
+        """So it is if the host has kept account of how full the lanes are, and each has room for all of its rows."""
+        if self.library.is_tracing():
+            return False
+        version = readable(self)
+        with self.library.lock(version):
+            fullest = None if version.memory is None else fullest_of(version.memory, self.spec, batch)
+        return fullest is not None and fullest <= self.spec.plan.ring.length
+
+    def note_sizes(self, sizes: Array) -> None:
+        """Keep account of how full the lanes are, now that somebody has looked: int32 [lanes]."""
+        version = readable(self)
+        with self.library.lock(version):
+            if version.memory is not None:
+                version.memory.fullest = int(sizes.max())
+
     def reader(self, lasting: bool = False, snapshot: TakeSnapshot | None = None) -> VersionReader:
         """Read the arrays piece by piece; newer states may be written meanwhile in any case."""
         version = readable(self)
@@ -173,6 +190,14 @@ def readable(state: VersionedState) -> Version:
     if memory is not None and memory.files is not None and not state.library.is_tracing():
         memory.files.check_process()
     return version
+
+
+def fullest_of(memory: Memory, spec: BufferSpec, batch: int) -> int | None:
+    """How many items the fullest lane has at most once a batch has been added, if the host knows that.
+
+    More than a lane has room for where the batch may not fit.
+    """
+    return None if memory.fullest is None else memory.fullest + spec.rows(batch) // spec.plan.ring.lanes
 
 
 def held_objects(memory: Memory) -> dict[int, object] | None:

@@ -62,6 +62,7 @@ class Version:
     def _rebuild(self) -> None:
         source, later = self.found()
         memory = source.copy()
+        memory.fullest = None  # which is told of the newest version
         take_back(memory, later)
         # Those before this version are found from its memory now, those behind it as before.
         history = list(source.history)
@@ -76,7 +77,8 @@ class Version:
     def move(self, memory: Memory) -> None:
         """Have the same content in other memory, of this version alone so far. Hold the lock."""
         left = self.own()
-        memory.history, memory.retained, memory.written = left.history, left.retained, left.written
+        memory.history, memory.retained = left.history, left.retained
+        memory.written, memory.fullest = left.written, left.fullest
         left.history, left.retained, self.memory = deque(), 0, memory
 
     def succeed(self, memory: Memory, saved: Saved | None) -> Version:
@@ -111,6 +113,7 @@ class Version:
         if self.next is not None:
             assert self.saved is not None
             memory = self.next.own()
+            memory.fullest = None
             take_back(memory, [self.saved])
             self._forget_count(memory)
             self.memory, self.saved, self.next = memory, None, None

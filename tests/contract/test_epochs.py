@@ -25,7 +25,7 @@ def filled(backend: Backend, spec: frb.BufferSpec, count: int) -> Any:
 
 @hypothesis.settings(max_examples=60)
 @hypothesis.given(data=st.data())
-def test_epochs(data: st.DataObject) -> None:
+def test_torch_epochs(data: st.DataObject) -> None:
     capacity, count = data.draw(st.integers(1, 9), "capacity"), data.draw(st.integers(1, 20), "items")
     batch, n = data.draw(st.integers(1, 11), "batch"), data.draw(st.integers(0, 3), "epochs")
     shuffle, drop_last = data.draw(st.booleans(), "shuffle"), data.draw(st.booleans(), "drop_last")
@@ -132,7 +132,7 @@ def test_an_epoch_that_is_dropped_counts(library: Backend) -> None:
 
 @hypothesis.settings(max_examples=40)
 @hypothesis.given(data=st.data())
-def test_epochs_of_windows(data: st.DataObject) -> None:
+def test_torch_epochs_of_windows(data: st.DataObject) -> None:
     length, batch = data.draw(st.integers(1, 3), "length"), data.draw(st.integers(1, 5), "batch")
     steps, flat = data.draw(st.booleans(), "batch counts steps"), data.draw(st.booleans(), "flat")
     drop_last = data.draw(st.booleans(), "drop_last")

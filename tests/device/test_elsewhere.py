@@ -17,8 +17,9 @@ from torch.utils.dlpack import from_dlpack
 import functional_rb as frb
 import torch_backend as rb
 from functional_rb.native.chain import Chains, dlpack_dtype
-from tests.support import device, emulated_gpu, gpu, gpu_life
+from tests.support import device, emulated_gpu, gpu, gpu_life, lives
 from tests.support.gpu_life import LIVES, Life
+from tests.support.members import BATCH, MEMBERS
 from torch_backend.arrays.convert import build_mapping
 from torch_backend.kernels import chain
 from torch_backend.memory import gpus
@@ -38,6 +39,12 @@ def batch_of(count: int, where: Any = None) -> dict[str, torch.Tensor]:
     }
 
 
+def on_device(nest: Any) -> Any:
+    if isinstance(nest, dict):
+        return {name: on_device(leaf) for name, leaf in nest.items()}
+    return torch.from_numpy(nest).to(device.NAME)
+
+
 def test_the_host_may_not_touch_torch_memory() -> None:
     x = torch.ones(4)
     assert x.device == torch.device(device.NAME, 0)
@@ -54,6 +61,24 @@ def test_torch_tensors_of_two_devices_are_refused() -> None:
         torch.ones(3) + torch.ones(3, device="cpu")
     with pytest.raises(RuntimeError, match="same device"):
         torch.ones(3) + torch.ones(3, device=f"{device.NAME}:1")
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_torch_members_do_not_wait(name: str) -> None:
+    spec = MEMBERS[name].spec
+    dataset = isinstance(spec.writer, frb.Immutable)
+    state = rb.init(spec, items=on_device(lives.items_from(1)) if dataset else None)
+    given = [lives.Inputs(*map(on_device, one)) for one in lives.inputs(spec)]
+    waits = device.counts().waits
+    for k, (items, mask, priorities, notes) in enumerate(given):
+        if not dataset:
+            state = rb.add(state, items, mask, key=rb.key(k))
+        state, sample = rb.sample(state, rb.key(k), BATCH)
+        handles = sample.indices.reshape(-1)
+        rewritten = None if dataset else {"note": notes}
+        state = rb.update(state, handles, priorities if spec.sampler.has_priorities else None, rewritten)
+        rb.get(state, handles), rb.is_live(state, handles), rb.can_sample(state, 2), rb.size(state)
+    assert device.counts().waits == waits
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
@@ -204,3 +229,49 @@ def test_torch_streams_wait_for_each_other(kernels: emulated_gpu.Emulated) -> No
     rb.sample(state, rb.key(0), 8)
     after = device.counts()
     assert (after.recorded - before.recorded, after.blocked - before.blocked) == (2, 2)
+
+
+@pytest.mark.parametrize("lanes", [None, 5])
+def test_torch_buffers_that_stop_know_without_a_look_that_there_is_room(lanes: int | None) -> None:
+    spec = frb.BufferSpec(ITEM, 60, writer=frb.StopWhenFull(), lanes=lanes)
+    lead = (25,) if lanes is None else (5, 5)
+    batch = {name: leaf.reshape(*lead, *leaf.shape[1:]) for name, leaf in batch_of(25).items()}
+    state, waits = rb.init(spec), device.counts().waits
+    older = state = rb.add(state, batch, torch.ones(lead, dtype=torch.bool))
+    state = rb.add_(rb.add(state, batch), {name: leaf[:0] for name, leaf in batch.items()})
+    assert device.counts().waits == waits
+    for _ in range(2):
+        with pytest.raises(ValueError, match="do not fit into the room for"):
+            rb.add(state, batch)
+    assert (int(rb.size(state)), int(rb.counts(state).refused)) == (50, 0)
+    # A mask may leave enough out; then the device has to be asked, and the account is right again.
+    state = rb.add(state, batch, torch.arange(25).reshape(lead) < 10)
+    assert int(rb.size(state)) == 60
+    older = rb.add(older, batch)  # which has memory of its own now
+    with pytest.raises(ValueError, match="do not fit into the room for"):
+        rb.add(older, {name: torch.cat([leaf, leaf]) for name, leaf in batch.items()})
+    waits = device.counts().waits
+    cleared = rb.add(rb.add(rb.clear(state), batch), batch)
+    assert device.counts().waits == waits
+    assert int(rb.size(cleared)) == 50
+
+
+@pytest.mark.parametrize(("length", "lanes"), [(None, None), (2, 5)])
+def test_torch_queues_know_without_a_look_that_there_is_room(length: int | None, lanes: int | None) -> None:
+    state, waits = rb.init(frb.BufferSpec(ITEM, 60, frb.Queue(length), lanes=lanes)), device.counts().waits
+    lead = (20,) if lanes is None else (4, 5)
+    batch = {name: leaf.reshape(*lead, *leaf.shape[1:]) for name, leaf in batch_of(20).items()}
+    for k in range(6):
+        state = (rb.add_ if k % 2 else rb.add)(state, batch)
+        state = rb.add(state, batch, torch.arange(20).reshape(lead) < 5) if k == 0 else state
+        state, sample = rb.sample(state, rb.key(0), 10 if length else 20)
+    assert device.counts().waits == waits
+    assert bool(sample.mask.all())
+    assert int(rb.size(state)) == 5
+    older = state = rb.add(rb.add(state, batch), batch)
+    state, _ = rb.sample(state, rb.key(0), 10 if length else 20)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="do not fit into the room for"):
+            rb.add(older, batch)
+        assert int(rb.get(older, sample.indices.reshape(-1)[:1])["obs"].shape[0]) == 1  # by memory of its own
+    assert int(rb.size(rb.add(state, batch))) == 45

@@ -12,6 +12,7 @@ from functional_rb.base.object_arrays import is_object_array
 from functional_rb.buffer import checks, functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State as CoreState
+from functional_rb.core import counters as core_counters
 from functional_rb.shared.state import SharedState
 from functional_rb.specs import values
 from functional_rb.specs.values import Outline
@@ -116,7 +117,10 @@ def init(spec: BufferSpec, device: object = None) -> State:
         arrays = functions.init(ops.OPS, spec, device, stored)
         state = State.of_arrays(arrays, spec, pinned=False, target=target, files=files)
     assert state._version is not None
-    state._version.own().written = False
+    memory = state._version.own()
+    memory.written = False
+    if memory.rows.device.type != "cpu" and not spec.writer.overwrites:
+        memory.fullest = 0
     return state
 
 
@@ -131,7 +135,10 @@ def known(state: CoreState, mask: torch.Tensor | None) -> tuple[Any, Any] | None
     counters = own_state(state, "add").counters
     if _compiling() or is_batched(counters) or is_batched(mask):
         return None
-    return counters.cpu().numpy(), None if mask is None else mask.cpu().numpy()
+    numbers = counters.cpu().numpy()
+    if counters.device.type != "cpu" and not state.spec.writer.overwrites:
+        own_state(state, "add").note_sizes(core_counters.read(state.spec.plan, numbers).ends.sizes)
+    return numbers, None if mask is None else mask.cpu().numpy()
 
 
 def random_crop(
