@@ -195,9 +195,6 @@ class CompactHistory(History):
         assert all(size <= model.store.length for size in model.store.sizes)
 
 
-OBSERVED = STEP | {"obs": frb.Unbounded((2,)), "next_obs": frb.Unbounded((2,))}
-FRAMED = STEP | {"obs": stacked((3,), 3, 0)}
-WIDE = STEP | {"obs": stacked((1030,), 2, 0), "next_obs": stacked((1030,), 2, 0)}
 OBSERVED = {
     "next": ({"obs": frb.Unbounded((2,)), "next_obs": frb.Unbounded((2,))}, frb.Compact()),
     "stack": ({"obs": stacked((3,), 3, 0)}, frb.Compact(stack={"obs": 3})),

@@ -191,12 +191,13 @@ def test_what_is_there_is_not_taken_for_something_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_map_changes_a_step_and_the_one_before_alike(workers: int, tmp_path: Path) -> None:
     reader = MadeUp([3, 1, 6])
-    convert(reader, tmp_path / "made")
+    convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True))
 
     def doubled(episode: Episode) -> Episode:
-        seen = episode.observations["observation"]
+        seen, at = episode.observations["observation"], episode.infos["at"]
         both = {"observation": seen * 2, "norm": np.abs(seen).astype(np.float16)}
-        return dataclasses.replace(episode, observations=both, rewards=episode.rewards - 1)
+        infos = {"at": at, "half": at.astype(np.float32) / 2}
+        return dataclasses.replace(episode, observations=both, rewards=episode.rewards - 1, infos=infos)
 
     made = frb.datasets.map(tmp_path / "made", doubled, tmp_path / "mapped", workers=workers)
     assert made.item["norm"].dtype == "float16"
@@ -206,6 +207,8 @@ def test_map_changes_a_step_and_the_one_before_alike(workers: int, tmp_path: Pat
     np.testing.assert_array_equal(items["next"]["norm"], wanted["after"])
     np.testing.assert_array_equal(items["next"]["reward"], wanted["reward"] - 1)
     np.testing.assert_array_equal(items["action"], wanted["action"])
+    np.testing.assert_array_equal(items["info"]["at"], wanted["observation"])
+    np.testing.assert_array_equal(items["info"]["half"], wanted["observation"] / 2)
 
     def shorter(episode: Episode) -> Episode:
         return dataclasses.replace(episode, actions=episode.actions[1:])

@@ -22,8 +22,6 @@ LARGE = 2**24  # whole numbers up to here are exact in float32
 MODES = tuple(AutoresetMode)
 FLAGS = ("done", "terminated", "truncated")
 NO, YES = np.zeros(4, bool), np.ones(4, bool)
-# A vector of single environments, or one written with arrays; the latter has NEXT_STEP alone.
-VECTORISED = ("sync", "own")
 
 
 class Episode(NamedTuple):

@@ -12,7 +12,6 @@ import pytest
 import functional_rb as frb
 import torch_backend as rb
 from functional_rb.iteration.batches import Batches
-from functional_rb.iteration.turns import Turns
 from tests.support import interrupts
 from tests.support.effort import effort
 
@@ -70,10 +69,14 @@ def test_at_every_line(function: Any) -> None:
         ends(batches.close)
 
 
-def test_turns_at_every_line() -> None:
-    """The next one's comes, and this thread may come again."""
-    turns = Turns("this")
-    for line in range(len(interrupts.lines(turns.take, int, everywhere=True))):
-        assert interrupts.interrupted(line, turns.take, int, everywhere=True)
-        assert ends(lambda: turns.take(int, 3)) == 3, f"line {line}"
-        assert turns.take(int, 2) == 2, f"line {line}"
+def test_a_cell_at_every_line() -> None:
+    """The next one's turn comes, and this thread may come again."""
+    cell = frb.Cell(rb.init(frb.BufferSpec({"id": frb.Unbounded((), "int32")}, 8)))
+
+    def same(state: frb.State) -> frb.State:
+        return state
+
+    for line in range(len(interrupts.lines(cell.apply, same, everywhere=True))):
+        assert interrupts.interrupted(line, cell.apply, same, everywhere=True)
+        ends(lambda: cell.apply(same))
+        assert int(rb.size(cell.state)) == 0, f"line {line}"
