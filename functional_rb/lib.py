@@ -92,7 +92,7 @@ class Lib(Generic[A]):
         return dataclasses.replace(self, name=f"{self.name}.{module}")
 
     @classmethod
-    def of(cls, lib: Lib[Any], **more: Any) -> Self:
+    def of(cls, lib: Lib[Any], **more: object) -> Self:
         """A backend's `Lib` with what it has besides, or in place of that, for a kind of functions."""
         return cls(**{field.name: getattr(lib, field.name) for field in dataclasses.fields(lib)} | more)
 

@@ -94,7 +94,7 @@ def is_explicit(mesh: Any) -> bool:
     return len(explicit_axes(mesh)) == len(mesh.axis_names)
 
 
-def told(results: Any, state: Any, is_state: bool) -> Any:
+def told(results: object, state: object, is_state: bool) -> Any:
     """What is computed of a state, so that JAX can name how XLA divides it; without `IS_TOLD` only.
 
     Args:

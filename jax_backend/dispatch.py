@@ -15,7 +15,7 @@ from jax_backend.scale.state import ShardedState
 _ENGINES: dict[type, Any] = {HostState: hosted, shared.SharedState: shared.engine, ShardedState: sharded}
 
 
-def of(state: Any) -> Any:
+def of(state: object) -> Any:
     """The engine of a state."""
     return execute if type(state) is State else _ENGINES.get(type(state), execute)
 

@@ -22,6 +22,8 @@ from functional_rb.mixture.layout import Layout, form_of, layout_at_once
 from functional_rb.mixture.shares import Assignment, exact, normalized, turns
 from functional_rb.mixture.value import Mixture, register_array
 from functional_rb.ops import numpy_ops, part_kernels
+from functional_rb.shared.state import SharedState
+from functional_rb.storage.host_state import HostState
 from jax_backend import dispatch
 from jax_backend.arrays import convert, keys
 from jax_backend.arrays import ops as ops
@@ -98,7 +100,7 @@ class _Hosted(drawing.Carrier):
         self, state: State, key: jax.Array, batch: int, wanted: BackendArray | None
     ) -> tuple[State, Leaves, Selection]:
         carrier = engine(state)
-        if carrier is hosted:
+        if isinstance(state, HostState):
             return hosted.drawn(state, key, batch, 0.0, wanted)
         if carrier is not execute:
             return carrier.sample(state, key, batch, 0.0)
@@ -209,7 +211,8 @@ def _draw_on_host(
     beta: float | BackendArray | None,
 ) -> tuple[Mixture, Drawn, jax.Array]:
     after, drawn, weights = drawing.known_batch(_Hosted(batch), mixture, layout, key, batch, p, beta)
-    host, extras = next(state for state in mixture.buffers if type(state) is not State), drawn.extras
+    # The samples go where those of the first buffer on the host go.
+    host, extras = next(x for x in mixture.buffers if isinstance(x, HostState | SharedState)), drawn.extras
     leaves = hosted.out(host, [np.asarray(x) for x in (*drawn.leaves, *extras.values())])
     drawn = drawn._replace(
         leaves=leaves[: len(drawn.leaves)], extras=dict(zip(extras, leaves[len(drawn.leaves) :], strict=True))

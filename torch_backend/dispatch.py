@@ -10,7 +10,7 @@ from torch_backend.scale import engine as sharded
 from torch_backend.scale.state import ShardedState
 
 
-def of(state: Any) -> Any:
+def of(state: object) -> Any:
     """The engine of a state, which carries out in-place writes too."""
     if isinstance(state, ShardedState):
         return sharded

@@ -40,7 +40,7 @@ class Backend(mapping.Mapper, Protocol):
 
     def add(
         self,
-        state: State,
+        state: SameState,
         leaves: Sequence[BackendArray],
         batch: int,
         mask: BackendArray | None,
@@ -52,54 +52,54 @@ class Backend(mapping.Mapper, Protocol):
     def value_of(self, scalar: object) -> float | None:
         """The number in a scalar array; None while tracing, and where reading it would wait for an accelerator."""
 
-    def known(self, state: State, mask: BackendArray | None) -> tuple[NumpyArray, BackendArray] | None:
+    def known(self, state: SameState, mask: BackendArray | None) -> tuple[NumpyArray, BackendArray] | None:
         """The state's counters and a mask as NumPy arrays, None while tracing."""
 
     def inside(self, outline: Outline, leaves: Sequence[BackendArray]) -> Sequence[BackendArray]:
         """Whether leaves [B, *shape] lie in the domain of each unit, bool [B]."""
 
-    def count_invalid(self, state: State, outside: BackendArray) -> SameState:
+    def count_invalid(self, state: SameState, outside: BackendArray) -> SameState:
         """The same state, in which the items that bool [B] marks are counted as invalid."""
 
     def sample(
-        self, state: State, key: BackendArray, batch: int, beta: ArrayLike
+        self, state: SameState, key: BackendArray, batch: int, beta: ArrayLike
     ) -> tuple[SameState, list[BackendArray], Selection]:
         """Draw a batch of items; returns the new state, the items' leaves and their selection."""
 
     def update(
         self,
-        state: State,
+        state: SameState,
         handles: BackendArray,
         priorities: BackendArray | None,
         replacements: Mapping[int, BackendArray],
     ) -> SameState:
         """Set priorities and rewrite leaves."""
 
-    def clear(self, state: State) -> State:
+    def clear(self, state: SameState) -> State:
         """Take all items out."""
 
-    def with_spec(self, state: State, spec: BufferSpec) -> SameState:
+    def with_spec(self, state: SameState, spec: BufferSpec) -> SameState:
         """Another spec, with the items in the same place."""
 
-    def get(self, state: State, handles: BackendArray) -> list[BackendArray]:
+    def get(self, state: SameState, handles: BackendArray) -> list[BackendArray]:
         """Read items by handle."""
 
-    def items(self, state: State) -> list[BackendArray]:
+    def items(self, state: SameState) -> list[BackendArray]:
         """All of the storage, unpacked."""
 
-    def is_live(self, state: State, handles: BackendArray) -> BackendArray:
+    def is_live(self, state: SameState, handles: BackendArray) -> BackendArray:
         """Whether handles name stored items."""
 
     def look(
         self,
-        state: State,
+        state: SameState,
         function: Callable[..., BackendArray],
         handles: BackendArray | None = None,
         n: int | None = None,
     ) -> BackendArray:
         """What a function of `buffer` reads off a state: it takes handles int32 [B], or a number, or nothing."""
 
-    def counter(self, state: State, place: int) -> BackendArray:
+    def counter(self, state: SameState, place: int) -> BackendArray:
         """One of a state's counters, int32; of stacked states one for each."""
 
     def split(self, key: PRNGKey) -> Iterable[PRNGKey]:
@@ -110,11 +110,11 @@ class Backend(mapping.Mapper, Protocol):
     ) -> tuple[list[BackendArray], BackendArray, BackendArray]:
         """Crop windows at random places, as `transforms.crop.random_crop` does."""
 
-    def drawable(self, state: State, n: int) -> BackendArray:
+    def drawable(self, state: SameState, n: int) -> BackendArray:
         """Whether n can be drawn."""
 
 
-def check_one(backend: Backend, state: State, function: str) -> None:
+def check_one(backend: Backend, state: SameState, function: str) -> None:
     """Refuse what is no state of the backend, and a stack of states, which only vmap takes apart."""
     backend.check_state(state, function)
     if len(state.axes) != 1:

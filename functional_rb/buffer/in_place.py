@@ -24,7 +24,7 @@ class InPlace(Protocol):
 
     def add_(
         self,
-        state: State,
+        state: SameState,
         leaves: Sequence[BackendArray],
         batch: int,
         mask: BackendArray | None,
@@ -34,20 +34,20 @@ class InPlace(Protocol):
         """Write a batch of items in place, and consume the state."""
 
     def sample_(
-        self, state: State, key: BackendArray, batch: int, beta: ArrayLike, finish: Finish
+        self, state: SameState, key: BackendArray, batch: int, beta: ArrayLike, finish: Finish
     ) -> tuple[SameState, AnySample[Nest]]:
         """Draw a batch of items, finish the sample, and consume the state: what `finish` raises leaves it as it was."""
 
     def update_(
         self,
-        state: State,
+        state: SameState,
         handles: BackendArray,
         priorities: BackendArray | None,
         replacements: Mapping[int, BackendArray],
     ) -> SameState:
         """Set priorities and rewrite leaves."""
 
-    def clear_(self, state: State) -> State:
+    def clear_(self, state: SameState) -> State:
         """Take all items out."""
 
 

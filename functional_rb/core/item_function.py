@@ -201,7 +201,7 @@ def chosen(
     return tuple(found)
 
 
-def _kind(leaves: Any, path: Path) -> str:
+def _kind(leaves: object, path: Path) -> str:
     dtype = _dtype(leaves, path)
     return "object" if dtype == "object" else kind_of(dtype)
 

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -95,7 +94,7 @@ class Description:
         """A row for each episode, of the dtype `EPISODE`."""
         return np.fromfile(os.path.join(self.path, EPISODES), EPISODE, self.episodes)
 
-    def spec(self, **more: Any) -> BufferSpec:
+    def spec(self, **more: object) -> BufferSpec:
         return spec_of_item(self.item, self.steps, self.spare, **more)
 
     def write(self, directory: str) -> None:

@@ -150,7 +150,7 @@ def open_gymnasium(
     return Recording(environment, None, episodes=episodes, seed=seed, name=f"gymnasium:{rest}")
 
 
-def _own(value: Any) -> Any:
+def _own(value: object) -> Any:
     """A value whose arrays nobody else writes to."""
     if isinstance(value, np.ndarray):
         return value.copy()
@@ -159,7 +159,7 @@ def _own(value: Any) -> Any:
     return tuple(map(_own, value)) if isinstance(value, tuple) else value
 
 
-def _stacked(spec: Any, values: Sequence[object]) -> object:
+def _stacked(spec: object, values: Sequence[object]) -> object:
     """Values of a spec, in the form that episodes have: units of arrays as one array, others as a sequence."""
     structure = nest.flatten(spec, is_unit)[1]
     columns = zip(*(nest.flatten_as(structure, value) for value in values), strict=True)

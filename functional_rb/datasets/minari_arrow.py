@@ -66,7 +66,7 @@ class Arrow(Minari):
         def numbers(name: str) -> Read:
             return lambda first, stop: numbers_of(column(name, first, stop), (), f"{where}, {name}")
 
-        def values(name: str, space: Any) -> Read:
+        def values(name: str, space: object) -> Read:
             return lambda first, stop: self._values(column(name, first, stop), space, where, name)
 
         def info(names: Path, shape: tuple[int, ...]) -> Read:

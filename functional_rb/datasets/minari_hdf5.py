@@ -49,7 +49,7 @@ class Hdf5(Minari):
         def rows(name: str) -> Read:
             return lambda first, stop: group.rows(name, first, stop)
 
-        def values(name: str, space: Any) -> Read:
+        def values(name: str, space: object) -> Read:
             return lambda first, stop: self._values(group, name, space, first, stop, where)
 
         def infos(name: str, leaves: Leaves) -> Read:

@@ -64,7 +64,7 @@ def copy(x: Vector) -> Vector:
     return copied
 
 
-def call(function: Callable[..., Any], *arrays: object) -> Any:
+def call(function: Callable[..., object], *arrays: object) -> Any:
     return function(*arrays)
 
 

@@ -114,7 +114,7 @@ class OpsOf(CommonOpsOf[A], Protocol[A]):
     def moveaxis(self, x: A, source: int, destination: int) -> A:
         """`x` with one axis moved elsewhere, the others in their order."""
 
-    def call(self, function: Callable[..., Any], *arrays: object) -> Any:
+    def call(self, function: Callable[..., object], *arrays: object) -> Any:
         """A function of the user's on arrays of the backend; what it gives is for the caller to check."""
 
     def while_loop(self, condition: Callable[..., A], body: Callable[..., Carry], carry: Carry) -> Carry:

@@ -8,21 +8,25 @@ part of `buffer.backend.Backend` and `buffer.in_place.InPlace` that is so, for a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from functional_rb.base.arrays import ArrayLike, BackendArray
+from functional_rb.base.arrays import ArrayLike, BackendArray, PRNGKey
 from functional_rb.buffer import checks, functions, respec
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters as core_counters
 from functional_rb.core.draft import Draft, by_name
+from functional_rb.core.save_history import SaveHistory
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.part_kernels import NONE, Table, carried_out, using
 from functional_rb.structures import frame_ring
 from functional_rb.versions.library import Library, Replacements
 from functional_rb.versions.memory import Memory, Saved
 from functional_rb.versions.recorder import Log, Recorder
-from functional_rb.versions.state import fullest_of, readable
+from functional_rb.versions.state import VersionedState, fullest_of, readable
 from functional_rb.versions.version import Version, forget_dead, part_with_older, separate
+
+R = TypeVar("R")
+V = TypeVar("V", bound=VersionedState)
 
 
 class Engine:
@@ -39,14 +43,14 @@ class Engine:
 
     def add(
         self,
-        state: Any,
+        state: V,
         leaves: Sequence[BackendArray],
         batch: int,
         mask: BackendArray | None,
         priorities: BackendArray | None,
         key: object,
         consume: bool = False,
-    ) -> Any:
+    ) -> V:
         """Write a batch of items; returns the new state."""
         library, spec, counters = self.library, state.spec, state._counters
         version = self._writable(state, "add_", consume)
@@ -79,12 +83,12 @@ class Engine:
 
     def update(
         self,
-        state: Any,
+        state: V,
         handles: BackendArray,
         priorities: BackendArray | None,
         replacements: Replacements,
         consume: bool = False,
-    ) -> Any:
+    ) -> V:
         """Set priorities and rewrite leaves of items, by handle; returns the new state."""
         library, spec, counters = self.library, state.spec, state._counters
         version = self._writable(state, "update_", consume)
@@ -108,13 +112,13 @@ class Engine:
 
     def write_by(
         self,
-        state: Any,
+        state: V,
         function: Callable[..., object],
         *given: object,
         rows: int = 0,
         consume: bool = False,
         rewrites: bool = False,
-    ) -> Any:
+    ) -> V:
         """The state with the arrays that `function(ops, arrays, spec, *given)` makes of its own.
 
         No row is another, but for those that adding so many rows would write; or, if it rewrites, any may be.
@@ -134,8 +138,8 @@ class Engine:
             return next_state(state, version, write, None if rewrites else past_of(state, rows), consume)
 
     def sample(
-        self, state: Any, key: Any, batch: int, beta: Any, wanted: BackendArray | None = None, consume: bool = False
-    ) -> tuple[Any, list[Any], Selection]:
+        self, state: V, key: Any, batch: int, beta: Any, wanted: BackendArray | None = None, consume: bool = False
+    ) -> tuple[V, list[BackendArray], Selection]:
         """Draw items, of which the first `wanted` count, or all; only a sampler that remembers may consume the state.
 
         Where the result is at hand, an empty buffer is an error.
@@ -175,32 +179,33 @@ class Engine:
 
     def sample_(
         self,
-        state: Any,
-        key: object,
+        state: V,
+        key: PRNGKey,
         batch: int,
         beta: ArrayLike,
-        finish: Callable[..., object],
+        finish: Callable[[list[BackendArray], Selection], R],
         wanted: BackendArray | None = None,
-    ) -> tuple[Any, Any]:
+    ) -> tuple[V, R]:
         """Draw items, of which the first `wanted` count, or all, and finish the sample; then the state is consumed."""
         if not state.spec.sampler.remembers or batch == 0:
-            sample = finish(*self.sample(state, key, batch, beta, wanted)[1:])
+            _, leaves, selection = self.sample(state, key, batch, beta, wanted)
+            sample = finish(leaves, selection)
             return self.renamed(state), sample
         if self.library.is_tracing():
-            after, *drawn = self.sample(state, key, batch, beta, wanted, consume=True)
-            return after, finish(*drawn)
+            after, leaves, selection = self.sample(state, key, batch, beta, wanted, consume=True)
+            return after, finish(leaves, selection)
         version = readable(state)
         with version.lock:
-            after, *drawn = self.sample(state, key, batch, beta, wanted)
+            after, leaves, selection = self.sample(state, key, batch, beta, wanted)
             try:  # transforms call functions of the user's, which may fail
-                sample = finish(*drawn)
+                sample = finish(leaves, selection)
             except Exception:
                 version.roll_back()
                 raise
             del version  # so that nobody holds it but other states
             return self.taken_over(state, after), sample
 
-    def taken_over(self, state: Any, after: Any) -> Any:
+    def taken_over(self, state: V, after: V) -> V:
         """The state after some writes, with the one before them consumed, so that nothing is kept for it."""
         if after is state:
             return self.renamed(state)
@@ -210,11 +215,11 @@ class Engine:
             forget_dead(version.own())
         return after
 
-    def own_(self, state: object) -> Any:
+    def own_(self, state: V) -> V:
         """Make a state the only owner of its memory."""
         return self.renamed(state, self._owner(state))
 
-    def clear(self, state: Any, consume: bool = False) -> Any:
+    def clear(self, state: V, consume: bool = False) -> V:
         """Take all items out; the rows are handed on as they are."""
         library, spec = self.library, state.spec
         version = self._writable(state, "clear_", consume)
@@ -232,7 +237,7 @@ class Engine:
             memory.table.tidy_soon()
         return _told(type(state)(version, arrays.counters, spec, past, state._target), fullest)
 
-    def _writable(self, state: Any, function: str, consume: bool) -> Version:
+    def _writable(self, state: VersionedState, function: str, consume: bool) -> Version:
         """The state's version; for an in-place write one that alone owns its memory."""
         version, tracing = readable(state), self.library.is_tracing()
         if state.spec.plan.objects:  # those that nobody can read any more, before the write takes the lock
@@ -249,7 +254,7 @@ class Engine:
             )
         return version
 
-    def _owner(self, state: Any) -> Version:
+    def _owner(self, state: VersionedState) -> Version:
         """The state's version, of which older ones have copies then; or one with a copy if others hold its arrays."""
         version = readable(state)
         with version.lock:
@@ -259,13 +264,13 @@ class Engine:
             part_with_older(memory)
             return version
 
-    def renamed(self, state: Any, version: Version | None = None) -> Any:
+    def renamed(self, state: V, version: Version | None = None) -> V:
         """The same value in another state, with the given one consumed; of its own version, if none is given."""
         made = type(state)(version or readable(state), state._counters, state.spec, past_of(state), state._target)
         state.consume()
         return made
 
-    def with_spec(self, state: Any, spec: BufferSpec) -> Any:
+    def with_spec(self, state: V, spec: BufferSpec) -> V:
         """Another spec, with the items in the same storage; rows that stay are handed on as they are."""
         library, old, made_by = self.library, state.spec, type(state)
         version = readable(state)
@@ -284,47 +289,52 @@ class Engine:
             made = separate(made, arrays, memory.clone)
             return made_by.of_arrays(made, spec, pinned=False, table=table, target=state._target)
 
-    def count_invalid(self, state: Any, outside: BackendArray) -> object:
+    def count_invalid(self, state: V, outside: BackendArray) -> V:
         """The same state, with what was left out counted."""
         after = core_counters.with_invalid(self.library.ops, state._counters, outside)
         return type(state)(readable(state), after, state.spec, state._save_history, state._target)
 
     # ---------------------------------------------------------------- reading
 
-    def get(self, state: Any, handles: BackendArray) -> list[Any]:
+    def get(self, state: VersionedState, handles: BackendArray) -> list[BackendArray]:
         """Read stored items by their handles."""
         version = readable(state)
         with self.library.lock(version):
             leaves = self._read(state, functions.get, handles)
             return [self.library.sent(leaf, state._target) for leaf in _with_objects(version.own(), leaves)]
 
-    def items(self, state: Any) -> list[Any]:
+    def items(self, state: VersionedState) -> list[BackendArray]:
         """All of the storage, for ever as it is now."""
         version = readable(state)
         with self.library.lock(version):
             return _with_objects(version.own(), self.library.items(state))
 
-    def is_live(self, state: object, handles: BackendArray) -> BackendArray:
+    def is_live(self, state: VersionedState, handles: BackendArray) -> BackendArray:
         """Whether handles name stored items."""
         return self.look(state, functions.is_live, handles)
 
-    def counter(self, state: Any, place: int) -> BackendArray:
+    def counter(self, state: VersionedState, place: int) -> BackendArray:
         """One of the counters, int32."""
-        found: BackendArray = state.counters[..., place]
-        return found
+        return state.counters[..., place]
 
-    def drawable(self, state: object, n: int) -> BackendArray:
+    def drawable(self, state: VersionedState, n: int) -> BackendArray:
         """Whether n items can be drawn from the state now."""
         return self._read(state, functions.drawable, None, n)
 
     def look(
-        self, state: Any, function: Callable[..., Any], handles: BackendArray | None = None, n: int | None = None
+        self,
+        state: VersionedState,
+        function: Callable[..., object],
+        handles: BackendArray | None = None,
+        n: int | None = None,
     ) -> BackendArray:
         """What a function of `buffer.functions` reads off a state."""
         given = [] if n is None else [n]
         return self.library.sent(self._read(state, function, handles, *given), state._target)
 
-    def _read(self, state: Any, function: Callable[..., Any], handles: BackendArray | None, *given: object) -> Any:
+    def _read(
+        self, state: VersionedState, function: Callable[..., object], handles: BackendArray | None, *given: object
+    ) -> Any:
         """What a function of `buffer.functions` reads of items, or of all, where the memory is."""
         version = readable(state)
         with self.library.lock(version), self.library.core():
@@ -332,7 +342,7 @@ class Engine:
             named = [] if handles is None else [self.library.placed("indices", handles, memory, state._target)]
             return function(self.library.ops, memory.state_arrays(state._counters), state.spec, *named, *given)
 
-    def read_by(self, state: Any, function: Callable[..., object], *given: object) -> Any:
+    def read_by(self, state: VersionedState, function: Callable[..., object], *given: object) -> Any:
         """What `function(ops, arrays, spec, *given)` reads off a state, by part kernels where they can work."""
         version = readable(state)
         with self.library.lock(version):
@@ -341,14 +351,14 @@ class Engine:
     # ---------------------------------------------------------------- in memory
 
     def _placed(
-        self, state: Any, memory: Memory, name: str, array: BackendArray | None, batch: int
+        self, state: VersionedState, memory: Memory, name: str, array: BackendArray | None, batch: int
     ) -> BackendArray | None:
         """A checked input with one number for each item, where the memory is."""
         if array is None:
             return None
         return self.library.placed(name, array.reshape(batch), memory, state._target)
 
-    def _stored(self, state: Any, memory: Memory, k: int, leaf: Any) -> BackendArray:
+    def _stored(self, state: VersionedState, memory: Memory, k: int, leaf: BackendArray) -> BackendArray:
         """A checked leaf as it is stored, where the memory is: of Python objects, fresh tokens of these."""
         if memory.table is not None and k in state.spec.plan.objects:
             return memory.table.stored(leaf, memory.rows)
@@ -356,7 +366,7 @@ class Engine:
 
     def _draw(
         self,
-        state: Any,
+        state: V,
         version: Version,
         key: object,
         bits: BackendArray | None,
@@ -364,10 +374,10 @@ class Engine:
         beta: ArrayLike,
         wanted: BackendArray | None,
         consume: bool,
-    ) -> tuple[Any, list[Any], Selection]:
+    ) -> tuple[V, list[BackendArray], Selection]:
         """Draw by the core; the next state remembers it, if the sampler is such a one."""
         library, spec, counters = self.library, state.spec, state._counters
-        told: list[Any] = []
+        told: list[Any] = []  # the leaves and the selection
         at_hand = batch > 0 and not library.is_tracing()
         if at_hand and not version.own().written:
             checks.check_nonempty(spec, False, 0)
@@ -396,7 +406,7 @@ class Engine:
 
     def _completed(
         self,
-        state: Any,
+        state: VersionedState,
         memory: Memory,
         batch: int,
         stored: list[BackendArray],
@@ -448,7 +458,7 @@ class Engine:
         return self.library.kernels.TABLE if self.library.uses_kernels(memory) else NONE
 
 
-def _told(state: Any, fullest: int | None) -> Any:
+def _told(state: V, fullest: int | None) -> V:
     """A new state, whose memory tells how many items its fullest lane has at most, if that is known."""
     if fullest is not None:
         readable(state).own().fullest = min(fullest, state.spec.plan.ring.length)
@@ -456,12 +466,12 @@ def _told(state: Any, fullest: int | None) -> Any:
 
 
 def next_state(
-    state: Any,
+    state: V,
     version: Version,
     write: Callable[[Memory, Saved | None], BackendArray],
-    past: Any,
+    past: SaveHistory | None,
     consume: bool = False,
-) -> object:
+) -> V:
     """The state after a write; the given one is consumed, or found from what is saved.
 
     Args:
@@ -493,7 +503,7 @@ def next_state(
         raise
 
 
-def past_of(state: Any, added: int = 0) -> object:
+def past_of(state: VersionedState, added: int = 0) -> SaveHistory | None:
     """The saves that the next state succeeds, with so many items added.
 
     What is traced knows nothing of saves: it would be compiled again after each.
@@ -502,7 +512,7 @@ def past_of(state: Any, added: int = 0) -> object:
     return past.after(state.spec.rows(added)) if added and past is not None else past
 
 
-def _with_objects(memory: Memory, leaves: list[BackendArray]) -> list[Any]:
+def _with_objects(memory: Memory, leaves: list[BackendArray]) -> list[BackendArray]:
     """The leaves of items, with Python objects in place of their tokens."""
     if memory.table is None:
         return leaves

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
-from functional_rb.base.arrays import ArrayLike, BackendArray
+from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, PRNGKey
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.part_kernels import NONE
@@ -48,12 +48,12 @@ class Library(abc.ABC):
         """Whether a program is being traced that will be compiled: it knows neither locks nor kernels."""
         return False
 
-    def lock(self, version: Version) -> AbstractContextManager[Any]:
+    def lock(self, version: Version) -> AbstractContextManager[object]:
         """The lock of a version's lineage."""
         return version.lock
 
     @abc.abstractmethod
-    def core(self) -> AbstractContextManager[Any]:
+    def core(self) -> AbstractContextManager[object]:
         """Within which the core is carried out, as far as it writes."""
 
     @abc.abstractmethod
@@ -86,26 +86,26 @@ class Library(abc.ABC):
     # ---------------------------------------------------------------- what comes and goes
 
     @abc.abstractmethod
-    def check_key(self, key: object) -> Any:
+    def check_key(self, key: PRNGKey) -> object:
         """Refuse a value that is no random key of the library."""
 
     @abc.abstractmethod
-    def split(self, key: Any) -> Any:
+    def split(self, key: PRNGKey) -> Iterable[PRNGKey]:
         """Two keys from one: the first for the sampler, the other for transforms."""
 
     @abc.abstractmethod
-    def random_bits(self, key: Any, shape: tuple[int, int], memory: Memory) -> BackendArray:
+    def random_bits(self, key: PRNGKey, shape: tuple[int, int], memory: Memory) -> BackendArray:
         """Uniform int32 in [0, 2^31) by a key, where the memory is."""
 
     @abc.abstractmethod
     def number(self, beta: ArrayLike, memory: Memory) -> BackendArray:
         """The exponent of the importance weights as a float32 scalar."""
 
-    def sent(self, array: Any, target: Any) -> Any:
+    def sent(self, array: BackendArray, target: DeviceLike) -> BackendArray:
         """A result, on its way to where samples go."""
         return array
 
-    def room(self, spec: BufferSpec, batch: int, key: Any, target: Any) -> Any:
+    def room(self, spec: BufferSpec, batch: int, key: PRNGKey, target: DeviceLike) -> Any:
         """What has arrays, `parts`, that the rows of a sample are to be drawn to on their way to the target, if any.
 
         Native code fills them, by random bits if the room says `by_bits`, of which several threads take a share each.
@@ -114,12 +114,12 @@ class Library(abc.ABC):
         return None
 
     def sent_sample(
-        self, leaves: list[object], selection: Selection, target: Any, room: Any = None
-    ) -> tuple[list[Any], Selection]:
+        self, leaves: list[BackendArray], selection: Selection, target: DeviceLike, room: Any = None
+    ) -> tuple[list[BackendArray], Selection]:
         """A sample, on its way to where samples go; its rows may lie in the room that was there for them."""
         return leaves, selection
 
-    def placed(self, name: str, array: BackendArray, memory: Memory, target: Any) -> BackendArray:
+    def placed(self, name: str, array: BackendArray, memory: Memory, target: DeviceLike) -> BackendArray:
         """A checked input as kernels take it, where the memory is; refused elsewhere."""
         return array
 
@@ -148,4 +148,4 @@ class Library(abc.ABC):
 
 
 # By the position of a leaf, other content for the items that are named beside it, [B, *shape].
-Replacements = Mapping[int, Any]
+Replacements = Mapping[int, BackendArray]

@@ -15,6 +15,7 @@ import numpy as np
 
 from functional_rb.base.arrays import BackendArray, NumpyArray
 from functional_rb.core.draft import Arrays
+from functional_rb.ops.protocol import Ops
 from functional_rb.structures import stored_arrays
 from functional_rb.structures.stored_arrays import AUXILIARY, ROWS, auxiliary_name, own_name, wide_name
 
@@ -96,7 +97,7 @@ class Memory(abc.ABC):
         *("_nbytes", "_ordinary", "rows", "table", "tree", "wide", "written"),
     )
 
-    ops: ClassVar[Any]
+    ops: ClassVar[Ops]
 
     def __init__(
         self,

@@ -12,7 +12,6 @@ import math
 import secrets
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -51,7 +50,7 @@ class Table:
         """
         self.spec = spec
         self.lock = forks.lock()
-        self._objects: dict[int, Any] = {NO_OBJECT: None, **(objects or {})}
+        self._objects: dict[int, object] = {NO_OBJECT: None, **(objects or {})}
         self._next = 1 + secrets.randbelow(2**62)
         self._memories: weakref.WeakSet[Memory] = weakref.WeakSet()
         by_leaf = columns_of_leaves(spec)
@@ -85,11 +84,11 @@ class Table:
         self._objects.update(zip(range(first, first + n), objects.reshape(-1).tolist(), strict=True))
         return np.arange(first, first + n, dtype=np.int64).reshape(objects.shape)
 
-    def stored(self, leaf: Any, like: BackendArray) -> BackendArray:
+    def stored(self, leaf: Objects, like: BackendArray) -> BackendArray:
         """Fresh tokens of the objects of a leaf, beside another array. Hold the lock until they are there."""
         return self.tokens(leaf)
 
-    def read(self, leaves: Sequence[BackendArray]) -> list[Any]:
+    def read(self, leaves: Sequence[BackendArray]) -> list[BackendArray]:
         """The leaves of an item, with objects in place of tokens. Hold the lock since the tokens were read."""
         found = list(leaves)
         for k in self.spec.plan.objects:
@@ -122,7 +121,8 @@ class Table:
     def _sweep(self) -> dict[int, object]:
         """Keep the objects whose tokens are found in a memory, or are saved for an older version; returns the old."""
         found = [tokens for memory in list(self._memories) for tokens in self._tokens_of(memory)]
-        old, kept = self._objects, {NO_OBJECT: None}
+        old = self._objects
+        kept: dict[int, object] = {NO_OBJECT: None}
         for token in np.unique(np.concatenate(found)).tolist() if found else ():
             if token in old:
                 kept[token] = old[token]
@@ -137,7 +137,7 @@ class Table:
 
     # ------------------------------------------------------------ copies
 
-    def held(self, memory: Memory) -> dict[int, Any]:
+    def held(self, memory: Memory) -> dict[int, object]:
         """The objects in a memory, by token."""
         arrays = memory.by_name
         return self._by_token([x for name, columns in self._columns.items() for x in self.cells(arrays[name], columns)])

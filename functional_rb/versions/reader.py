@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -60,7 +60,7 @@ class VersionReader(reader.Reader):
                 _undo(memory, entry, piece, start)
         return piece
 
-    def objects(self, name: str, piece: Piece) -> Iterator[tuple[int, dict[int, Any]]]:
+    def objects(self, name: str, piece: Piece) -> Iterator[tuple[int, dict[int, object]]]:
         """The Python objects of each leaf, by token."""
         version = self._version
         assert version is not None, "the reader is closed"

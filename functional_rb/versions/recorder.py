@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from functional_rb.base.arrays import BackendArray
 from functional_rb.ops.part_kernels import Table
+from functional_rb.ops.protocol import Ops
 from functional_rb.structures import row_layout, sum_tree
 from functional_rb.structures.row_layout import Layout
 from functional_rb.structures.stored_arrays import is_items
@@ -43,7 +43,7 @@ class Recorder:
     An entry is made before its write: an interrupt in between leaves one that changes nothing.
     """
 
-    def __init__(self, primitives: Any, memory: Memory, log: Log) -> None:
+    def __init__(self, primitives: Ops, memory: Memory, log: Log) -> None:
         """Carry out the operations of a module of primitives on a memory, and record them in a log."""
         self._primitives, self._memory, self._log = primitives, memory, log
 
@@ -89,9 +89,9 @@ class Recorder:
             rows: BackendArray,
             wide: Sequence[BackendArray],
             slots: BackendArray,
-            source: Any,
-            live: Any,
-            leaves: Any,
+            source: object,
+            live: BackendArray | None,
+            leaves: object,
         ) -> tuple[BackendArray, tuple[BackendArray, ...]]:
             for array in (rows, *wide):
                 self.save(array, slots if live is None else slots[live])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
-from functional_rb.base.arrays import BackendArray
+from functional_rb.base.arrays import BackendArray, DeviceLike
 from functional_rb.base.errors import consumed
 from functional_rb.buffer import state as core
 from functional_rb.buffer.reader import TakeSnapshot, misfit
@@ -37,7 +37,7 @@ class VersionedState(core.State):
     # The saves that this state succeeds; None if it succeeds none.
     _save_history: SaveHistory | None
     # The device that samples go to, and that items may come from; None for where the arrays are.
-    _target: Any
+    _target: DeviceLike
     # The copy that was exported, of a buffer in mapped files.
     _exported: Memory | None
 
@@ -65,8 +65,8 @@ class VersionedState(core.State):
         spec: BufferSpec,
         pinned: bool = True,
         table: Table | None = None,
-        target: Any = None,
-        files: Any = None,
+        target: object = None,
+        files: object = None,
     ) -> Self:
         """A state of given arrays.
 
@@ -142,22 +142,22 @@ class VersionedState(core.State):
             return version.own().copy()
 
     @property
-    def rows(self) -> Any:
+    def rows(self) -> BackendArray:
         """The rows, int32 [capacity, words]."""
         return self.exported_memory().rows
 
     @property
-    def wide(self) -> tuple[Any, ...]:
+    def wide(self) -> tuple[BackendArray, ...]:
         """The wide leaves' arrays [capacity, *shape]."""
         return self.exported_memory().wide if self.spec.plan.layout.wide else ()
 
     @property
-    def tree(self) -> Any:
+    def tree(self) -> BackendArray | None:
         """The sum tree, float32 [rows, FANOUT], or None if the sampler has none."""
         return None if self.spec.plan.tree_shape is None else self.exported_memory().tree
 
     @property
-    def counters(self) -> Any:
+    def counters(self) -> BackendArray:
         """The counters, int32 [n]."""
         readable(self)
         return self._counters
@@ -168,7 +168,7 @@ class VersionedState(core.State):
         return tuple(self._counters.shape)
 
     @property
-    def auxiliary(self) -> dict[str, Any]:
+    def auxiliary(self) -> dict[str, BackendArray]:
         """The auxiliary arrays of the sampler and the writer, by name."""
         return self.exported_memory().auxiliary if self.spec.plan.auxiliary else {}
 

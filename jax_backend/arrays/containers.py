@@ -23,7 +23,7 @@ class _Trees:
         children, _ = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda part: part is not x)
         return Apart(names_of([path[0] for path, _ in children]), *self.parts(x))
 
-    def parts(self, x: Any) -> tuple[Sequence[Any], Any]:
+    def parts(self, x: object) -> tuple[Sequence[Any], Any]:
         found = _REGISTRY.flatten_one_level(x)
         assert found is not None
         return tuple(found[0]), found[1]

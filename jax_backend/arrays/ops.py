@@ -208,7 +208,7 @@ def mul_wide(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     return ((high << 1) | (low >> 31)).astype(jnp.int32), (low & 0x7FFFFFFF).astype(jnp.int32)
 
 
-def call(function: Callable[..., Any], *arrays: object) -> Any:
+def call(function: Callable[..., object], *arrays: object) -> Any:
     with rules.users():
         return function(*arrays)
 

@@ -63,7 +63,7 @@ class Chosen(NamedTuple):
         """Whether it names the argument at a position among `count`."""
         return place in self.numbers or place - count in self.numbers
 
-    def sort(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> Given:
+    def sort(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Given:
         """Arguments, with those apart that it names: the static ones."""
         count = len(args)
         places = tuple(range(count))

@@ -47,7 +47,7 @@ def _declared(declaration: Callable[..., Kernel | None], *given: object) -> Kern
 
 
 # What is declared of a launch that there is no kernel for on CPUs; None where there is to be none.
-def _launch(declaration: Callable[..., Kernel | None], *given: Any) -> Kernel | None:
+def _launch(declaration: Callable[..., Kernel | None], *given: object) -> Kernel | None:
     kernel = declaration(*given) if on_gpu() else None
     return kernel if kernel is not None and in_use(kernel) else None
 

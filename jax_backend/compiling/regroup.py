@@ -124,7 +124,7 @@ class Regrouped:
         """The same function for arguments in which some arrays are there more than once."""
         return Regrouped(self._plan, same)
 
-    def operands(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
+    def operands(self, leaves: Sequence[object]) -> tuple[Any, ...]:
         """The leaves that may not be donated, and the groups of those that may."""
         return Named(self._names, self.undonated(leaves)), *[group(leaves) for group in self._groups]
 

@@ -166,7 +166,7 @@ def changed_by(state: State, changed: dict[str, Any]) -> State:
     return dataclasses.replace(state, **changed | {"auxiliary": state.auxiliary | changed["auxiliary"]})
 
 
-def sample(state: State, key: jax.Array, batch: int, beta: Any) -> tuple[State, list[jax.Array], Selection]:
+def sample(state: State, key: jax.Array, batch: int, beta: object) -> tuple[State, list[jax.Array], Selection]:
     """Draw items; where the result is at hand, an empty buffer is an error."""
     check_key(key)
     spec = state.spec

@@ -7,14 +7,14 @@ aligned as XLA wants it. Random numbers are JAX's, so that results are those of 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import jax
 import numpy as np
 
 from functional_rb.base import dtypes, nest
-from functional_rb.base.arrays import DeviceLike, Nest, PRNGKey
+from functional_rb.base.arrays import BackendArray, DeviceLike, Nest, PRNGKey
 from functional_rb.base.object_arrays import is_non_tensor, is_object_array
 from functional_rb.buffer import checks, mapping
 from functional_rb.buffer.spec import BufferSpec
@@ -24,6 +24,7 @@ from functional_rb.core.draft import Arrays, by_name
 from functional_rb.core.item_function import HostFunction
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.numpy_ops import Vector
+from functional_rb.shared.state import SharedState
 from functional_rb.specs import ArraySpec
 from functional_rb.specs.values import Outline
 from functional_rb.storage import host_state
@@ -41,6 +42,8 @@ from jax_backend.arrays.keys import split as split
 from jax_backend.compiling import compile
 from jax_backend.engines import execute
 from jax_backend.engines.mapping import evaluated as evaluated
+
+R = TypeVar("R")
 
 _engine = Engine(NumPy(host_ops.OPS))
 
@@ -92,7 +95,7 @@ def check_state(state: object, function: str) -> None:
     state.check_alive()
 
 
-def as_vector(array: object, name: str) -> Any:
+def as_vector(array: object, name: str) -> BackendArray:
     """Masks, priorities and indices as NumPy has them."""
     if isinstance(array, jax.Array):
         return exactly(_in_numpy(array), name)
@@ -146,8 +149,7 @@ def add(
     state: HostState, leaves: Sequence[Vector], batch: int, mask: Vector | None, priorities: Vector | None, key: PRNGKey
 ) -> HostState:
     """Write a batch of items; returns the new state."""
-    added: HostState = _engine.add(state, leaves, batch, mask, priorities, _bits_to_add(state.spec, batch, key))
-    return added
+    return _engine.add(state, leaves, batch, mask, priorities, _bits_to_add(state.spec, batch, key))
 
 
 def add_(
@@ -155,8 +157,7 @@ def add_(
 ) -> HostState:
     """Write a batch; the state is consumed."""
     bits = _bits_to_add(state.spec, batch, key)
-    added: HostState = _engine.add(state, leaves, batch, mask, priorities, bits, consume=True)
-    return added
+    return _engine.add(state, leaves, batch, mask, priorities, bits, consume=True)
 
 
 # The random bits for a writer that takes any.
@@ -171,23 +172,24 @@ def _bits_to_add(spec: BufferSpec, batch: int, key: object) -> Vector | None:
 
 def sample(state: HostState, key: PRNGKey, batch: int, beta: float) -> tuple[HostState, list[jax.Array], Selection]:
     """Draw a batch of items; the new state, leaves and selection."""
-    return _sent(*drawn(state, key, batch, beta, None))
+    after, leaves, selection = drawn(state, key, batch, beta, None)
+    return after, *_sent(after, leaves, selection)
 
 
 def drawn(
-    state: Any, key: PRNGKey, batch: int, beta: float, wanted: Vector | None
+    state: HostState, key: PRNGKey, batch: int, beta: float, wanted: Vector | None
 ) -> tuple[HostState, list[jax.Array], Selection]:
     """What `sample` gives, of a batch of which the first `wanted` rows count, or all, in arrays of NumPy."""
     return _engine.sample(state, _bits_to_draw(state.spec, batch, key), batch, float(beta), wanted)
 
 
 def sample_(
-    state: HostState, key: PRNGKey, batch: int, beta: float, finish: Callable[..., Any]
-) -> tuple[HostState, Any]:
+    state: HostState, key: PRNGKey, batch: int, beta: float, finish: Callable[[list[jax.Array], Selection], R]
+) -> tuple[HostState, R]:
     """Draw items, and finish the sample; then the state is consumed."""
 
-    def finished(leaves: list[jax.Array], selection: Selection) -> Any:
-        return finish(*_sent(state, leaves, selection)[1:])
+    def finished(leaves: list[jax.Array], selection: Selection) -> R:
+        return finish(*_sent(state, leaves, selection))
 
     return _engine.sample_(state, _bits_to_draw(state.spec, batch, key), batch, float(beta), finished)
 
@@ -198,17 +200,15 @@ def _bits_to_draw(spec: BufferSpec, batch: int, key: object) -> Bits:
     return Bits(*draws(key, spec.draw_shape(batch), extra))
 
 
-def _sent(
-    state: HostState, leaves: Sequence[object], selection: Selection
-) -> tuple[HostState, list[jax.Array], Selection]:
+def _sent(state: HostState, leaves: Sequence[object], selection: Selection) -> tuple[list[jax.Array], Selection]:
     info = {name: x for name, x in selection._asdict().items() if x is not None and name != "extras"}
     made = out(state, [*leaves, *info.values(), *selection.extras.values()])
     rest = iter(made[len(leaves) :])
     named = {name: next(rest) for name in info}
-    return state, made[: len(leaves)], Selection(**named, extras=dict(zip(selection.extras, rest, strict=True)))
+    return made[: len(leaves)], Selection(**named, extras=dict(zip(selection.extras, rest, strict=True)))
 
 
-def out(state: Any, arrays: Sequence[Any]) -> list[jax.Array]:
+def out(state: HostState | SharedState, arrays: Sequence[BackendArray]) -> list[jax.Array]:
     """Arrays that nobody writes to any more, as JAX has them; objects as they are."""
     found = list(arrays)
     places = [k for k, x in enumerate(found) if not is_object_array(x)]
@@ -243,7 +243,12 @@ def inside(outline: Outline, leaves: Sequence[object]) -> list[Vector]:
 
 
 def map_items(
-    spec: BufferSpec, at: str, leaves: Sequence[Any], lead: tuple[int, ...], key: PRNGKey, mask: jax.Array | None
+    spec: BufferSpec,
+    at: str,
+    leaves: Sequence[BackendArray],
+    lead: tuple[int, ...],
+    key: PRNGKey,
+    mask: jax.Array | None,
 ) -> Nest:
     """What a function of items gives, computed by JAX; the leaves to store as NumPy has them."""
     transform = mapping.of(spec, at)
@@ -272,36 +277,38 @@ def items(state: HostState) -> list[jax.Array]:
     return out(state, _engine.items(state))
 
 
-def is_live(state: object, handles: Vector) -> jax.Array:
+def is_live(state: HostState, handles: Vector) -> jax.Array:
     """Whether handles name stored items."""
     return out(state, [_engine.is_live(state, handles)])[0]
 
 
-def counter(state: object, place: int) -> Vector:
+def counter(state: HostState, place: int) -> Vector:
     """One of the counters."""
     return _engine.counter(state, place)
 
 
-def drawable(state: object, n: int) -> jax.Array:
+def drawable(state: HostState, n: int) -> jax.Array:
     """Whether n items can be drawn from the state now."""
     return out(state, [np.asarray(_engine.drawable(state, n))])[0]
 
 
 def look(
-    state: object, function: Callable[..., Vector], handles: Vector | None = None, n: int | None = None
+    state: HostState, function: Callable[..., Vector], handles: Vector | None = None, n: int | None = None
 ) -> jax.Array:
     """What a function of `buffer` reads off a state."""
     return out(state, [np.asarray(_engine.look(state, function, handles, n))])[0]
 
 
-def random_crop(leaves: Sequence[Any], lengths: Any, key: PRNGKey, length: int) -> tuple[list[Any], Any, Any]:
+def random_crop(
+    leaves: Sequence[BackendArray], lengths: BackendArray | None, key: PRNGKey, length: int
+) -> tuple[list[BackendArray], BackendArray, BackendArray]:
     """Do what `crop.random_crop` does; objects are found by where they were."""
     batch, steps = leaves[0].shape[:2]
     objects = {k: leaf for k, leaf in enumerate(leaves) if is_object_array(leaf)}
     places = np.arange(batch * steps, dtype=np.int32).reshape(batch, steps)
-    arrays: list[Any] = [places if k in objects else leaf for k, leaf in enumerate(leaves)]
+    arrays: list[BackendArray] = [places if k in objects else leaf for k, leaf in enumerate(leaves)]
     made, starts, mask = execute.random_crop(arrays, lengths, key, length)
-    cut: list[object] = list(made)
+    cut: list[BackendArray] = list(made)
     for k, leaf in objects.items():
         cut[k] = leaf.reshape(batch * steps, *leaf.shape[2:])[np.asarray(made[k])]
     return cut, starts, mask
@@ -309,7 +316,7 @@ def random_crop(leaves: Sequence[Any], lengths: Any, key: PRNGKey, length: int) 
 
 # ---------------------------------------------------------------- pytrees
 
-_Outline = tuple[BufferSpec, int, Held | None, Any]
+_Outline = tuple[BufferSpec, int, Held | None, DeviceLike]
 
 
 def of_arrays(arrays: Arrays, spec: BufferSpec, held: Held | None = None, device: DeviceLike = None) -> HostState:
@@ -327,7 +334,7 @@ def _is_known(x: object) -> bool:
     return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
 
 
-def _flatten_with_keys(state: HostState) -> tuple[list[tuple[Any, Any]], _Outline]:
+def _flatten_with_keys(state: HostState) -> tuple[list[tuple[jax.tree_util.GetAttrKey, BackendArray]], _Outline]:
     memory = state.exported_memory()
     spec, key = state.spec, jax.tree_util.GetAttrKey
     leaves = by_name(memory.state_arrays(state.counters), spec.plan)
@@ -335,7 +342,7 @@ def _flatten_with_keys(state: HostState) -> tuple[list[tuple[Any, Any]], _Outlin
     return [(key(name), x) for name, x in leaves.items()], (spec, len(memory.wide), held, state.device)
 
 
-def _unflatten(outline: _Outline, leaves: Any) -> HostState:
+def _unflatten(outline: _Outline, leaves: Iterable[BackendArray]) -> HostState:
     spec, wide, held, device = outline
     rows, *rest = leaves
     tree = rest[wide] if spec.plan.tree_shape else None

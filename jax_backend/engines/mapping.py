@@ -81,7 +81,7 @@ def _given(
 def _called_back(transform: MapItems, leaves: Sequence[object], lead: Lead) -> tuple[list[object], _Static]:
     after = mapping.known_of_host(transform)
 
-    def call(*arrays: Any) -> list[Any]:
+    def call(*arrays: object) -> list[Any]:
         return mapping.on_host(transform, [np.asarray(x) for x in arrays], lead)[0]
 
     kinds = [jax.ShapeDtypeStruct((*lead, *leaf.shape), jnp.dtype(leaf.dtype)) for leaf in after.leaves]

@@ -42,7 +42,7 @@ def from_dlpack(tree: object, copy: bool = False) -> Any:
         (16,)
     """
 
-    def take(name: str, array: Any) -> jax.Array:
+    def take(name: str, array: object) -> jax.Array:
         return _copied(name, array) if copy else _shared(name, array)
 
     def take_state(state: State, take: TakeLeaf) -> State:

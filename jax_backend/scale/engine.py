@@ -448,7 +448,7 @@ def sample_items(
     state: ShardedState,
     key: PRNGKey,
     batch_size: int | None,
-    beta: Any,
+    beta: object,
     p: object,
     axis_name: object,
     draw: str,
@@ -479,7 +479,7 @@ def sample_items(
 
 
 def sample(
-    state: ShardedState, key: jax.Array, batch: int, beta: Any, draw: str = "global", in_place: bool = False
+    state: ShardedState, key: jax.Array, batch: int, beta: object, draw: str = "global", in_place: bool = False
 ) -> tuple[ShardedState, list[jax.Array], Selection]:
     """Draw items; where the result is at hand, an empty buffer is an error."""
     traced = any(isinstance(x, jax.core.Tracer) for x in (state.counters, key, beta))
@@ -535,7 +535,7 @@ def check_asked(state: object, axis_name: object, group: object, draw: object, f
 
 
 def _sample_program(
-    state: ShardedState, key: jax.Array, beta: Any, batch: int, how: str, kernels: bool
+    state: ShardedState, key: jax.Array, beta: object, batch: int, how: str, kernels: bool
 ) -> tuple[dict[str, Any], list[jax.Array], Selection]:
     def body(state: ShardedState, key: jax.Array, beta: object) -> Any:
         changed, leaves, selection = _drawn(state, key, beta, batch, how)
@@ -550,7 +550,7 @@ def _sample_program(
 
 
 def _sampled_program(
-    state: ShardedState, key: jax.Array, beta: Any, batch: int, how: str, kernels: bool
+    state: ShardedState, key: jax.Array, beta: object, batch: int, how: str, kernels: bool
 ) -> tuple[ShardedState, list[jax.Array], Selection]:
     changed, leaves, selection = _sample_program(state, key, beta, batch, how, kernels)
     return _changed_by(state, changed), leaves, selection

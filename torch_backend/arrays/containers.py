@@ -23,7 +23,7 @@ class _Trees:
             keys = [key for key, _ in node.flatten_with_keys_fn(x)[0]]
         return Apart(names_of(keys), parts, static)
 
-    def parts(self, x: Any) -> tuple[Sequence[Any], Any]:
+    def parts(self, x: object) -> tuple[Sequence[Any], Any]:
         parts, static = pytree.SUPPORTED_NODES[type(x)].flatten_fn(x)
         return tuple(parts), static
 

@@ -84,7 +84,7 @@ def _is_put_off(tensor: torch.Tensor) -> bool:
     return tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor()
 
 
-def from_numpy(array: Any) -> torch.Tensor:
+def from_numpy(array: object) -> torch.Tensor:
     """A NumPy array as a tensor, in the same memory where torch can have that: contiguous, and not read-only."""
     array = np.asarray(array)
     if array.dtype.name == "bfloat16":  # NumPy's is an extension type that torch does not know

@@ -191,7 +191,7 @@ def mul_wide(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     return (product >> 31).to(torch.int32), (product & MASK).to(torch.int32)
 
 
-def call(function: Callable[..., Any], *arrays: object) -> Any:
+def call(function: Callable[..., object], *arrays: object) -> Any:
     return function(*arrays)
 
 

@@ -48,7 +48,7 @@ class Opaque:
         self.words, self.words_among = _words(unit), _words_among(unit)
         self.structure: Structure = nest.flatten(unit, is_leaf)[1].sorted()
 
-    def draw(self, ops: Any, words: BackendArray) -> Any:
+    def draw(self, ops: object, words: BackendArray) -> Any:
         """Draw a value as `ArraySpec.draw` does."""
         return self._nested(_call(self.number, "draw", words))
 

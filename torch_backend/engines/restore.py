@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -85,7 +84,7 @@ def restore(
     if files is None and isinstance(spec.storage, Memmap):
         files, arrays = mapped.replaced(spec, arrays, in_place.create)
 
-    def take(array: Any) -> torch.Tensor:
+    def take(array: object) -> torch.Tensor:
         return torch.from_numpy(array).to(device)
 
     with modes.outside_inference():

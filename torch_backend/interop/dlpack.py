@@ -44,7 +44,7 @@ def from_dlpack(tree: Nest, copy: bool = False, into: type | None = None) -> Any
         [0.0, 1.0, 2.0]
     """
 
-    def take(name: str, array: Any) -> torch.Tensor:
+    def take(name: str, array: object) -> torch.Tensor:
         return _copied(name, array) if copy else _shared(name, array)
 
     def build(container: type | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> object:

@@ -227,7 +227,7 @@ def _by_operation(
     return work
 
 
-def _apart(nested: Any, operands: list[Any] | None, static: list[Any]) -> Any:
+def _apart(nested: object, operands: list[Any] | None, static: list[Any]) -> Any:
     """The containers of a nest; tensors and numbers, and what is static, are put behind those that are there.
 
     What is static comes in parts that torch.compile compares by value when it asks whether to compile anew: the fields
@@ -352,7 +352,7 @@ def _declared(
     return None if on_gpu and kernel is not None and not gpu.fits(kernel) else kernel
 
 
-def _take(outline: Any, results: torch.Tensor, made: dict[int, torch.Tensor]) -> None:
+def _take(outline: object, results: torch.Tensor, made: dict[int, torch.Tensor]) -> None:
     if isinstance(outline, int) and outline < 0:
         made[outline] = results
     elif isinstance(outline, tuple):

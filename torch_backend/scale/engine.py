@@ -138,7 +138,7 @@ def _write_alike(
 
 # Note all rows in the index, whose writer chooses slots, and write those that go to own ones; returns both.
 def _write_where_chosen(
-    state: ShardedState, leaves: list[Any], batch: int, mask: Any, priorities: Any, key: PRNGKey, in_place: bool
+    state: ShardedState, leaves: list[Any], batch: int, mask: object, priorities: object, key: PRNGKey, in_place: bool
 ) -> tuple[State, State]:
     dealing, device = state.dealing, state.index.counters.device
     words = dealing.index.writer.words

@@ -26,7 +26,7 @@ class Taken:
     def __init__(self, path: str | None) -> None:
         self._path = path
 
-    def note(self, epoch: int, begins: Any) -> None:
+    def note(self, epoch: int, begins: object) -> None:
         """Note where the lanes begin, int [lanes] as sequence numbers, in this life of the shard."""
         if self._path is None:
             return

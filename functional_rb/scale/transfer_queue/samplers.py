@@ -49,7 +49,7 @@ class LawSampler(BaseSampler):  # type: ignore[misc]  # it has no types
         self,
         ready_indexes: list[int],
         batch_size: int,
-        *args: Any,
+        *args: object,
         partition: Any = None,
         partition_id: str | None = None,
         task_name: str = "",
@@ -57,7 +57,7 @@ class LawSampler(BaseSampler):  # type: ignore[misc]  # it has no types
         batch_index: int | None = None,
         version: int | None = None,
         beta: float | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> tuple[list[int], list[int]]:
         """Draw rows, as the controller asks for them.
 
