@@ -17,6 +17,8 @@ import jax
 
 from functional_rb.base.errors import consumed
 from functional_rb.buffer.state import State
+from functional_rb.lib import documented_by
+from functional_rb.public import jit as public
 from functional_rb.shared.state import SharedState
 from functional_rb.storage.host_state import HostState
 from jax_backend.arrays import lent
@@ -41,46 +43,9 @@ def jit(function: Callable[P, R], /, **options: object) -> Jitted[P, R]: ...
 def jit(function: None = None, /, **options: object) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 
 
-def jit(function: Callable[P, R] | None = None, /, **options: object) -> Any:
-    """Compile a function of states that returns them, so that it writes in place: `jax.jit`, with donation.
-
-    The states among its arguments are donated, also those inside of dicts, tuples, dataclasses and other pytrees, and
-    nothing else is: parameters beside a buffer stay as they are. A donated state is consumed, and using it again raises
-    `RuntimeError`: go on with the one that is returned. A state that the function does not return is not donated. (Of
-    several states of one spec all must be returned, or none of them is donated. What is returned as it came costs
-    nothing.)
-
-    Args:
-        function: of arrays, states and other pytrees; left out for a decorator with options, `@rb.jit(...)`.
-        options: those of `jax.jit`: static_argnums, static_argnames, in_shardings and so on. What donate_argnums and
-            donate_argnames name is donated as well.
-
-    Returns:
-        A function like that of `jax.jit`, with `lower`, `trace`, `eval_shape` and `clear_cache`. Under another
-        transformation (`vmap`, `grad`, `jit`) nothing is donated: put `rb.jit` outermost.
-
-    Raises:
-        TypeError: for what is no function; when it is called, for a state on the host, or of a shared buffer, which
-            cannot be traced.
-
-    Example:
-        >>> spec = frb.BufferSpec({"x": frb.Unbounded(())}, capacity=8)
-        >>> @rb.jit
-        ... def step(run, key):
-        ...     state = rb.add(run["buffer"], {"x": run["w"]})
-        ...     state, sample = rb.sample(state, key, 4)
-        ...     return {"buffer": state, "w": run["w"] + sample.items["x"].sum()}
-        >>> run = {"buffer": rb.init(spec), "w": np.float32(1.0)}
-        >>> for key in rb.split(rb.key(0), 3):
-        ...     run = step(run, key)
-        >>> int(rb.size(run["buffer"]))
-        3
-    """
-    if function is None:
-        return functools.partial(jit, **options)
-    if not callable(function):
-        raise TypeError(f"jit: expected a function, got {type(function).__name__}; write rb.jit(step), or @rb.jit")
-    return Jitted(function, options)
+@documented_by(public.jit)
+def jit(function: Callable[P, R] | None = None, /, **options: object) -> object:
+    return public.jit(lambda function: Jitted(function, options), function)
 
 
 class Jitted(Generic[P, R]):

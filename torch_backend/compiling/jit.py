@@ -6,10 +6,12 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import ParamSpec, TypeVar, overload
 
 import torch
 
+from functional_rb.lib import documented_by
+from functional_rb.public import jit as public
 from torch_backend.memory.state import State
 
 P = ParamSpec("P")
@@ -26,50 +28,18 @@ def jit(function: Callable[P, R], /, **options: object) -> Callable[P, R]: ...
 def jit(function: None = None, /, **options: object) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
-def jit(function: Callable[P, R] | None = None, /, **options: object) -> Any:
-    """A function that consumes the states which it is given and returns, as `jit` of `jax_backend` does.
-
-    On JAX that compiles the function, and donates it the states among its arguments. On torch states are written in
-    place as they are, and nothing is compiled; but a state is consumed as on JAX, so that a program for one backend
-    runs on the other: using it again raises `RuntimeError`. (`torch.compile` is for you to use, with `add_`, `sample_`
-    and `update_`.)
-
-    Args:
-        function: a function of tensors, states and nests of these (dicts, lists, tuples, dataclasses); left out for a
-            decorator with options, `@rb.jit(...)`.
-        options: the options of `jax.jit` about tracing, which have no effect here: static_argnums, static_argnames,
-            donate_argnums, donate_argnames, inline, keep_unused.
-
-    Returns:
-        The function. A state that it does not return is not consumed, nor is one that it returns unchanged. (Of
-        several states of one spec all must be returned, or none is consumed.)
-
-    Raises:
-        TypeError: for a value that is no function, or for an option about JAX's devices or compiler.
-
-    Example:
-        >>> spec = frb.BufferSpec({"x": frb.Unbounded(())}, capacity=8)
-        >>> @rb.jit
-        ... def step(run, key):
-        ...     state = rb.add(run["buffer"], {"x": run["w"]})
-        ...     state, sample = rb.sample(state, key, 4)
-        ...     return {"buffer": state, "w": run["w"] + sample.items["x"].sum()}
-        >>> run = {"buffer": rb.init(spec), "w": np.float32(1.0)}
-        >>> for key in rb.split(rb.key(0), 3):
-        ...     run = step(run, key)
-        >>> int(rb.size(run["buffer"]))
-        3
-    """
+@documented_by(public.jit)
+def jit(function: Callable[P, R] | None = None, /, **options: object) -> object:
     for name in options:
         if name not in _OF_TRACING:
             raise TypeError(f"jit: the option {name!r} has no meaning on torch; expected some of {list(_OF_TRACING)}")
-    if function is None:
-        return functools.partial(jit, **options)
-    if not callable(function):
-        raise TypeError(f"jit: expected a function, got {type(function).__name__}; write rb.jit(step), or @rb.jit")
+    return public.jit(_consuming, function)
 
+
+def _consuming(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def consuming(*args: P.args, **kwargs: P.kwargs) -> R:
+        # A compiler that traces this knows nothing of who holds a state, and would be thrown back at each `id`.
         if torch.compiler.is_compiling():
             return function(*args, **kwargs)
         given = {id(state): state for state in _states_in((args, kwargs))}
