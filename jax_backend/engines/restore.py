@@ -21,7 +21,6 @@ from functional_rb.storage import mapped
 from functional_rb.storage.host_state import HostState
 from functional_rb.storage.mapped import MappedFiles
 from functional_rb.versions.object_table import Table
-from functional_rb.versions.state import held_objects, readable
 from jax_backend.arrays import devices
 from jax_backend.engines import execute, hosted, shared
 from jax_backend.engines.execute import build_mapping as build_mapping
@@ -37,12 +36,7 @@ def elsewhere(state: State, spec: BufferSpec) -> State:
     if isinstance(state, SharedState):
         state = state.detached()
     if isinstance(state, HostState):
-        version = readable(state)
-        with version.lock:
-            memory = version.own()
-            held = held_objects(memory)
-            arrays = memory.state_arrays(state._counters)
-            made, files = other_storage.with_spec(arrays, state.spec, spec, in_place.create)
+        made, files, held = other_storage.of_version(state, spec, in_place.create)
     else:
         if isinstance(state.counters, jax.core.Tracer):
             raise TypeError(
@@ -63,19 +57,11 @@ def restore(
     stamp: str | None = None,
     files: MappedFiles | None = None,
 ) -> State:
-    """A state.
+    """A state of arrays of NumPy, which are taken over.
 
-    Args:
-        spec: of the buffer. If its storage is `Memmap`, its files are made, and filled; if they are shared, they may
-            be there, but without items.
-        arrays: of NumPy, taken over.
-        device: a device or sharding of JAX, see `devices.place`; None for the default.
-        objects: the Python objects by token, which buffers in the host's memory can have.
-        stamp: of the checkpoint that it comes from, see `functional_rb.core.save_history`.
-        files: the mapped files that arrays lie in already, if they do.
-
-    Raises:
-        TypeError: for dtypes that JAX lacks, naming leaf and remedy.
+    Of `Memmap` storage files are made and filled, but where the arrays lie in `files` already; of shared ones those
+    that are there are taken, if they have no items. `objects` are the Python objects by their tokens, and `stamp` is of
+    the checkpoint that the arrays come from, see `functional_rb.core.save_history`.
     """
     if spec.storage.shared:
         return shared.engine.restored(spec, arrays, device)

@@ -17,7 +17,6 @@ from functional_rb.scale import regroup
 from functional_rb.storage import elsewhere as other_storage
 from functional_rb.storage import mapped
 from functional_rb.storage.mapped import MappedFiles
-from functional_rb.versions.state import held_objects, readable
 from torch_backend.arrays import devices, modes
 from torch_backend.arrays.convert import build_mapping as build_mapping
 from torch_backend.arrays.convert import from_numpy
@@ -40,14 +39,9 @@ def elsewhere(state: core.State, spec: BufferSpec) -> core.State:
     else:
         device = state._target if isinstance(state, State) else None
     assert isinstance(state, State)
-    version = readable(state)
-    with version.lock:
-        memory = version.own()
-        if device is None and memory.rows.device.type != "cpu" and spec.storage.on_host:
-            device = memory.rows.device  # where the training goes on
-        given, held = memory.state_arrays(state._counters), held_objects(memory)
-        on_host = given.each(memory.as_numpy)
-        arrays, files = other_storage.with_spec(on_host, state.spec, spec, in_place.create)
+    if device is None and spec.storage.on_host and state.counters.device.type != "cpu":
+        device = state.counters.device  # where the training goes on
+    arrays, files, held = other_storage.of_version(state, spec, in_place.create)
     return restore(spec, arrays, device, objects=held, files=files)
 
 
@@ -60,19 +54,11 @@ def restore(
     stamp: str | None = None,
     files: MappedFiles | None = None,
 ) -> core.State:
-    """A state.
+    """A state of arrays of NumPy, which are taken over.
 
-    Args:
-        spec: of the buffer. If its storage is `Memmap`, its files are made, and filled; if they are shared, they may
-            be there, but without items.
-        arrays: of NumPy, taken over.
-        device: a device of torch, as for `init`.
-        objects: the Python objects by token.
-        stamp: of the checkpoint that it comes from, see `functional_rb.core.save_history`.
-        files: the mapped files that arrays lie in already, if they do.
-
-    Raises:
-        OSError: for files that cannot be made, as for `init`.
+    Of `Memmap` storage files are made and filled, but where the arrays lie in `files` already; of shared ones those
+    that are there are taken, if they have no items. `objects` are the Python objects by their tokens, and `stamp` is of
+    the checkpoint that the arrays come from, see `functional_rb.core.save_history`.
     """
     if spec.storage.shared:
         return shared.engine.restored(spec, arrays, device)
