@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from functional_rb.base import extras
+from functional_rb.base.arrays import BackendArray
 
 # The oldest JAX that the tests run on, see docs/install.md.
 OLDEST: Final = "0.6.1"
@@ -73,7 +74,7 @@ def made_varying(x: jax.Array, axes: Sequence[str]) -> jax.Array:
     return found
 
 
-def explicit_axes(mesh: object) -> tuple[Any, ...]:
+def explicit_axes(mesh: object) -> tuple[object, ...]:
     """The names of a mesh's explicit axes, of which JAX tells enough from 0.7.2 on: `jax.sharding.use_abstract_mesh`.
 
     Raises:
@@ -89,7 +90,7 @@ def explicit_axes(mesh: object) -> tuple[Any, ...]:
     return found
 
 
-def is_explicit(mesh: Any) -> bool:
+def is_explicit(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> bool:
     """Whether all axes of a mesh are: `are_all_axes_explicit` is there from JAX 0.7.2 on."""
     return len(explicit_axes(mesh)) == len(mesh.axis_names)
 
@@ -110,7 +111,7 @@ def told(results: object, state: object, is_state: bool) -> Any:
     sizes = [size for size in mesh.axis_sizes if size > 1]
     whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
-    def placed(x: jax.Array | None) -> Any:
+    def placed(x: object) -> object:
         if not isinstance(x, jax.Array) or (is_state and any(length % n == 0 for length in x.shape for n in sizes)):
             return x
         return lax.with_sharding_constraint(x, whole)
@@ -129,7 +130,7 @@ def enable_x64(on: bool) -> AbstractContextManager[None]:
     return found
 
 
-def shared(array: Any) -> jax.Array:
+def shared(array: BackendArray) -> jax.Array:
     """An array of another library in the same memory: JAX 0.6 copies what is misaligned, and only logs that.
 
     Raises:

@@ -45,7 +45,7 @@ def _chain(state: SharedState) -> Any:
 
 
 # A generator that may move arrays, but not in place of the caller between its steps.
-def _explicit(draws: Generator[object, object, object]) -> Generator[Any, Any, Any]:
+def _explicit(draws: Generator[object, object, object]) -> Generator[object, object, None]:
     following = None
     while True:
         with rules.explicit_transfers():

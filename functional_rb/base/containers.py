@@ -154,8 +154,8 @@ def record(kind: type[T]) -> type[T]:
         >>> import numpy as np
         >>> @record
         ... class Reply:
-        ...     tokens: Any
-        ...     score: Any = None
+        ...     tokens: object
+        ...     score: object = None
         >>> Reply(np.zeros((4, 8), np.int32))
         Reply(tokens=int32 [4, 8], score=None)
     """

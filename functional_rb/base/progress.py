@@ -28,7 +28,7 @@ class Progress:
     def __init__(self, total: int | None, what: str, shown: bool | None, unit: str = "B") -> None:
         self._total, self._what, self._done, self._unit = total, what, 0, unit
         self._bar: Any = None
-        self._make: Callable[..., Any] | None = None
+        self._make: Callable[..., object] | None = None
         if shown is None:
             shown = sys.stderr is not None and sys.stderr.isatty() and is_there("tqdm")
         if shown:

@@ -124,10 +124,10 @@ def read_selection(
     return with_leading_axes(spec, batch, leaves), selection
 
 
-def with_leading_axes(spec: BufferSpec, batch: int, arrays: list[Array]) -> list[BackendArray]:
+def with_leading_axes(spec: BufferSpec, batch: int, arrays: Sequence[BackendArray]) -> list[BackendArray]:
     """Arrays [m, *shape] of all that a batch has, with the leading axes of a sample."""
     lead = spec.sampler.leading_shape(batch)
-    return arrays if lead == (batch,) else [x.reshape(*lead, *x.shape[1:]) for x in arrays]
+    return list(arrays) if lead == (batch,) else [x.reshape(*lead, *x.shape[1:]) for x in arrays]
 
 
 def read_drawn(

@@ -43,7 +43,7 @@ TO: Final = "to_library"
 
 def from_gymnasium(
     space: AnySpace, narrow: bool = False, max_length: int | None = None, max_edges: int | None = None
-) -> Any:
+) -> SpecNest:
     """The spec of a space of Gymnasium."""
     return spec_of_space(space, narrow, max_length, max_edges, FROM, ())
 

@@ -38,7 +38,7 @@ FROM: Final = "from_library"
 TO: Final = "to_library"
 
 
-def from_torchrl(spec: TensorSpec) -> Any:
+def from_torchrl(spec: TensorSpec) -> SpecNest:
     """The spec of a spec of torchrl."""
     return _FromTorchrl(imported("torchrl.data.tensor_specs", FROM)).spec(spec, ())
 

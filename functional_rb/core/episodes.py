@@ -6,7 +6,7 @@ import functools
 import math
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from functional_rb.base import nest
 from functional_rb.base.dtypes import ITEMSIZE, shown
@@ -15,6 +15,7 @@ from functional_rb.core import soundness
 from functional_rb.core.boundaries import EpisodeBoundaries
 from functional_rb.core.plan import AuxiliaryArray, Plan
 from functional_rb.ops.protocol import Array, Ops
+from functional_rb.specs import ArraySpec, NonTensor
 from functional_rb.structures import episode_windows, ring
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def ended(ops: Ops, plan: Plan, end_keys: Sequence[Key], leaves: Sequence[Array]
 
 
 # Leaves of an item, by their positions.
-Placed = dict[int, Any]
+Placed = dict[int, ArraySpec | NonTensor]
 
 
 def leaves_of(plan: Plan) -> tuple[Placed, Placed]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import Nest
+from functional_rb.base.arrays import BackendArray, Nest
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import BuildMapping
 from functional_rb.buffer.checks import check_together
@@ -15,7 +14,7 @@ from functional_rb.ops.protocol import Array
 from functional_rb.shared.state import SharedState
 
 # Takes one array over: (its path as shown, the array) -> array of this backend.
-TakeLeaf = Callable[[str, Any], Array]
+TakeLeaf = Callable[[str, BackendArray], Array]
 
 
 def take_over(
@@ -48,7 +47,7 @@ def _is_leaf(x: object) -> bool:
     return isinstance(x, State) or (hasattr(x, "__dlpack__") and not hasattr(x, "keys"))
 
 
-def state_arrays(state: State, take_leaf: TakeLeaf) -> dict[str, Any]:
+def state_arrays(state: State, take_leaf: TakeLeaf) -> dict[str, BackendArray]:
     """The arrays of a state, taken over one by one, by field."""
     check_together(state, "from_dlpack")
     for k in state.spec.plan.objects:
@@ -66,7 +65,7 @@ def state_arrays(state: State, take_leaf: TakeLeaf) -> dict[str, Any]:
     }
 
 
-def check_shareable(name: str, array: Any) -> None:
+def check_shareable(name: str, array: BackendArray) -> None:
     """Refuse what cannot be the same memory on both sides."""
     if getattr(array, "requires_grad", False):
         raise ValueError(
@@ -86,7 +85,7 @@ def check_shareable(name: str, array: Any) -> None:
         )
 
 
-def refusal(name: str, array: Any, reason: object) -> ValueError:
+def refusal(name: str, array: BackendArray, reason: object) -> ValueError:
     """The error for what an array library itself refuses, or has deleted."""
     try:
         device = getattr(array, "device", "cpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeAlias
 
 from functional_rb.base.nest import LEAF, Structure, as_several, show
 from functional_rb.buffer import samples
@@ -40,7 +40,7 @@ class Layout:
 
 
 # What is static about a state or a mixture, hashable.
-Form = BufferSpec | tuple[MixtureSpec, tuple[Any, ...]]
+Form: TypeAlias = "BufferSpec | tuple[MixtureSpec, tuple[Form, ...]]"
 
 
 def form_of(state: State | Mixture) -> Form:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike, BackendArray, PRNGKey
+from functional_rb.base.arrays import ArrayLike, BackendArray, Nest, PRNGKey
 from functional_rb.buffer import checks
 from functional_rb.buffer.backend import Backend as Engine
 from functional_rb.buffer.mapping import Mapper
@@ -34,7 +33,7 @@ def sample(
     beta: ArrayLike,
     p: ArrayLike,
     function: str = "sample",
-) -> tuple[M, AnySample[Any]]:
+) -> tuple[M, AnySample[Nest]]:
     """Draw a batch from a mixture; see `api.sample`."""
     checks.check_not_a_size(key, batch_size, function)
     size = given_size(batch_size)
@@ -49,7 +48,7 @@ def sample(
 
 def _as_sample(
     spec: MixtureSpec, facts: Facts, size: int, drawn: Drawn, weights: BackendArray, build_mapping: nest.BuildMapping
-) -> AnySample[Any]:
+) -> AnySample[Nest]:
     lead = (spec.parts, size // spec.parts) if spec.stacked else (size,)
     steps, flat = facts.steps, facts.flat
     shape = lead if steps is None else (*lead[:-1], lead[-1] * steps) if flat else (*lead, steps)

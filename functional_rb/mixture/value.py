@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal, Self
 
 import numpy as np
 
@@ -245,7 +245,9 @@ def _checked_states(states: object) -> tuple[State | Mixture, ...]:
     return tuple(states)
 
 
-def specs_of_buffers(count: int, specs: object, who: str) -> Sequence[Any]:  # what of a spec is none is refused later
+def specs_of_buffers(
+    count: int, specs: object, who: str
+) -> Sequence[object]:  # what of a spec is none is refused later
     """Other specs for the buffers of a mixture, one for each, or None for those that stay as they are.
 
     Raises:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from functional_rb import _native
 from functional_rb.base import nest
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import BackendArray, Nest, NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE, kind_of
 from functional_rb.buffer import checks
 from functional_rb.buffer.known import Draws
@@ -186,7 +185,7 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     return _native.KnownBuffer(spec, beta, (own, *described), leaves, added, given, beside.names)
 
 
-def _leaf(name: str, leaf: Any) -> tuple[str, np.dtype[np.generic], int, int, tuple[int, ...]]:
+def _leaf(name: str, leaf: BackendArray) -> tuple[str, np.dtype[np.generic], int, int, tuple[int, ...]]:
     """A leaf as the chain takes it."""
     return name, numpy_ops.dtype_of(leaf.dtype), *dlpack_dtype(leaf.dtype), leaf.shape
 
@@ -206,7 +205,7 @@ def _part(version: Version, memory: Memory) -> None:
     versions.part_with_oldest(memory)
 
 
-def _apart(spec: BufferSpec, items: object) -> list[Any]:
+def _apart(spec: BufferSpec, items: object) -> list[BackendArray]:
     checks.check_unpacked(items, "add")
     return nest.flatten_as(spec.added.structure, items)
 
@@ -272,5 +271,5 @@ class Chains:
             memory.place = place
         return place
 
-    def _together(self, spec: BufferSpec, leaves: Sequence[object], lead: tuple[int, ...]) -> Any:
+    def _together(self, spec: BufferSpec, leaves: Sequence[object], lead: tuple[int, ...]) -> Nest:
         return nest.unflatten(spec.plan.structure, leaves, self._build_mapping, lead)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.buffer.known import Draws
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays, HasArrays
@@ -203,7 +203,7 @@ def _draw_from_rings(
     )
 
 
-def _parts(of: HasArrays) -> list[Any]:
+def _parts(of: HasArrays) -> list[BackendArray]:
     """All arrays that a buffer may have, None for those that it has not."""
     return [of.rows, *of.wide, of.tree, *(of.auxiliary.get(name) for name in descriptor.KEPT), of.counters]
 

@@ -6,7 +6,6 @@ import functools
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -371,10 +370,10 @@ def _ends_with(shape: tuple[int, ...], end: tuple[int, ...]) -> bool:
     return len(shape) >= len(end) and shape[len(shape) - len(end) :] == end
 
 
-def as_batch(lib: Lib[A], outline: Outline, leaves: Sequence[object]) -> tuple[list[Any], tuple[int, ...]]:
+def as_batch(lib: Lib[A], outline: Outline, leaves: Sequence[object]) -> tuple[list[BackendArray], tuple[int, ...]]:
     """Leaves as arrays [N, *shape] of the backend, None for objects, and the batch axes whose product N is."""
     lead: tuple[int, ...] | None = None
-    arrays: list[Any] = [None] * len(leaves)
+    arrays: list[BackendArray] = [None] * len(leaves)
     for k in outline.arrays:
         spec, name = outline.leaves[k], outline.names[k]
         arrays[k] = lib.convert(leaves[k], spec, name)

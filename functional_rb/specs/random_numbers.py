@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any  # of NumPy's dtypes
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from functional_rb.base.arrays import Array, NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE
@@ -111,7 +111,7 @@ def _scaled(ops: SpecOps, u: Sequence[Array], n: Sequence[Array]) -> list[Array]
     return digits[len(u) :]
 
 
-def _wrapped(low: NumpyArray, bits: int, dtype: Any) -> NumpyArray:
+def _wrapped(low: NumpyArray, bits: int, dtype: DTypeLike) -> NumpyArray:
     half = 2 ** (bits - 1)
     # In Python ints, as no dtype holds both signed and unsigned numbers of 64 bits.
     return np.asarray(np.frompyfunc(lambda n: (int(n) + half) % (2 * half) - half, 1, 1)(low), dtype)

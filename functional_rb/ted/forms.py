@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -228,7 +228,7 @@ def as_nest(leaves: Mapping[Path, object]) -> dict[str, Nest]:
     return whole
 
 
-def kept_dtype(name: str) -> np.dtype[Any]:
+def kept_dtype(name: str) -> np.dtype[np.generic]:
     """The NumPy dtype that arrays of a dtype have here."""
     return np.dtype(STORED_AS.get(name, name) if name in ITEMSIZE else name)
 

@@ -160,7 +160,7 @@ class _Trajectories(Source):
                 found |= self._leaves(value, (*prefix, name))
         return found
 
-    def _file_leaf(self, leaves: list[Any], path: Path) -> FileLeaf:
+    def _file_leaf(self, leaves: Sequence[Any], path: Path) -> FileLeaf:
         own = leaves[0]
         dtype = own.dtype.name
         if DTYPE in own.attrs and str(own.attrs[DTYPE]) in STORED_AS:

@@ -11,6 +11,7 @@ from functional_rb.base.nest import Path
 from functional_rb.core.item_function import HostFunction, ItemFunction, Specs, item_after
 from functional_rb.core.strategy import Transform
 from functional_rb.specs import freeze
+from functional_rb.specs.base import SpecNest
 from functional_rb.specs.values import Outline
 
 At = Literal["add", "sample"]
@@ -39,7 +40,7 @@ class MapItems(Transform):
     function: Any
     keyed: bool = False
     masked: bool = False
-    gives: Any = dataclasses.field(default=None, compare=False)
+    gives: SpecNest = dataclasses.field(default=None, compare=False)
     told: Outline | None = dataclasses.field(init=False, repr=False)
     who: str = dataclasses.field(init=False, repr=False, compare=False)
     on_host: bool = dataclasses.field(init=False, repr=False, compare=False)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from functional_rb.base import dtypes, nest
+from functional_rb.base.arrays import ArrayLike, BackendArray
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.buffer import checks
 from functional_rb.core.handles import NO_HANDLE
@@ -37,7 +38,7 @@ def convert(leaf: object, expected: ArraySpec, name: str) -> jax.Array:
     )
 
 
-def as_vector(array: Any, name: str) -> Any:
+def as_vector(array: BackendArray, name: str) -> BackendArray:
     """Masks, priorities and indices from NumPy; dtypes are checked by the caller, before NumPy's could change."""
     if checks.are_listed(array, name):
         array = np.asarray(array, np.int64)
@@ -51,7 +52,7 @@ def as_vector(array: Any, name: str) -> Any:
     return array
 
 
-def exactly(array: Any, name: str) -> object:
+def exactly(array: BackendArray, name: str) -> BackendArray:
     """Handles as int32, and priorities as float32, where nothing is lost; the rest as it is, for the caller to refuse.
 
     Whether float32 has all of float64 numbers can only be seen where the numbers are at hand.
@@ -92,7 +93,7 @@ def value_of(scalar: object) -> float | None:
     return float(np.asarray(scalar))
 
 
-def number(beta: Any) -> Any:
+def number(beta: float | BackendArray) -> ArrayLike:
     """A float32 scalar; one of NumPy's is taken by a compiled function in a tenth of the time of `jnp.asarray`."""
     return jnp.asarray(beta, jnp.float32) if isinstance(beta, jax.Array) else np.float32(beta)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -36,7 +34,7 @@ def resolve(device: object) -> object:
         raise ValueError(f"device: expected one of JAX's devices, {there}, got {device!r}") from error
 
 
-def place(name: str, shape: tuple[int, ...], where: DeviceLike) -> Any:
+def place(name: str, shape: tuple[int, ...], where: DeviceLike) -> DeviceLike:
     """Where an array of a state goes, that is named as in `functional_rb.interop.state_dict.named`.
 
     A sharding that divides is for the storage, what grows with the items: rows, wide leaves and shared frames. All the

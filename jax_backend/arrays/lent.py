@@ -48,5 +48,5 @@ def called(program: Callable[..., object], donated: Collection[int], *args: obje
     return program(*[jax.tree.map(_copied, x) if k in donated else x for k, x in enumerate(args)], **static)
 
 
-def _copied(x: object) -> Any:
+def _copied(x: object) -> object:
     return jnp.array(x, copy=True) if isinstance(x, jax.Array) else x

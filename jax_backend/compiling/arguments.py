@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 # Static arguments by position or name, each with its type, as 1 and True are equal.
-Static = tuple[tuple[int | str, type, Any], ...]
+Static = tuple[tuple[int | str, type, object], ...]
 
 
 def parameters_of(function: Callable[..., object]) -> Sequence[inspect.Parameter]:
@@ -28,12 +28,12 @@ class Given(NamedTuple):
         static: the others.
     """
 
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
     places: tuple[int, ...]
     static: Static
 
-    def together(self, args: Sequence[object], kwargs: dict[str, object]) -> tuple[list[Any], dict[str, Any]]:
+    def together(self, args: Sequence[object], kwargs: dict[str, object]) -> tuple[list[object], dict[str, object]]:
         """Others in place of those that are not static, and the static ones: by position, and by name."""
         by_place = dict(zip(self.places, args, strict=True))
         by_place |= {where: x for where, _, x in self.static if isinstance(where, int)}
@@ -48,7 +48,12 @@ class Chosen(NamedTuple):
     names: frozenset[str]
 
     @classmethod
-    def of(cls, parameters: Sequence[inspect.Parameter], numbers: Any, names: Any) -> Self:
+    def of(
+        cls,
+        parameters: Sequence[inspect.Parameter],
+        numbers: int | Sequence[int] | None,
+        names: str | Sequence[str] | None,
+    ) -> Self:
         """What an option says: where only positions are given, or only names, the others follow, as for JAX."""
         wanted = frozenset((numbers,) if isinstance(numbers, int) else numbers or ())
         named = frozenset((names,) if isinstance(names, str) else names or ())

@@ -14,7 +14,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
+from jax.tree_util import PyTreeDef
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.base.errors import consumed
 from functional_rb.buffer.state import State
 from functional_rb.lib import documented_by
@@ -30,7 +32,7 @@ R = TypeVar("R")
 # How a function is called, by the structure of its arguments; None if no state is among them.
 Calls = dict[Hashable, Regrouped | None]
 # The calls of a function by options: as for `jax.jit`, `jit(function)` made anew traces nothing anew.
-_shared: weakref.WeakKeyDictionary[Any, dict[Hashable, Calls]] = weakref.WeakKeyDictionary()
+_shared: weakref.WeakKeyDictionary[Callable[..., object], dict[Hashable, Calls]] = weakref.WeakKeyDictionary()
 _SORTED_OUT = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames", "in_shardings")
 _LEFT_TO_JAX = object()
 
@@ -69,7 +71,7 @@ class Jitted(Generic[P, R]):
         result: R = lent.called(call.compiled(leaves), range(1, len(operands)), *operands)
         return result
 
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> object:
         return self if instance is None else types.MethodType(self, instance)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -89,7 +91,7 @@ class Jitted(Generic[P, R]):
         self._calls.clear()
         self._plain.clear_cache()
 
-    def _stage(self, name: str, args: tuple[Any, ...], kwargs: dict[str, object]) -> object:
+    def _stage(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         found = self._found(args, kwargs)
         if found is None:
             return getattr(self._plain, name)(*args, **kwargs)
@@ -98,7 +100,9 @@ class Jitted(Generic[P, R]):
         return _Stage(made, call, jax.tree.structure(self._static.sort(args, kwargs)[:2]))
 
     # How to call the function, and with which leaves; None where there is nothing to donate.
-    def _found(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> tuple[Regrouped, list[Any]] | None:
+    def _found(
+        self, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[Regrouped, list[BackendArray]] | None:
         given = self._static.sort(args, kwargs)
         leaves, outline = jax.tree.flatten(given[:2])
         key = outline, given.static
@@ -119,7 +123,7 @@ class Jitted(Generic[P, R]):
             raise consumed()
         return call, leaves
 
-    def _planned(self, given: Given, outline: object) -> Regrouped | None:
+    def _planned(self, given: Given, outline: PyTreeDef) -> Regrouped | None:
         count = len(given.places) + sum(isinstance(where, int) for where, *_ in given.static)
         leaves: list[Leaf] = []
         states: list[object] = []
@@ -140,7 +144,7 @@ class Jitted(Generic[P, R]):
             return None
         function = _weakly(self._function)
 
-        def call(leaves: list[Any]) -> Any:
+        def call(leaves: list[object]) -> object:
             args, kwargs = given.together(*jax.tree.unflatten(outline, leaves))
             return function()(*args, **kwargs)
 
@@ -153,7 +157,7 @@ class Jitted(Generic[P, R]):
         return named[place] if place < len(named) else f"args[{place}]"
 
     # Those of the leaves, as `in_shardings` says.
-    def _shardings(self, outline: Any) -> list[Any] | None:
+    def _shardings(self, outline: PyTreeDef) -> list[object] | None:
         prefix = self._options.get("in_shardings")
         if prefix is None:
             return None
@@ -179,16 +183,16 @@ class Jitted(Generic[P, R]):
 class _Stage:
     """What `lower`, `trace` and their `compile` give: JAX's, called with the arguments of the user's function."""
 
-    def __init__(self, stage: Any, call: Regrouped, outline: Any) -> None:
+    def __init__(self, stage: Any, call: Regrouped, outline: PyTreeDef) -> None:
         self._stage, self._call, self._outline = stage, call, outline
 
     def lower(self, *args: object, **kwargs: object) -> _Stage:
         return _Stage(self._stage.lower(*args, **kwargs), self._call, self._outline)
 
-    def compile(self, *args: Any, **kwargs: Any) -> _Stage:
+    def compile(self, *args: object, **kwargs: object) -> _Stage:
         return _Stage(self._stage.compile(*args, **kwargs), self._call, self._outline)
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         leaves, outline = jax.tree.flatten((args, kwargs))
         if outline != self._outline:
             raise TypeError(f"this was compiled for arguments of the structure {self._outline}, got {outline}")

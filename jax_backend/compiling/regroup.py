@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.buffer.state import State
 from jax_backend.compiling import copies
 
@@ -59,7 +60,7 @@ class _Taken:
         self.places = tuple(places)
         self._get = operator.itemgetter(*self.places) if len(self.places) > 1 else None
 
-    def __call__(self, of: Sequence[object]) -> tuple[Any, ...]:
+    def __call__(self, of: Sequence[object]) -> tuple[object, ...]:
         return tuple(of[k] for k in self.places) if self._get is None else self._get(of)
 
 
@@ -76,10 +77,10 @@ class Plan(NamedTuple):
     """
 
     leaves: Sequence[Leaf]
-    states: Sequence[Any]
-    shardings: Sequence[Any] | None
-    call: Callable[[list[Any]], Any]
-    function: Callable[[], Any]
+    states: Sequence[jax.tree_util.PyTreeDef]
+    shardings: Sequence[object] | None
+    call: Callable[[list[object]], object]
+    function: Callable[[], Callable[..., object]]
     options: Mapping[str, Any]
 
 
@@ -124,11 +125,11 @@ class Regrouped:
         """The same function for arguments in which some arrays are there more than once."""
         return Regrouped(self._plan, same)
 
-    def operands(self, leaves: Sequence[object]) -> tuple[Any, ...]:
+    def operands(self, leaves: Sequence[object]) -> tuple[object, ...]:
         """The leaves that may not be donated, and the groups of those that may."""
         return Named(self._names, self.undonated(leaves)), *[group(leaves) for group in self._groups]
 
-    def __call__(self, arguments: Named, *groups: Sequence[object]) -> Any:
+    def __call__(self, arguments: Named, *groups: Sequence[object]) -> object:
         leaves: list[object] = [None] * len(self._plan.leaves)
         for taken, group in zip((self.undonated, *self._groups), (arguments.leaves, *groups), strict=True):
             for k, leaf in zip(taken.places, group, strict=True):
@@ -137,7 +138,7 @@ class Regrouped:
             leaves[k] = leaves[first]
         return self._plan.call(leaves)
 
-    def compiled(self, leaves: Sequence[object]) -> Any:
+    def compiled(self, leaves: Sequence[BackendArray]) -> Any:
         """The jitted function of operands, to which the states are donated that it returns."""
         if self._compiled is None:
             options = dict(self._plan.options)
@@ -150,7 +151,7 @@ class Regrouped:
         return self._compiled
 
     # Which states come back, by number: only their memory is of use for the result; the others are not lost.
-    def _returned(self, leaves: Sequence[object], result: object) -> list[int]:
+    def _returned(self, leaves: Sequence[BackendArray], result: object) -> list[int]:
         nodes = jax.tree.leaves(result, is_leaf=lambda x: isinstance(x, State))
         back = Counter(_kind(jax.tree.structure(x), jax.tree.leaves(x)) for x in nodes if isinstance(x, State))
         kinds = {}
@@ -171,9 +172,9 @@ class Regrouped:
         return [n for n, kind in kinds.items() if back[kind] >= given[kind]]
 
 
-_Kind = tuple[Any, tuple[tuple[tuple[int, ...], Any], ...]]
+_Kind = tuple[jax.tree_util.PyTreeDef, tuple[tuple[tuple[int, ...], np.dtype[np.generic]], ...]]
 
 
 # What of two states must be equal for the memory of one to serve the other.
-def _kind(outline: Any, leaves: Sequence[Any]) -> _Kind:
+def _kind(outline: jax.tree_util.PyTreeDef, leaves: Sequence[BackendArray]) -> _Kind:
     return outline, tuple((tuple(x.shape), jax.numpy.dtype(x.dtype)) for x in leaves)

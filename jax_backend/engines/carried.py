@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
+from functional_rb.base.arrays import Nest
 from jax_backend.arrays import lent, ops
 from jax_backend.compiling import compile
 
 
 @compile.program
-def _traced(owned: Any, given: Any, function: Callable[..., object], static: Any) -> object:
+def _traced(owned: Nest, given: Sequence[object], function: Callable[..., object], static: Any) -> object:
     return function(ops, static, owned, *given)
 
 

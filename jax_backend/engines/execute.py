@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from functional_rb.base.arrays import BackendArray, NumpyArray
 from functional_rb.buffer import checks, functions, respec
 from functional_rb.buffer.reader import misfit
 from functional_rb.buffer.spec import BufferSpec
@@ -132,7 +133,7 @@ def drawn_from(
 
 
 def drawn_rows(
-    state: State, key: jax.Array, batch: int, beta: Any, wanted: jax.Array | None
+    state: State, key: jax.Array, batch: int, beta: BackendArray, wanted: jax.Array | None
 ) -> tuple[dict[str, object], list[jax.Array], Selection]:
     """What is traced to draw a batch, of which the first rows count, an int32 scalar, or all."""
     _check_shapes(state, "sample")
@@ -166,7 +167,9 @@ def changed_by(state: State, changed: dict[str, Any]) -> State:
     return dataclasses.replace(state, **changed | {"auxiliary": state.auxiliary | changed["auxiliary"]})
 
 
-def sample(state: State, key: jax.Array, batch: int, beta: object) -> tuple[State, list[jax.Array], Selection]:
+def sample(
+    state: State, key: jax.Array, batch: int, beta: float | BackendArray
+) -> tuple[State, list[jax.Array], Selection]:
     """Draw items; where the result is at hand, an empty buffer is an error."""
     check_key(key)
     spec = state.spec
@@ -182,7 +185,7 @@ def sample(state: State, key: jax.Array, batch: int, beta: object) -> tuple[Stat
     return state, leaves, selection
 
 
-def known(state: State, mask: jax.Array | None) -> tuple[Any, Any] | None:
+def known(state: State, mask: jax.Array | None) -> tuple[NumpyArray, NumpyArray | None] | None:
     """The state's counters and a mask as NumPy arrays, None while tracing."""
     if any(isinstance(x, jax.core.Tracer) for x in (state.counters, mask)):
         return None

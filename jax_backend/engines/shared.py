@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb.base.arrays import DeviceLike, PRNGKey
+from functional_rb.base.arrays import BackendArray, DeviceLike, PRNGKey
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
@@ -29,14 +29,14 @@ class _Library(Library):
     check_state = staticmethod(checks.check_state)
     check_key = staticmethod(execute.check_key)
 
-    def convert(self, leaf: object, expected: ArraySpec, name: str) -> Any:
+    def convert(self, leaf: object, expected: ArraySpec, name: str) -> BackendArray:
         if isinstance(leaf, np.ndarray):
             checks.check_numpy(name, leaf)
             checks.check_dtype(name, leaf, expected.dtype)
             return leaf
         return execute.convert(leaf, expected, name)
 
-    def place(self, device: DeviceLike) -> Any:
+    def place(self, device: DeviceLike) -> DeviceLike:
         hosted.refuse_tracing()
         return devices.resolve(device)
 

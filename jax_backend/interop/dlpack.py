@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import BackendArray, NumpyArray
 from functional_rb.base.dtypes import shown
 from functional_rb.buffer import checks
 from functional_rb.buffer.state import State
@@ -60,7 +60,7 @@ def _device_state(state: State, take: TakeLeaf) -> State:
     return State(**dlpack.state_arrays(state, take), spec=state.spec)
 
 
-def _check_dtype(name: str, array: Any) -> None:
+def _check_dtype(name: str, array: BackendArray) -> None:
     dtype = shown(array.dtype)
     if dtype in ("int64", "uint64", "float64", "complex128") and not convert.has_64_bit():
         raise TypeError(
@@ -81,7 +81,7 @@ def _shared(name: str, array: object) -> jax.Array:
 
 
 # An array of a state in the host's memory, which NumPy has.
-def _on_host(name: str, array: Any) -> NumpyArray:
+def _on_host(name: str, array: BackendArray) -> NumpyArray:
     if isinstance(array, np.ndarray):
         return array
     dlpack.check_shareable(name, array)
@@ -110,7 +110,7 @@ def _copied(name: str, array: object) -> jax.Array:
 
 
 # A copy of a tensor: on a GPU where that is and JAX has it, else where JAX has its arrays.
-def _cloned(tensor: Any) -> jax.Array:
+def _cloned(tensor: BackendArray) -> jax.Array:
     on_gpu = jax.default_backend() == "gpu"
     if on_gpu and tensor.device.type == "cuda":
         return jnp.array(jax.dlpack.from_dlpack(tensor.clone().contiguous()), copy=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch.utils import _pytree as pytree
@@ -31,16 +31,18 @@ class _Trees:
         return pytree.SUPPORTED_NODES[kind].unflatten_fn([parts[name] for name in names], static)
 
     def register(self, kind: type, names: tuple[str, ...], static: tuple[str, ...]) -> None:
-        def flatten_with_keys(x: object) -> tuple[list[tuple[Any, Any]], Any]:
+        def flatten_with_keys(x: object) -> tuple[list[tuple[pytree.KeyEntry, Any]], object]:
             fields = {name: getattr(x, name) for name in (*names, *static)}
-            kept = [(pytree.GetAttrKey(name), fields.pop(name)) for name in names if fields[name] is not None]
+            kept: list[tuple[pytree.KeyEntry, Any]] = [
+                (pytree.GetAttrKey(name), fields.pop(name)) for name in names if fields[name] is not None
+            ]
             return kept, tuple(fields.items())
 
-        def flatten(x: object) -> tuple[list[Any], Any]:
+        def flatten(x: object) -> tuple[list[object], object]:
             kept, rest = flatten_with_keys(x)
             return [part for _, part in kept], rest
 
-        def unflatten(parts: Any, rest: Any) -> Any:
+        def unflatten(parts: Iterable[object], rest: Any) -> object:
             others = dict(rest)
             return of_fields(kind, {**dict(zip((n for n in names if n not in others), parts, strict=True)), **others})
 

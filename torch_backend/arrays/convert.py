@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from functional_rb.base import dtypes
+from functional_rb.base.arrays import BackendArray, Nest
 from functional_rb.base.containers import Registered
 from functional_rb.base.extras import missing
-from functional_rb.base.object_arrays import gather, is_non_tensor, is_object_array
+from functional_rb.base.object_arrays import Objects, gather, is_non_tensor, is_object_array
 from functional_rb.buffer import checks
 from functional_rb.core.handles import NO_HANDLE
 from functional_rb.specs import ArraySpec
@@ -97,7 +98,7 @@ def is_batched(value: object) -> bool:
     return isinstance(value, torch.Tensor) and not _compiling() and _wrapped(value)
 
 
-def as_vector(array: Any, name: str) -> Any:
+def as_vector(array: BackendArray, name: str) -> BackendArray:
     """Masks, priorities and indices from NumPy; tensors without their autograd history."""
     if array is None:
         return None
@@ -147,7 +148,7 @@ def _whole_priorities(tensor: torch.Tensor) -> torch.Tensor:
     return narrow if bool(((small.abs() < 2.0**53) & (narrow.to(torch.float64) == small)).all()) else tensor
 
 
-def value_of(scalar: Any) -> float | None:
+def value_of(scalar: BackendArray) -> float | None:
     """The number in a scalar array; None while tracing, under vmap, and on an accelerator."""
     if _compiling() or scalar.device.type != "cpu" or _wrapped(scalar):
         return None
@@ -176,7 +177,7 @@ def _tensordict() -> Any:
 
 
 def build_mapping(
-    container: type | Container | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]
+    container: type | Container | Registered | None, parts: dict[str, Nest], batch_shape: tuple[int, ...]
 ) -> Any:
     """A dict, or the container that the spec was derived from: what is registered, a TensorDict or a tensorclass."""
     if container is None:
@@ -203,12 +204,12 @@ def build_mapping(
 
 
 # The names of the axes of TensorDicts in another, which forgets them if it has none itself; and of those below.
-def _names_below(parts: Mapping[str, Any]) -> dict[str, Any]:
+def _names_below(parts: Mapping[str, Nest]) -> dict[str, Nest]:
     inner = {name: part for name, part in parts.items() if hasattr(part, "batch_size") and not is_non_tensor(part)}
     return {name: (tuple(part.names), _names_below(dict(part.items()))) for name, part in inner.items()}
 
 
-def _name_below(made: Any, names: Mapping[str, Any]) -> None:
+def _name_below(made: Nest, names: Mapping[str, Nest]) -> None:
     for key, (own, below) in names.items():
         part = made.get(key)
         part.names = own
@@ -216,7 +217,7 @@ def _name_below(made: Any, names: Mapping[str, Any]) -> None:
 
 
 # An object array as TensorDicts hold it.
-def _non_tensor(objects: Any) -> Any:
+def _non_tensor(objects: Objects) -> Any:
     tensordict = _tensordict()
     if not objects.size:
         return tensordict.NonTensorData(None, batch_size=objects.shape)

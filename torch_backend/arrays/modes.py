@@ -7,7 +7,6 @@ which the thread would go on without gradients. These are compiled where anythin
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 
@@ -19,7 +18,7 @@ if HAVE_KERNELS:
 _compiling = torch.compiler.is_compiling
 
 
-def without_gradients() -> AbstractContextManager[Any]:
+def without_gradients() -> AbstractContextManager[object]:
     """`torch.no_grad()`."""
     if not HAVE_KERNELS or _compiling():
         return torch.no_grad()

@@ -265,7 +265,7 @@ def without_nan(x: torch.Tensor) -> torch.Tensor:
     return torch.nan_to_num(x, 0.0, math.inf, -math.inf)
 
 
-def scale(high: torch.Tensor, low: torch.Tensor, n: Any) -> torch.Tensor:
+def scale(high: torch.Tensor, low: torch.Tensor, n: int | torch.Tensor) -> torch.Tensor:
     wide = n.to(torch.int64) if isinstance(n, torch.Tensor) else n
     return (high.to(torch.int64) * wide + (low.to(torch.int64) * wide >> 31) >> 31).to(torch.int32)
 

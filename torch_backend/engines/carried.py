@@ -6,13 +6,13 @@ results have the shapes that NumPy's operations give for zeros.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from functional_rb.base.arrays import Nest, PRNGKey
+from functional_rb.base.arrays import BackendArray, Nest, PRNGKey
 from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops, part_kernels
 from torch_backend.arrays import modes, ops
@@ -69,7 +69,7 @@ def carry_out(
     return _together(_template(number), _carried(number, tensors))
 
 
-def _now(function: Callable[..., Any], static: Any, owned: Any, given: Any) -> Any:
+def _now(function: Callable[..., Any], static: Any, owned: Nest, given: Nest) -> Any:
     tensors: list[torch.Tensor] = []
     _apart((owned, given), tensors)
     kernels = library.HAVE_KERNELS and switch.on and all(x.device.type == "cpu" for x in tensors)
@@ -97,7 +97,7 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 
 
 # The nest with what a function makes of each tensor.
-def _each(owned: object, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def _each(owned: object, function: Callable[[torch.Tensor], torch.Tensor]) -> Nest:
     tensors: list[torch.Tensor] = []
     template = _apart(owned, tensors)
     with modes.outside_inference(), modes.without_gradients():
@@ -105,7 +105,7 @@ def _each(owned: object, function: Callable[[torch.Tensor], torch.Tensor]) -> An
 
 
 # The containers of a nest, whose tensors are put behind those that are there.
-def _apart(nested: Nest, tensors: list[Any]) -> Template:
+def _apart(nested: Nest, tensors: list[BackendArray]) -> Template:
     if nested is None:
         return None
     if isinstance(nested, (torch.Tensor, np.ndarray, np.generic)):
@@ -114,7 +114,7 @@ def _apart(nested: Nest, tensors: list[Any]) -> Template:
     return (type(nested), tuple([_apart(part, tensors) for part in nested]))
 
 
-def _together(template: Template, tensors: Any) -> Any:
+def _together(template: Template, tensors: Sequence[BackendArray]) -> Nest:
     if template is None:
         return None
     if isinstance(template, int):
@@ -141,7 +141,7 @@ def _number(*key: PRNGKey) -> int:
     names = [str(dtype).removeprefix("torch.") for dtype in dtypes]
     zeros = [numpy_ops.zeros(shape, name) for shape, name in zip(shapes, names, strict=True)]
     owned, given = _together(_named(template), zeros)
-    made: list[Any] = []
+    made: list[BackendArray] = []
     results = _apart(function(numpy_ops, static, owned, *given), made)
     _CALLS.append(_Call(key, _named(results), [(x.shape, ops.DTYPES[x.dtype.name]) for x in made]))
     return len(_CALLS) - 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.object_arrays import is_object_array
 from functional_rb.buffer import checks, functions
 from functional_rb.buffer.spec import BufferSpec
@@ -130,7 +130,7 @@ def inside(outline: Outline, leaves: Sequence[torch.Tensor]) -> list[torch.Tenso
         return values.inside(ops.OPS, traceable(outline), leaves)
 
 
-def known(state: CoreState, mask: torch.Tensor | None) -> tuple[Any, Any] | None:
+def known(state: CoreState, mask: torch.Tensor | None) -> tuple[NumpyArray, NumpyArray | None] | None:
     """The state's counters and a mask as NumPy arrays, None while tracing; of an accelerator this waits for them."""
     counters = own_state(state, "add").counters
     if _compiling() or is_batched(counters) or is_batched(mask):

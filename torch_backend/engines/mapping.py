@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from functional_rb.base import nest
+from functional_rb.base.arrays import BackendArray
 from functional_rb.buffer import mapping
 from functional_rb.buffer.mapping import Lead
 from functional_rb.buffer.spec import BufferSpec
@@ -31,7 +32,12 @@ def _is_array(x: object) -> bool:
 
 
 def map_items(
-    spec: BufferSpec, at: str, leaves: Sequence[Any], lead: Lead, key: torch.Tensor | None, mask: torch.Tensor | None
+    spec: BufferSpec,
+    at: str,
+    leaves: Sequence[BackendArray],
+    lead: Lead,
+    key: torch.Tensor | None,
+    mask: torch.Tensor | None,
 ) -> Any:
     """What the function of items of a spec gives of leaves [*lead, *shape]; of added ones, the leaves to store."""
     transform = mapping.of(spec, at)
@@ -57,7 +63,7 @@ def map_items(
 
 
 # What a function on the host gives, on the device of what it is given.
-def _on_host(transform: MapItems, leaves: Sequence[Any], lead: Lead) -> object:
+def _on_host(transform: MapItems, leaves: Sequence[BackendArray], lead: Lead) -> object:
     names = transform.given.names
     if isinstance(leaves[0], np.ndarray):  # from a kernel, which knows who reads them
         return transform.function.read(dict(zip(names, leaves, strict=True)), torch.from_numpy)
@@ -101,7 +107,7 @@ def _as_read(number: int, lead: list[int], leaves: list[torch.Tensor]) -> list[t
 
 
 # Whether kernels may stand in for parts of a function: of the library's own, on the CPU, and not while tracing.
-def _by_kernels(transform: MapItems, leaves: Sequence[Any]) -> bool:
+def _by_kernels(transform: MapItems, leaves: Sequence[BackendArray]) -> bool:
     if not isinstance(transform.function, ItemFunction) or not library.HAVE_KERNELS or not switch.on or _compiling():
         return False
     tensors = [leaf for leaf in leaves if _is_array(leaf)]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
-from functional_rb.base.arrays import DeviceLike, NumpyArray
+from functional_rb.base.arrays import BackendArray, DeviceLike, NumpyArray
 from functional_rb.specs import ArraySpec, values
 from functional_rb.specs.values import Outline
 from torch_backend.arrays import ops, random
@@ -47,7 +46,7 @@ def decoded(unit: ArraySpec, x: torch.Tensor) -> torch.Tensor:
     return traceable_unit(unit).decoded(ops, x)
 
 
-def is_traced(leaf: Any) -> bool:
+def is_traced(leaf: BackendArray) -> bool:
     """Whether torch.compile or `torch.func.vmap` is tracing a leaf."""
     return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(leaf)
 

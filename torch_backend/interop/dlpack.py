@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.utils.dlpack
 
-from functional_rb.base.arrays import Nest
+from functional_rb.base.arrays import BackendArray, Nest
 from functional_rb.base.containers import Registered
 from functional_rb.buffer.state import State as CoreState
 from functional_rb.core.draft import Arrays
@@ -47,7 +47,7 @@ def from_dlpack(tree: Nest, copy: bool = False, into: type | None = None) -> Any
     def take(name: str, array: object) -> torch.Tensor:
         return _copied(name, array) if copy else _shared(name, array)
 
-    def build(container: type | Registered | None, parts: dict[str, Any], batch_shape: tuple[int, ...]) -> object:
+    def build(container: type | Registered | None, parts: dict[str, Nest], batch_shape: tuple[int, ...]) -> object:
         if isinstance(container, Registered) or (into is None and container is None):
             return build_mapping(container, parts, batch_shape)
         for name, part in parts.items():
@@ -89,7 +89,7 @@ def _lent(array: object, tensor: torch.Tensor) -> torch.Tensor:
 
 
 # Arrays whose tensors are gone, each with the event that ends what was given to the stream before.
-_READ: deque[tuple[torch.cuda.Event, Any]] = deque()
+_READ: deque[tuple[torch.cuda.Event, object]] = deque()
 
 
 def _let_go(array: object, device: torch.device) -> None:
@@ -111,7 +111,7 @@ def _copied(name: str, array: object) -> torch.Tensor:
         raise dlpack.refusal(name, array, error) from error
 
 
-def _is_on_cuda(array: Any) -> bool:
+def _is_on_cuda(array: BackendArray) -> bool:
     try:
         return bool(array.__dlpack_device__()[0] == ON_CUDA)
     except Exception:  # of what cannot tell, as a traced array, NumPy's error says more

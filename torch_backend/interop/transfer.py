@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
+from functional_rb.base.arrays import BackendArray
 from torch_backend.arrays import devices
 from torch_backend.arrays.convert import build_mapping
 from torch_backend.memory.shipping import shipped
 
-Sent = tuple[list[Any], "torch.cuda.Event | None"]
+Sent = tuple[list[BackendArray], "torch.cuda.Event | None"]
 
 
 class Transfer:

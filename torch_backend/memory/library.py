@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Selection
@@ -50,11 +51,11 @@ class Torch(Library):
         """Where the memories of a buffer belong."""
         return Placement(spec)
 
-    def lock(self, version: Version) -> AbstractContextManager[Any]:
+    def lock(self, version: Version) -> AbstractContextManager[object]:
         """None while torch.compile traces, which knows no locks (the in-place forms own their memory)."""
         return _NO_LOCK if _compiling() else version.lock
 
-    def core(self) -> AbstractContextManager[Any]:
+    def core(self) -> AbstractContextManager[object]:
         """Let the core compute without autograd."""
         return modes.without_gradients()
 
@@ -107,7 +108,7 @@ class Torch(Library):
             return array
         return array.to(memory.rows.device)
 
-    def sent(self, array: Any, target: torch.device | None) -> Any:
+    def sent(self, array: BackendArray, target: torch.device | None) -> BackendArray:
         """A result on the target."""
         return self._all_sent([array], target)[0]
 
@@ -127,7 +128,7 @@ class Torch(Library):
 
     def sent_sample(
         self, leaves: list[object], selection: Selection, target: torch.device | None, room: Room | None = None
-    ) -> tuple[list[Any], Selection]:
+    ) -> tuple[list[BackendArray], Selection]:
         """A sample on the target; Python objects stay as they are."""
         if target is None:
             return leaves, selection
@@ -141,14 +142,16 @@ class Torch(Library):
         return self._all_sent(leaves, target), found
 
     # Results on the target; one copy takes them to CUDA.
-    def _all_sent(self, arrays: list[object], target: torch.device | None) -> list[Any]:
+    def _all_sent(self, arrays: list[BackendArray], target: torch.device | None) -> list[BackendArray]:
         if target is None:
             return arrays
         if _compiling():
             return [x.to(target, non_blocking=True) if isinstance(x, torch.Tensor) else x for x in arrays]
         return shipped(arrays, target)
 
-    def placed(self, name: str, array: Any, memory: versioned.Memory, target: torch.device | None) -> torch.Tensor:
+    def placed(
+        self, name: str, array: BackendArray, memory: versioned.Memory, target: torch.device | None
+    ) -> torch.Tensor:
         """A checked input, contiguous; on another device than the state, and than its samples, it is refused."""
         device = memory.rows.device
         if array.device != device:

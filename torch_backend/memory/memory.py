@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ class Memory(memory.Memory):
 
     __slots__ = ("sharing",)
 
-    ops: ClassVar[Any] = ops
+    ops = ops.OPS
 
     def __init__(self, *arrays: Any, **more: Any) -> None:
         super().__init__(*arrays, **more)
@@ -46,7 +46,7 @@ class Memory(memory.Memory):
         return torch.from_numpy(array) if isinstance(array, np.ndarray) else array
 
     @staticmethod
-    def as_numpy(array: Any) -> NumpyArray:
+    def as_numpy(array: torch.Tensor | NumpyArray) -> NumpyArray:
         """The array as NumPy's, on the host."""
         found: NumpyArray = array if isinstance(array, np.ndarray) else array.cpu().numpy()
         return found

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
+from functional_rb.base.object_arrays import Objects
 from functional_rb.versions import object_table
 from functional_rb.versions.object_table import Tokens
 
@@ -24,7 +24,7 @@ class Table(object_table.Table):
                 f"call the function for one state and one key after the other"
             )
 
-    def stored(self, leaf: Any, like: torch.Tensor) -> torch.Tensor:
+    def stored(self, leaf: Objects, like: torch.Tensor) -> torch.Tensor:
         """Fresh tokens of the objects of a leaf, on the device of another tensor."""
         return torch.from_numpy(self.tokens(leaf)).to(like.device)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import torch
+
+from functional_rb.base.arrays import BackendArray
 
 # Bytes between whose multiples tensors begin, as torch's allocator has it.
 LINE: Final = 256
@@ -45,14 +47,14 @@ class Room:
         ]
 
 
-def shipped(values: Sequence[Any], device: torch.device) -> list[object]:
+def shipped(values: Sequence[BackendArray], device: torch.device) -> list[object]:
     """Tensors on a device, the others on their way to it: whoever uses torch's current stream there finds them whole.
 
     What is no tensor stays as it is. Nobody waits: the copy is asynchronous, and torch keeps the pinned memory, which
     may be let go at once, until it is done.
     """
     places = [k for k, x in enumerate(values) if isinstance(x, torch.Tensor) and x.device.type == "cpu"]
-    found = dict[int, Any]()
+    found = dict[int, torch.Tensor]()
     if places and device.type in PINS:
         found = dict(zip(places, _copied([values[k] for k in places], device), strict=True))
     return [

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 import torch
 from torch.utils import _pytree as pytree
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays, by_name
 from functional_rb.structures.row_layout import STORED_AS
@@ -90,12 +91,12 @@ def _flatten(state: State) -> tuple[list[torch.Tensor], Outline]:
     return leaves, (state.spec, len(state.wide), held, state._target)
 
 
-def _flatten_with_keys(state: State) -> tuple[list[tuple[Any, Any]], Any]:
+def _flatten_with_keys(state: State) -> tuple[list[tuple[pytree.KeyEntry, BackendArray]], Outline]:
     named = by_name(state.exported(), state.spec.plan)
     return [(pytree.GetAttrKey(name), leaf) for name, leaf in named.items()], _flatten(state)[1]
 
 
-def _unflatten(leaves: Any, context: Outline) -> State:
+def _unflatten(leaves: Iterable[torch.Tensor], context: Outline) -> State:
     spec, wide, held, target = context
     rows, *rest = leaves
     tree = rest[wide] if spec.plan.tree_shape else None

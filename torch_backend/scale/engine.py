@@ -7,12 +7,12 @@ of them gives the steps of its own lanes, and gets its own share of a batch.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 
-from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest, PRNGKey
+from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest, NumpyArray, PRNGKey
 from functional_rb.buffer import api, checks, functions, mapping
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, SameState
@@ -74,9 +74,9 @@ def check_state(state: object, function: str) -> None:
         )
 
 
-def known(state: CoreState, mask: torch.Tensor | None) -> tuple[Any, Any]:
+def known(state: CoreState, mask: torch.Tensor | None) -> tuple[NumpyArray, NumpyArray | None]:
     """The counters of a state and a mask as arrays of NumPy."""
-    vector: Any = state.counters
+    vector: torch.Tensor = state.counters
     return vector.cpu().numpy(), None if mask is None else mask.cpu().numpy()
 
 
@@ -126,7 +126,12 @@ def add_items(
 
 # Write the same rows to the index, of all lanes, and to the part; returns both.
 def _write_alike(
-    state: ShardedState, leaves: Sequence[torch.Tensor], batch: int, mask: object, priorities: object, in_place: bool
+    state: ShardedState,
+    leaves: Sequence[torch.Tensor],
+    batch: int,
+    mask: torch.Tensor | None,
+    priorities: torch.Tensor | None,
+    in_place: bool,
 ) -> tuple[State, State]:
     dealing, write = state.dealing, execute.add_ if in_place else execute.add
     steps = batch // dealing.lanes_each
@@ -138,13 +143,20 @@ def _write_alike(
 
 # Note all rows in the index, whose writer chooses slots, and write those that go to own ones; returns both.
 def _write_where_chosen(
-    state: ShardedState, leaves: list[Any], batch: int, mask: object, priorities: object, key: PRNGKey, in_place: bool
+    state: ShardedState,
+    leaves: Sequence[torch.Tensor],
+    batch: int,
+    mask: torch.Tensor | None,
+    priorities: torch.Tensor | None,
+    key: PRNGKey,
+    in_place: bool,
 ) -> tuple[State, State]:
     dealing, device = state.dealing, state.index.counters.device
     words = dealing.index.writer.words
     alike = key.cpu().numpy().tobytes() if words else b""  # a writer that draws chooses by one key of all
     given = _of_all_lanes(state, [*leaves, mask, priorities], alike)
-    *leaves, mask, priorities = (None if x is None else x.to(device) for x in given)
+    all_leaves: list[BackendArray]
+    *all_leaves, all_mask, all_priorities = (None if x is None else x.to(device) for x in given)
     if not batch:
         return (execute.renamed(state.index), execute.renamed(state.part)) if in_place else (state.index, state.part)
     rows = batch // dealing.lanes_each * dealing.lanes
@@ -152,18 +164,18 @@ def _write_where_chosen(
     writes: list[Write] = []
 
     def choose(ops: Ops, arrays: Arrays, spec: BufferSpec) -> Arrays:
-        after, write = place.choose(ops, arrays, dealing, leaves, rows, mask, priorities, draws)
+        after, write = place.choose(ops, arrays, dealing, all_leaves, rows, all_mask, all_priorities, draws)
         writes.append(write)
         return after
 
     index = execute.write_by(state.index, choose, consume=in_place, rewrites=True)
-    chosen = dealing, leaves, writes[0], _shard_number(state, index.counters)
+    chosen = dealing, all_leaves, writes[0], _shard_number(state, index.counters)
     return index, execute.write_by(state.part, place.place, *chosen, consume=in_place, rewrites=True)
 
 
 # Write to the part, which makes other items of the rows, and these to the index; returns both.
 def _write_later_items(
-    state: ShardedState, leaves: Sequence[torch.Tensor], batch: int, mask: object, in_place: bool
+    state: ShardedState, leaves: Sequence[torch.Tensor], batch: int, mask: torch.Tensor | None, in_place: bool
 ) -> tuple[State, State]:
     dealing, write = state.dealing, execute.add_ if in_place else execute.add
     before, steps = state.part.counters, dealing.part.rows(batch) // dealing.lanes_each
@@ -178,7 +190,7 @@ def _write_later_items(
 
 
 # Which rows of this process's lanes are written: a mask, but for lanes that the buffer does not have.
-def _real(state: ShardedState, steps: int, mask: Any) -> Any:
+def _real(state: ShardedState, steps: int, mask: torch.Tensor | None) -> torch.Tensor | None:
     dealing = state.dealing
     if dealing.is_even:
         return mask
@@ -200,7 +212,7 @@ def _told(state: ShardedState, before: torch.Tensor, part: State) -> follow.Told
 
 
 # Tensors [steps * lanes_each, *shape] of own lanes as those of all, [steps * lanes, *shape]; None stays None.
-def _of_all_lanes(state: ShardedState, tensors: list[Any], alike: bytes = b"") -> list[Any]:
+def _of_all_lanes(state: ShardedState, tensors: Sequence[torch.Tensor | None], alike: bytes = b"") -> list[Any]:
     given = [x for x in tensors if x is not None]
     found = iter(gathered(state, given, alike) if given else ())
     return [None if x is None else deal.of_all_lanes(ops.OPS, state.dealing, next(found)) for x in tensors]
@@ -230,7 +242,7 @@ def update_items(state: ShardedState, indices: object, priorities: object, items
     return state.followed_by(write(state.index, handles, priorities, read), part)
 
 
-def _handles_in(ops: Ops, arrays: Any, spec: BufferSpec, slots: Array) -> Array:
+def _handles_in(ops: Ops, arrays: Arrays, spec: BufferSpec, slots: Array) -> Array:
     return Draft.of(arrays, spec.plan).handles_of(ops, slots)
 
 
@@ -398,7 +410,7 @@ def _draw_local(
 
 
 # What is left of a key for the sampler, and the random words of transforms, as of a buffer that is not sharded.
-def _words_of_transforms(state: ShardedState, key: PRNGKey, batch: int) -> tuple[Any, torch.Tensor | None]:
+def _words_of_transforms(state: ShardedState, key: PRNGKey, batch: int) -> tuple[PRNGKey, torch.Tensor | None]:
     if not state.spec.plan.extra_words:
         return key, None
     key, other = random.split_at_once(key, 2)
@@ -413,13 +425,19 @@ def _own_slots(state: ShardedState, handles: torch.Tensor, real: torch.Tensor) -
 
 
 # The leaves in slots of the part, as transforms have them, and what these tell.
-def _read_own(state: ShardedState, slots: Any, handles: object, words: Any) -> tuple[list[Any], dict[str, Any]]:
+def _read_own(
+    state: ShardedState, slots: torch.Tensor, handles: torch.Tensor, words: torch.Tensor | None
+) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
     words = None if words is None else words.to(slots.device)
-    found: tuple[list[Any], dict[str, Any]] = execute.read_by(state.part, _read_drawn, slots, handles, words)
+    found: tuple[list[torch.Tensor], dict[str, torch.Tensor]] = execute.read_by(
+        state.part, _read_drawn, slots, handles, words
+    )
     return found
 
 
-def _read_drawn(ops: Ops, arrays: Arrays, spec: BufferSpec, slots: Array, handles: Array, words: Array | None) -> Any:
+def _read_drawn(
+    ops: Ops, arrays: Arrays, spec: BufferSpec, slots: Array, handles: Array, words: Array | None
+) -> object:
     return functions.read_drawn(ops, Draft.of(arrays, spec.plan), spec.inner, slots, handles, words)
 
 
@@ -436,8 +454,8 @@ def _read_for_all(
 
 # Leaves, and what transforms tell by name, with the leading axes of a sample.
 def _with_leading_axes(
-    spec: BufferSpec, share: int, read: list[Any], names: list[str]
-) -> tuple[list[Any], dict[str, Any]]:
+    spec: BufferSpec, share: int, read: list[torch.Tensor], names: list[str]
+) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
     shaped = functions.with_leading_axes(spec, share, read)
     count = len(shaped) - len(names)
     return shaped[:count], dict(zip(names, shaped[count:], strict=True))
@@ -479,7 +497,12 @@ def is_live(state: ShardedState, handles: torch.Tensor) -> torch.Tensor:
     return execute.is_live(state.index, handles)
 
 
-def look(state: ShardedState, function: Any, handles: Any = None, n: int | None = None) -> Any:
+def look(
+    state: ShardedState,
+    function: Callable[..., torch.Tensor],
+    handles: torch.Tensor | None = None,
+    n: int | None = None,
+) -> torch.Tensor:
     """What a function of `buffer.functions` reads off the index."""
     return execute.look(state.index, function, handles, n)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch.distributed import ProcessGroup
 
 from functional_rb.base.arrays import DeviceLike
 from functional_rb.buffer.spec import BufferSpec
@@ -34,11 +35,11 @@ class ShardedState(CoreState):
     instead: ClassVar[str] = "state.part, which has the items of this process"
     index: State
     part: State
-    group: Any
+    group: ProcessGroup
     dealing: Dealing
     rank: int
 
-    def __init__(self, index: State, part: State, spec: BufferSpec, group: Any) -> None:
+    def __init__(self, index: State, part: State, spec: BufferSpec, group: ProcessGroup) -> None:
         dealing, rank = deal(spec, dist.get_world_size(group)), dist.get_rank(group)
         self.__dict__.update(index=index, part=part, spec=spec, group=group, dealing=dealing, rank=rank)
 
@@ -110,7 +111,7 @@ class ShardedState(CoreState):
         )
 
 
-def group_of(sharding: DeviceLike) -> Any:
+def group_of(sharding: DeviceLike) -> ProcessGroup:
     """The process group of what is given as one, or as a mesh of one axis.
 
     Raises:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from typing import Any
 
 import numpy as np
+
+from functional_rb.base.arrays import NumpyArray
 
 Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
@@ -36,7 +37,7 @@ class Taken:
             file.write(MAGIC + struct.pack("<I", zlib.crc32(body)) + body)
         os.replace(file.name, self._path)  # so that a process which dies here leaves the one or the other
 
-    def since(self, epoch: int, begins: Any, sizes: Any, limit: int) -> Ints:
+    def since(self, epoch: int, begins: NumpyArray, sizes: NumpyArray, limit: int) -> Ints:
         """How many of the items that a checkpoint has were given out after it was written, int64 [lanes].
 
         Args:

@@ -26,7 +26,7 @@ GROUP = "group"
 # Capacities are powers of two from here on, so that few specs are planned however many rows are ready.
 LEAST_CAPACITY = 64
 
-Tags = Mapping[str, Any]
+Tags = Mapping[str, object]
 Chances = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 Places = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
@@ -150,7 +150,7 @@ class Law:
         capacity = max(1 << (len(tags) - 1).bit_length(), LEAST_CAPACITY)
         state = rb.init(_spec(self.sampler, capacity))
         if groups is not None:
-            numbers: dict[Any, int] = {}
+            numbers: dict[object, int] = {}
             number = np.array([numbers.setdefault(group, len(numbers)) for group in groups], np.int32)
             return rb.add(state, {GROUP: number}), np.arange(len(tags))
         ranks = _priorities([tag.get(self.priority_tag) for tag in tags])
