@@ -73,7 +73,7 @@ def settings_of(decoding: Decoding, who: str) -> Settings:
 
 def law_of(lib: TextLib[A], like: Array, decoding: Decoding, who: str) -> Law:
     """A law whose numbers are scalars, checked where they can be seen."""
-    bounds: tuple[tuple[str, Any, str, str, Callable[[float], bool]], ...] = (
+    bounds: tuple[tuple[str, object, str, str, Callable[[float], bool]], ...] = (
         ("temperature", decoding.temperature, "float32", "a finite number from 0 on", lambda x: 0 <= x < math.inf),
         ("top_k", decoding.top_k, "int32", "an int from 1 on", lambda x: x >= 1 and int(x) == x),
         ("top_p", decoding.top_p, "float32", "a number above 0, up to 1", lambda x: 0 < x <= 1),

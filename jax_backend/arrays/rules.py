@@ -128,7 +128,7 @@ def _told(out: object, state: State) -> Any:
 
 
 # The mesh that is set, or else that of the arrays.
-def _mesh(arrays: object) -> Any:
+def _mesh(arrays: object) -> jax.sharding.AbstractMesh:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         meshes = [jax.typeof(x).sharding.mesh for x in jax.tree.leaves(arrays) if isinstance(x, jax.Array)]
@@ -136,15 +136,15 @@ def _mesh(arrays: object) -> Any:
     return mesh
 
 
-def _placed(x: object, spec: P) -> Any:
+def _placed(x: object, spec: P) -> object:
     return jax.sharding.reshard(x, spec) if isinstance(x, jax.Array) else x
 
 
-def _whole(tree: object) -> Any:
+def _whole(tree: A) -> A:
     return jax.tree.map(lambda x: _placed(x, P()), tree)
 
 
-def _by_row(tree: object, like: jax.Array) -> Any:
+def _by_row(tree: A, like: jax.Array) -> A:
     rows = jax.typeof(like).sharding.spec
     return jax.tree.map(lambda x: _placed(x, P(*rows[:1])), tree)
 

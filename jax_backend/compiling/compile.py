@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.buffer import functions
 from functional_rb.buffer.known import Draws
 from functional_rb.buffer.spec import BufferSpec
@@ -55,8 +56,7 @@ def _launch(declaration: Callable[..., Kernel | None], *given: object) -> Kernel
 # Imported when first used, as there may be none.
 @functools.cache
 def _part_kernels() -> part_kernels.Table:
-    table: part_kernels.Table = importlib.import_module("jax_backend.kernels.part_kernels").TABLE
-    return table
+    return importlib.import_module("jax_backend.kernels.part_kernels").TABLE
 
 
 def table(kernels: bool) -> part_kernels.Table:
@@ -120,8 +120,7 @@ def draws(key: jax.Array, batch: int, words: int, wanted: jax.Array | None = Non
         return _bits(data, kind, batch, words)
 
     kernel = _declared(kernels.threefry, data, batch, words, wanted) if _is_default(kind) else None
-    numbers: jax.Array = choose(kernel, core, data, wanted)
-    return numbers
+    return choose(kernel, core, data, wanted)
 
 
 def _bits(data: jax.Array, kind: object, batch: int, words: int) -> jax.Array:
@@ -161,7 +160,7 @@ def draw(
         leaves, selection = functions.read_selection(ops.OPS, draft, spec, slots, selection, batch, more)
         return finished(draft.finish(ops.OPS), [*leaves, *selection.extras.values()]), leaves, selection
 
-    def core(arrays: Arrays, draws: jax.Array, beta: jax.Array, wanted: object) -> Any:
+    def core(arrays: Arrays, draws: jax.Array, beta: jax.Array, wanted: object) -> tuple[list[jax.Array], Selection]:
         leaves, selection = functions.draw(ops.OPS, arrays, spec, draws, beta, batch)[1:]
         return [leaves[k] for k in spec.plan.stored], selection
 
@@ -188,19 +187,22 @@ def _chosen(
 ) -> tuple[Draft, jax.Array, Selection]:
     spec = state.spec
 
-    def by_sampler(of: State | Arrays, draws: Any, beta: jax.Array, wanted: Any) -> Any:
+    def by_sampler(
+        of: State | Arrays, draws: jax.Array, beta: jax.Array, wanted: jax.Array | None
+    ) -> tuple[Draft, BackendArray, Selection]:
         draft = Draft.of(of, spec.plan)
         draft.wanted = wanted
         return draft, *spec.sampler.draw(ops.OPS, draft, draws, beta, batch)
 
-    def core(*given: Any) -> Any:
-        draft, slots, selection = by_sampler(*given)
-        return draft.finish(ops), slots, selection
+    def core(
+        arrays: Arrays, draws: jax.Array, beta: jax.Array, wanted: jax.Array | None
+    ) -> tuple[Arrays, BackendArray, Selection]:
+        draft, slots, selection = by_sampler(arrays, draws, beta, wanted)
+        return draft.finish(ops.OPS), slots, selection
 
     launch = _launch(launches.choose, state, spec, draws, beta, batch, wanted)
     if launch is None:
-        found: tuple[Draft, jax.Array, Selection] = by_sampler(state, draws, beta, wanted)
-        return found
+        return by_sampler(state, draws, beta, wanted)
     after, slots, selection = choose(launch, core, _arrays(state), draws, beta, wanted)
     return Draft.of(after, spec.plan), slots, selection
 
@@ -219,12 +221,13 @@ def sample(
     if launch is None:
         return None
 
-    def core(arrays: Arrays, data: Any, beta: jax.Array, wanted: Any) -> Any:
+    def core(
+        arrays: Arrays, data: jax.Array, beta: jax.Array, wanted: jax.Array | None
+    ) -> tuple[Arrays, list[jax.Array], Selection]:
         numbers = _bits(data, kind, *spec.draw_shape(batch))
         return draw(State(*arrays, spec), numbers, None, beta, batch, wanted)
 
-    found: tuple[Arrays, list[jax.Array], Selection] = choose(launch, core, arrays, data, beta, wanted)
-    return found
+    return choose(launch, core, arrays, data, beta, wanted)
 
 
 def update(

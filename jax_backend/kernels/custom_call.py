@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -30,10 +30,13 @@ from jax_backend import compat
 from jax_backend.arrays import rules
 from jax_backend.kernels import gpus
 
+R = TypeVar("R")
+# Values of MLIR, whose class JAX does not make public.
+Lowered: TypeAlias = Sequence[Any]
 ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 
-def choose(kernel: Kernel | None, core: Callable[..., object], *args: object) -> Any:
+def choose(kernel: Kernel | None, core: Callable[..., R], *args: object) -> R:
     """The kernel where kernels are in force and there is one for what is compiled, else the core, with none in force.
 
     No derivative goes through either. Where an accelerator is the default only its own kernels are taken: few programs
@@ -50,7 +53,7 @@ def choose(kernel: Kernel | None, core: Callable[..., object], *args: object) ->
     for k in places:  # what is being traced must not outlive this
         leaves[k] = None
 
-    def rebuilt(arrays: Sequence[object]) -> object:
+    def rebuilt(arrays: Sequence[object]) -> R:
         filled = dict(enumerate(leaves)) | dict(zip(places, arrays, strict=True))
         with part_kernels.using(part_kernels.NONE):
             return core(*jax.tree.unflatten(outline, filled.values()))
@@ -144,24 +147,26 @@ class Batch:
     batched: tuple[tuple[bool, ...], ...]
 
 
-def _carry_out(*operands: jax.Array, **params: object) -> Any:
+def _carry_out(*operands: jax.Array, **params: object) -> list[jax.Array]:
     """Outside of any program: in one of its own."""
     return jax.jit(functools.partial(_work.bind, **params))(*operands)
 
 
-def _results(*operands: object, kernel: Kernel, batch: Batch, **others: object) -> list[object]:
+def _results(*operands: jax.core.ShapedArray, kernel: Kernel, batch: Batch, **others: object) -> list[object]:
     results = [x for x in kernel.in_order if x is not ABSENT]
     return [_like(operands, (*batch.sizes, *x.shape), jnp.dtype(x.dtype)) for x in results]
 
 
-def _like(operands: Sequence[Any], shape: tuple[int, ...], dtype: Any) -> Any:
+def _like(operands: Sequence[jax.core.ShapedArray], shape: tuple[int, ...], dtype: object) -> jax.core.ShapedArray:
     """The type of a result: it differs between devices where the operands do, and is divided along no axis."""
     operand = next((x for x in operands if not x.sharding.mesh.empty), operands[0])
     whole = jax.sharding.NamedSharding(operand.sharding.mesh, jax.sharding.PartitionSpec(*(None for _ in shape)))
     return operand.update(shape=shape, dtype=dtype, weak_type=False, sharding=whole)
 
 
-def _batched(axis: Any, operands: Sequence[Any], dims: Sequence[int | None], **params: Any) -> tuple[object, object]:
+def _batched(
+    axis: Any, operands: Sequence[BackendArray], dims: Sequence[int | None], **params: Any
+) -> tuple[object, object]:
     if all(dim is None for dim in dims):
         out = _work.bind(*operands, **params)
         return out, [None] * len(out)
@@ -181,7 +186,9 @@ def _batched(axis: Any, operands: Sequence[Any], dims: Sequence[int | None], **p
     return out, [0] * len(out)
 
 
-def _lower_to_core(ctx: Any, *operands: object, core: Any, batch: Batch, **others: object) -> Any:
+def _lower_to_core(
+    ctx: mlir.LoweringRuleContext, *operands: object, core: Any, batch: Batch, **others: object
+) -> Lowered:
     """Lower a part to the operations of the core, where its kernel cannot run."""
     function = core
     for level in reversed(range(len(batch.sizes))):
@@ -190,7 +197,9 @@ def _lower_to_core(ctx: Any, *operands: object, core: Any, batch: Batch, **other
     return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
 
 
-def _lower_on_cpu(ctx: Any, *operands: object, kernel: Kernel, batch: Batch, core: object) -> Any:
+def _lower_on_cpu(
+    ctx: mlir.LoweringRuleContext, *operands: object, kernel: Kernel, batch: Batch, core: object
+) -> Lowered:
     """As a custom call, where each device does its own work."""
     if not kernel.name or not _undivided(ctx.module_context.axis_context):
         return _lower_to_core(ctx, *operands, core=core, batch=batch)
@@ -204,7 +213,9 @@ def _lower_on_cpu(ctx: Any, *operands: object, kernel: Kernel, batch: Batch, cor
     return [x for x, wanted in zip(found, kernel.in_order, strict=True) if wanted is not ABSENT]
 
 
-def lower_on_gpu(ctx: Any, *operands: object, kernel: Kernel, batch: Batch, core: object) -> Any:
+def lower_on_gpu(
+    ctx: mlir.LoweringRuleContext, *operands: object, kernel: Kernel, batch: Batch, core: object
+) -> Lowered:
     """As a custom call of what launches a kernel, which has the records as attributes, and memory for its own use."""
     if not gpu.fits(kernel) or not gpus.ready() or not _undivided(ctx.module_context.axis_context):
         return _lower_to_core(ctx, *operands, core=core, batch=batch)
@@ -221,7 +232,9 @@ def lower_on_gpu(ctx: Any, *operands: object, kernel: Kernel, batch: Batch, core
     return [x for x, wanted in zip(found, expected, strict=False) if wanted is not ABSENT]
 
 
-def _in_frame(ctx: Any, operands: Sequence[object], kernel: Kernel) -> tuple[list[Any], list[Any], list[Any]]:
+def _in_frame(
+    ctx: mlir.LoweringRuleContext, operands: Sequence[object], kernel: Kernel
+) -> tuple[list[object], list[Any], list[Any]]:
     """Operands, their types, and those of the results, with an empty array for each that is not there."""
     nothing = np.zeros(0, np.int32)
     empty = jax.core.ShapedArray(nothing.shape, nothing.dtype)
@@ -232,7 +245,7 @@ def _in_frame(ctx: Any, operands: Sequence[object], kernel: Kernel) -> tuple[lis
 
 
 def _batch_of(
-    kernel: Kernel, batch: Batch, arguments: Sequence[Any], results: Sequence[Any]
+    kernel: Kernel, batch: Batch, arguments: Sequence[jax.core.ShapedArray], results: Sequence[jax.core.ShapedArray]
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     """The attribute of a call; operands before the kernel's own, and results behind them, are shared by all calls."""
     none = (False,) * len(batch.sizes)
@@ -249,14 +262,14 @@ def _batch_of(
 
 
 def _custom_call(
-    ctx: Any,
+    ctx: mlir.LoweringRuleContext,
     target: str,
     values: Sequence[object],
     arguments: Sequence[object],
     results: Sequence[object],
     aliases: Mapping[int, int],
     attributes: Mapping[str, object],
-) -> Any:
+) -> Lowered:
     rule = jax.ffi.ffi_lowering(target, operand_output_aliases=dict(aliases))
     return rule(ctx.replace(avals_in=arguments, avals_out=results), *values, **attributes)
 
@@ -325,11 +338,11 @@ def _behind_batched(arrays: Sequence[object], dims: Sequence[object], *, count: 
     return _barrier.bind(*arrays, count=count), dims[:count]
 
 
-def _lower_to_nothing(ctx: object, *arrays: object, count: int) -> Any:
+def _lower_to_nothing(ctx: object, *arrays: object, count: int) -> Lowered:
     return arrays[:count]
 
 
-def _lower_barrier_on_cpu(ctx: Any, *arrays: object, count: int) -> Any:
+def _lower_barrier_on_cpu(ctx: mlir.LoweringRuleContext, *arrays: object, count: int) -> Lowered:
     if not _undivided(ctx.module_context.axis_context):
         return arrays[:count]
     aliases = {k: k for k in range(count)}
