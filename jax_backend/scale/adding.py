@@ -1,0 +1,267 @@
+"""`add` and `add_` on sharded buffers: lanes are dealt, the index notes all of them, and each device writes its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from functional_rb.base import nest
+from functional_rb.base.arrays import PRNGKey
+from functional_rb.buffer import api, checks
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import SameState
+from functional_rb.core import counters
+from functional_rb.core.draft import Draft
+from functional_rb.scale import deal, follow, place, rows
+from jax_backend import compat
+from jax_backend.arrays import ops
+from jax_backend.arrays.convert import as_vector, build_mapping, convert
+from jax_backend.arrays.keys import check_key
+from jax_backend.compiling import compile
+from jax_backend.engines import execute
+from jax_backend.scale import state as sharded_state
+from jax_backend.scale.mapped import WHOLE, along, as_of, check_state, mapped, names_of, on_device, using
+from jax_backend.scale.state import (
+    ShardedState,
+    gathered,
+    partition_specs,
+    shard_number,
+)
+
+
+# Note what came of all lanes in the index, which all have, and write to the device's part what belongs there.
+@on_device
+def _added(
+    state: ShardedState,
+    items: object,
+    mask: object,
+    priorities: object,
+    key: PRNGKey,
+    validate: bool,
+    function: str,
+    major: bool,
+) -> ShardedState:
+    dealing = state.dealing
+    own_key = None if key is None else jax.random.fold_in(key, shard_number(state))
+    leaves, batch, mask, priorities, _, outside = api.check_add(
+        execute, as_of(state, dealing.asked), items, mask, priorities, own_key, validate, function, major
+    )
+    if dealing.by_slots:
+        following = _write_where_chosen(state, list(leaves), batch, mask, priorities, key)
+    elif dealing.delays:
+        following = _write_later_items(state, list(leaves), batch, mask)
+    else:
+        following = _write_alike(state, list(leaves), batch, mask, priorities)
+    if dealing.spec.plan.frames is not None and batch:
+        given = _told(state, following).sizes, batch // dealing.lanes_each, dealing.spec.plan.frames
+        left = follow.shortened(ops.OPS, sharded_state.arrays_of(following), dealing.index, *given)
+        following = following.with_index(compile.finished(left))
+    return following if outside is None else count_invalid(following, outside)
+
+
+# Write the same rows to the index, of all lanes, and to the part.
+def _write_alike(
+    state: ShardedState, leaves: list[jax.Array], batch: int, mask: jax.Array | None, priorities: jax.Array | None
+) -> ShardedState:
+    dealing = state.dealing
+    steps = batch // dealing.lanes_each
+    read = [leaves[k] for k in dealing.index_leaves]
+    given = [x for x in (mask, priorities) if x is not None]
+    everyones = _of_all_lanes(state, [*given, *read])
+    whole_mask = None if mask is None else everyones.pop(0)
+    whole_priorities = None if priorities is None else everyones.pop(0)
+    index = compile.add(state.index, everyones, steps * dealing.lanes, whole_mask, whole_priorities, None)
+    own = compile.add(state.own, leaves, batch, _real(state, steps, mask), None, None)
+    return state.with_index(index).with_own(own)
+
+
+# Note the rows of all lanes in the index, whose writer chooses slots, and write those that go to the device's.
+def _write_where_chosen(
+    state: ShardedState, leaves: list[jax.Array], batch: int, mask: Any, priorities: Any, key: PRNGKey
+) -> ShardedState:
+    dealing = state.dealing
+    given = _of_all_lanes(state, [*leaves, *(x for x in (mask, priorities) if x is not None)])
+    if not batch:
+        return state
+    leaves, told = given[: len(leaves)], given[len(leaves) :]
+    whole_mask = None if mask is None else told.pop(0)
+    whole_priorities = None if priorities is None else told.pop(0)
+    rows, words = batch // dealing.lanes_each * dealing.lanes, dealing.index.writer.words
+    draws = compile.draws(key, rows, words) if words else None
+    index, write = place.choose(
+        ops.OPS, sharded_state.arrays_of(state), dealing, leaves, rows, whole_mask, whole_priorities, draws
+    )
+    own = place.place(ops.OPS, state.part, dealing.part, dealing, leaves, write, shard_number(state))
+    return state.with_index(compile.finished(index)).with_own(compile.finished(own))
+
+
+# Write to the part, which makes other items of the rows, and these to the index.
+def _write_later_items(state: ShardedState, leaves: list[jax.Array], batch: int, mask: object) -> ShardedState:
+    dealing = state.dealing
+    steps = dealing.part.rows(batch) // dealing.lanes_each
+    own = compile.add(state.own, leaves, batch, _real(state, batch // dealing.lanes_each, mask), None, None)
+    following = state.with_own(own)
+    real = follow.first_rows(ops.OPS, _told(state, following).written, steps)
+    read = []
+    if dealing.index_leaves:
+        slots = follow.slots_of_rows(ops.OPS, dealing.part.plan, state.own.counters, steps)
+        found = Draft.of(own, dealing.part.plan).read(ops.OPS, slots, dealing.index_leaves)
+        read = _of_all_lanes(state, [found[k] for k in dealing.index_leaves])
+    index = compile.add(state.index, read, steps * dealing.lanes, real, None, None)
+    return following.with_index(index)
+
+
+# Which rows of a device's lanes are written: a mask, but for lanes that the buffer does not have.
+def _real(state: ShardedState, steps: int, mask: object) -> Any:
+    dealing = state.dealing
+    if dealing.is_even:
+        return mask
+    real = deal.real_rows(ops.OPS, dealing, shard_number(state), steps, state.counters)
+    return real if mask is None else mask & real
+
+
+# What the parts of all devices tell after a write, of all lanes.
+def _told(before: ShardedState, after: ShardedState) -> follow.Told:
+    own = follow.told(ops.OPS, before.dealing, before.own.counters, after.own.counters)
+    return follow.Told(*_of_all_lanes(before, [*own]))
+
+
+# Arrays [steps * lanes_each, *shape] of a device's lanes as those of all lanes, [steps * lanes, *shape].
+def _of_all_lanes(state: ShardedState, arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    if not arrays:
+        return []
+    layout = rows.layout_of(arrays)
+    words = gathered(state, rows.packed(ops.OPS, layout, arrays))
+    return rows.unpacked(ops.OPS, layout, deal.of_all_lanes(ops.OPS, state.dealing, words))
+
+
+def add_items(
+    state: ShardedState,
+    items: object,
+    mask: object,
+    priorities: object,
+    key: object,
+    validate: bool,
+    time_major: bool,
+    to: object,
+    function: str = "add",
+) -> SameState:
+    """What `add` does with a sharded buffer, and, named so, `add_`."""
+    if to is not None:
+        raise ValueError(f"{function}: to was given, but there is a single buffer; leave it out, or add to a Mixture")
+    check_state(state, function)
+    checks.check_writable(state.spec)
+    if key is not None:
+        check_key(key)
+        if (
+            state.is_mapped
+            and state.spec.writer.words
+            and not compat.varying_axes(key).isdisjoint(names_of(state.axis))
+        ):
+            raise ValueError(
+                f"{function}: expected the same key on each device, as {state.spec.writer} chooses slots of all of "
+                f"them, got one that differs along {state.axis!r}; give one key to all"
+            )
+    return written(state, items, mask, priorities, key, validate, time_major, function)
+
+
+# What `add` makes of a state that may be written to, as that of a dataset may while it is made.
+def written(
+    state: ShardedState,
+    items: object,
+    mask: object,
+    priorities: object,
+    key: object,
+    validate: bool,
+    time_major: bool,
+    function: str,
+) -> ShardedState:
+    if state.is_mapped:
+        with using(compile.use_kernels()):
+            done: ShardedState = _added(state, items, mask, priorities, key, validate, function, time_major)
+        return done
+    spec = state.spec
+    given = items, mask, priorities, key, validate, function, time_major
+    checks.check_unpacked(items, function)
+    flat = nest.flatten_as(spec.added.structure, items)
+    leaves = [convert(x, leaf, name) for x, leaf, name in zip(flat, spec.added.leaves, spec.added.names, strict=True)]
+    mask = None if mask is None else as_vector(mask, "mask")
+    priorities = None if priorities is None else as_vector(priorities, "priorities")
+    axes = _axes_before_lanes(spec, leaves, mask, priorities, time_major)
+    traced = any(isinstance(x, jax.core.Tracer) for x in (state.counters, *leaves, mask, priorities))
+    if axes is None or (not traced and (validate or not spec.writer.overwrites)):
+        api.check_add(execute, as_of(state, deal.writable(spec)), *given)  # refuses what does not fit, or is outside
+        assert axes is not None
+    if priorities is not None and priorities.ndim > (2 if axes else 1):
+        priorities = priorities[..., 0]  # as critics give them
+    program = _add_in_place if function == "add_" and not traced else _add
+    after: ShardedState = program(
+        state, leaves, mask, priorities, key, validate, function, axes, kernels=compile.use_kernels()
+    )
+    return after
+
+
+# How many axes a batch has before that of the lanes, 0 or 1; -1 for [E, T, *shape]; None if it does not fit.
+def _axes_before_lanes(spec: BufferSpec, leaves: Sequence[Any], mask: Any, priorities: Any, time_major: bool) -> Any:
+    lead = None
+    for x, leaf in zip(leaves, spec.added.leaves, strict=True):
+        own = tuple(x.shape[: x.ndim - len(leaf.shape)])
+        if tuple(x.shape[len(own) :]) != leaf.shape or lead not in (None, own):
+            return None
+        lead = own
+    for x, last in ((mask, ()), (priorities, (1,))):
+        if x is not None and lead is not None and tuple(x.shape) not in (lead, (*lead, *last)):
+            return None
+        lead = lead if x is None or lead is not None else tuple(x.shape)
+    lead = (spec.lanes,) if lead is None else lead
+    if len(lead) == 1 and lead[0] == spec.lanes:
+        return 0
+    if len(lead) == 2 and lead[1 if time_major else 0] == spec.lanes:
+        return 1 if time_major else -1
+    return None
+
+
+# Deal the lanes of a batch to the devices.
+def _add_program(
+    state: ShardedState,
+    leaves: list[jax.Array],
+    mask: object,
+    priorities: object,
+    key: object,
+    validate: bool,
+    function: str,
+    axes: int,
+    kernels: bool,
+) -> ShardedState:
+    dealing, at = state.dealing, max(axes, 0)
+    missing = dealing.shards * dealing.lanes_each - dealing.lanes
+
+    def padded(x: Any) -> Any:
+        widths = [(0, missing if k == at else 0) for k in range(x.ndim)]
+        return jax.numpy.pad(x, widths) if missing else x
+
+    def body(state: ShardedState, leaves: list[Any], mask: object, priorities: object, key: object) -> ShardedState:
+        lead = leaves[0].shape[: max(at, -axes) + 1] if leaves else ()
+        items = nest.unflatten(state.spec.added.structure, leaves, build_mapping, lead)
+        return _added(state, items, mask, priorities, key, validate, function, axes >= 0)
+
+    divided = along(state, at)
+    given = jax.tree.map(padded, (leaves, mask, priorities))
+    with using(kernels):
+        return mapped(state, body, (*given, key), (divided, divided, divided, WHOLE), partition_specs(state))
+
+
+_STATIC = ("validate", "function", "axes", "kernels")
+_add = jax.jit(_add_program, static_argnames=_STATIC, inline=True)
+_add_in_place = jax.jit(_add_program, static_argnames=_STATIC, donate_argnums=0)
+
+
+def count_invalid(state: ShardedState, outside: jax.Array) -> ShardedState:
+    """The same state, in which items that bool [B] marks are counted as invalid, those of all shards."""
+    if state.is_mapped:
+        outside = gathered(state, outside.astype(np.int32)).reshape(-1) > 0
+    return dataclasses.replace(state, counters=counters.with_invalid(ops.OPS, state.counters, outside))
