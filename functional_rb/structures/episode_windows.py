@@ -147,6 +147,7 @@ def steps_in_episodes(
         assert begins is not None
         starts = begins
     else:
+        # An end begins the next trajectory one column later. For the first column `next_in_episode` says it.
         starts = ops.concat([ops.full_like(ends[:, :1], 0), ends[:, :-1]], 1)
         starts = starts if begins is None else starts | begins
     lanes, columns = starts.shape
@@ -156,6 +157,7 @@ def steps_in_episodes(
     steps = column - began
     newest = ops.arange(lanes, like=written) * columns + ops.maximum(written - 1, ops.full_like(written, 0))
     following = ops.take(steps.reshape(-1), newest) + 1
+    # Cut there, so that numbers of steps, and sums of them, stay within an int32.
     ended = following >= LONGEST
     if ends is not None:
         ended = ended | ops.take(ends.reshape(-1), newest)
@@ -189,6 +191,7 @@ def weights(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, lane: Array, 
     """
     own = ops.take(in_episode, slot_of(ops, lanes, lane, back))
     size = ops.take(lanes.size, lane)
+    # The steps before it are overwritten, or were never there: windows that begin before it begin with it.
     first_live = (own == 0) | (back == size)
     starts = own % rule.period == 0
     if rule.reach:
@@ -196,6 +199,7 @@ def weights(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, lane: Array, 
         starts = starts & (long_enough if rule.strict else long_enough | first_live)
     count = ops.cast(starts, "int32")
     if rule.left:
+        # Windows that would begin up to `left` steps before, of which only those on the grid count.
         cut_short = _multiples(rule, own - rule.left, own - 1)
         count = count + ops.where(first_live, cut_short, ops.full_like(count, 0))
     return ops.where((back >= 1) & (back <= size), count, ops.full_like(count, 0))
@@ -394,6 +398,7 @@ def extent(ops: Ops, lanes: Lanes, in_episode: Array, slots: Array) -> tuple[Arr
     )
     after = ops.full_like(back, 0)
     # If a step so far ahead is of the trajectory, so are all between: the distance is found bit by bit.
+    # At most log2(length) reads, where looking at one step after the other would take as many as the trajectory has.
     for bit in reversed(range((lanes.length - 1).bit_length())):
         further = after + 2**bit
         after = ops.where(_goes_on(ops, lanes, in_episode, lane, back, further), further, after)
@@ -437,9 +442,11 @@ def _slices(
     behind = back[:, None] - offset
     lane = lane[:, None] + ops.full_like(behind, 0)
     found = ops.take(in_episode, slot_of(ops, lanes, lane, behind))
+    # What comes behind the newest step is not stored, but its number is known: 0 if the trajectory has ended.
     found = ops.where(behind >= 1, found, ops.take(next_in_episode, lane))
     real = (behind >= 1) & (found - start[:, None] == offset) & (offset < steps[:, None])
     mask, following = real[:, :-1], found[:, 1:]
+    # Padding repeats the last real step, as its slot is in bounds and its content harmless.
     last_real = ops.cummax(ops.where(mask, offset[:, :-1], ops.full_like(found[:, :-1], 0)))
     ended = following == 0
     lane, behind = lane[:, :-1], back[:, None] - last_real

@@ -78,8 +78,10 @@ def first(ops: Ops, tree: Array, capacity: int, draws: Array) -> tuple[Array, Ar
         if depth == 0:
             # When it all begins. The child that is chosen does not wait itself, so its number is free for this.
             times = _waits(ops, add_up(ops.where(chosen, numbers, at_once)), add_up(sums))
+        # The others begin to wait when the first has arrived, as exponential waits forget how long they have lasted.
         arrivals = times[:, None] + ops.where(chosen, at_once, _waits(ops, numbers, sums))
         arrivals = arrivals.reshape(-1)
+        # No more than B + 1 nodes of a level can hold one of the first B + 1 leaves.
         order = ops.argsort(arrivals)[:rows]
         times = ops.take(arrivals, order)
         children = (nodes[:, None] * FANOUT + ops.arange(FANOUT, like=nodes)).reshape(-1)

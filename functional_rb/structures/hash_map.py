@@ -77,8 +77,11 @@ class MapPlan:
 
     def __post_init__(self) -> None:
         """Derive the table's size and the numbers."""
+        # A power of two, so that a remainder is a mask; and a third of it empty, so that ways are short and searches
+        # end.
         object.__setattr__(self, "table_size", 1 << (-(-3 * self.capacity // 2) - 1).bit_length())
         drawn = [mix(self.seed + (k + 1) * GAMMA) >> 33 for k in range(3 * self.words + 2)]
+        # Odd, so that no two words have the same lower half of a product; and large, so that the upper half is mixed too.
         factors = [x | 1 << 30 | 1 for x in drawn[self.words : 2 * self.words]]
         last = drawn[-2], drawn[-1] | 1 << 30 | 1
         masks, signs = drawn[: self.words], drawn[2 * self.words : 3 * self.words]
@@ -142,9 +145,12 @@ def _find(ops: Ops, plan: MapPlan, map: HashTable, rows: Array) -> tuple[Array, 
 
     def look(waiting: Array, ids: Array, slots: Array, steps: Array) -> tuple[Array, Array, Array, Array]:
         entry = ops.take(map.table, slots)
+        # Entries from the capacity on are tickets of a batch that is being put in, see `_match`.
         taken = (entry >= 0) & (entry < plan.capacity)
         known = ops.where(taken, entry, ops.full_like(entry, 0))
         same = waiting & taken & ops.all_rows(ops.take(map.keys, known) == rows)
+        # An empty place ends the way: a key further on would have been put there. The last condition is for arrays that
+        # somebody made by hand, without an empty place.
         waiting = waiting & (entry != EMPTY) & ~same & (steps < plan.table_size - 1)
         slots, steps = _next(plan, ops, waiting, slots, steps)
         return waiting, ops.where(same, entry, ids), slots, steps
@@ -263,6 +269,8 @@ def _match(
     def ask(
         table: Array, slots: Array, steps: Array, placed: Array, equals: Array
     ) -> tuple[Array, Array, Array, Array, Array]:
+        # Of several keys of the batch at one place the first gets it, whatever the order in which a device writes: so
+        # the result is that of putting them in one by one.
         table = ops.min_at(table, slots, ops.where(on_the_way(steps, placed, equals), ticket, nobody))
         entry = ops.take(table, slots)
         apart = wanted & (equals < 0)
@@ -270,6 +278,8 @@ def _match(
         meets = apart & ~placed & _is_ticket(plan, rows, entry)
         other = ops.where(meets, entry - plan.capacity, ops.full_like(entry, 0))
         same = meets & ops.all_rows(ops.take(rows, other) == rows)
+        # Whoever was driven out goes on too: it comes to the same places as if it had found this one taken from the
+        # first.
         slots, steps = _next(plan, ops, apart & ~placed & ~same, slots, steps)
         return table, slots, steps, placed, ops.where(same, other, equals)
 

@@ -124,6 +124,7 @@ def lowest(ops: Ops, tree: Array, capacity: int, k: int) -> tuple[Array, Array]:
         candidates = ops.take(tree, level.first_row + nodes).reshape(-1)
         # There are that many besides the padding: every kept node has a child, and if all are kept, all children.
         kept = ops.argsort(candidates)[: min(k, level.nodes)]
+        # Kept in order of their keys; the next level sorts them by position again.
         nodes, keys = ops.take(children, kept), ops.take(candidates, kept)
     return nodes, keys
 
@@ -148,6 +149,7 @@ def key_of(ops: Ops, ranks: Array) -> tuple[Array, Array]:
         key is that of 0.
     """
     bits = ops.bitcast(ranks[:, None], "int32")[:, 0]
+    # Read as integers, positive floats have their own order, and negative ones the reverse: so these are negated.
     magnitude = bits & _MAGNITUDE
     good = magnitude <= _INFINITY
     # By bits: some devices take subnormal numbers for zeros when they compute with them.

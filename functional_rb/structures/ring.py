@@ -105,6 +105,7 @@ def modulus(capacity: int) -> int:
 
 def advance(ops: Ops, sequence_number: Array, by: Array | int, limit: int) -> Array:
     """`(sequence_number + by) % limit` for 0 <= by < limit, without overflow."""
+    # Compared before it is added, as the sum might pass 2^31.
     room = limit - by
     return ops.where(sequence_number >= room, sequence_number - room, sequence_number + by)
 
@@ -122,6 +123,7 @@ def saturating_add(ops: Ops, count: Array, more: Array) -> Array:
 
 def of_lane(ops: Ops, per_lane: Array, lane: Array) -> Array:
     """What int32 [lanes] holds for given lanes; with a single lane the scalar."""
+    # One lane is the usual case, and a gather would be one more operation in every function.
     return per_lane[0] if per_lane.shape[0] == 1 else ops.take(per_lane, lane)
 
 
@@ -160,12 +162,15 @@ def choose_slots(
 ) -> tuple[Array, Array | None, Array | None, Array, RingState]:
     """The fields of `Write`, as `plan_write` describes them, but for the mask."""
     steps = batch // ring.lanes
+    # What a longer batch would overwrite itself is left out: so the slots are distinct, and it is of no matter in which
+    # order a device writes them.
     n = min(steps, ring.length)
     if mask is None:
         written = ops.full_like(ends.sizes, steps)
         slots = _next_slots(ops, ring, ends.cursors, ops.full_like(ends.sizes, steps - n), n)
         return slots, None, None, written, _after(ops, ring, ends, written)
     source, written = compact(ops, ring.lanes, mask)
+    # Marked rows that the batch itself would overwrite.
     skipped = ops.maximum(written - n, ops.full_like(written, 0))
     step = ops.arange(n, like=skipped)
     column = skipped[:, None] + step
@@ -217,6 +222,7 @@ def compact(ops: Ops, lanes: int, mask: Array) -> tuple[Array, Array]:
     offset = lane * (steps + 1)
     wanted = offset + ops.arange(steps, like=ranks) + 1
     found = ops.searchsorted((ranks + offset).reshape(-1), wanted.reshape(-1), "left").reshape(lanes, steps)
+    # A rank that the lane does not reach is found in the next lane, or nowhere. Any row will do then: it is not live.
     column = ops.minimum(found - lane * steps, ops.full_like(found, steps - 1))
     return column * lanes + lane, ranks[:, -1]
 
@@ -238,6 +244,8 @@ def locate(ops: Ops, ring: Ring, ends: RingState, handles: Array) -> tuple[Array
     Returns:
         slots int32 [B], in bounds whatever the handle is, and live bool [B].
     """
+    # A handle may be anything that a user computes: what names no item is looked up as 0, which is in bounds, and is
+    # not live.
     known = (handles >= 0) & (handles < modulus(ring.capacity))
     handles = ops.where(known, handles, ops.full_like(handles, 0))
     slots = handles % ring.capacity
@@ -245,6 +253,7 @@ def locate(ops: Ops, ring: Ring, ends: RingState, handles: Array) -> tuple[Array
     sequence_number = handles
     if ring.lanes > 1:
         sequence_number = handles // ring.capacity * ring.length + slots % ring.length
+    # How many items of the lane came after it. One that was overwritten is at least as old as the lane is long.
     age = retreat(ops, scalars.plus(ops, of_lane(ops, ends.cursors, lane), -1), sequence_number, ring.limit)
     return slots, known & (age < of_lane(ops, ends.sizes, lane))
 
@@ -274,6 +283,7 @@ def handle_of_slot(ops: Ops, ring: Ring, ends: RingState, slots: Array) -> Array
     """The handles of the items that lie in given slots now."""
     lane = slots // ring.length
     cursor = of_lane(ops, ends.cursors, lane)
+    # How many items of the lane came after the one in the slot, so that 1 more leads back from the cursor to it.
     back = cursor % ring.length - 1 - slots % ring.length
     back = ops.where(back < 0, back + ring.length, back) + 1
     return handle_of(ring, lane, retreat(ops, cursor, back, ring.limit))

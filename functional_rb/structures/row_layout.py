@@ -178,6 +178,7 @@ def pack_rows(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) ->
             tail.append(ops.bitcast(flat, "uint8"))
     nothing = like[:, None][:, :0]
     used = sum(layout.leaves[i].nbytes for i in layout.packed)
+    # At most 7 bytes, as rows with 8-byte dtypes have an even number of words: two blank words have enough of them.
     padding = 4 * layout.row_words - used
     if padding:
         blank = ops.full_like(like, 0)[:, None]
@@ -200,6 +201,8 @@ def unpack(ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array]) -> list
         itemsize = dtypes.ITEMSIZE[leaf.dtype]
         first, last = leaf.offset // 4, -(-(leaf.offset + leaf.nbytes) // 4)
         piece = rows[:, first:last]
+        # Whole words are cut out first: a bitcast changes how long the last axis is, so an offset in bytes has no place
+        # in it before.
         if itemsize < 4:
             start = leaf.offset - 4 * first
             piece = ops.bitcast(piece, "uint8")[:, start : start + leaf.nbytes]
@@ -303,5 +306,7 @@ def along(live: Array, values: Array) -> Array:
 
 def _set_rows(ops: Ops, array: Array, slots: Array, values: Array, live: Array | None) -> Array:
     if live is not None:
+        # What is not live writes back what is there, so that shapes do not depend on values: compiled programs need
+        # that.
         values = ops.where(along(live, values), values, ops.take(array, slots))
     return ops.set_at(array, slots, values)

@@ -33,6 +33,7 @@ class SparseSet(NamedTuple):
 def contains(ops: Ops, sparse_set: SparseSet, count: Array, slots: Array) -> Array:
     """Which of slots int32 [B] are members, bool [B]."""
     positions = ops.take(sparse_set.place, slots)
+    # Both arrays have to agree: the place of a slot that is no member may hold anything.
     return (positions < count) & (ops.take(sparse_set.order, positions) == slots)
 
 
@@ -62,6 +63,7 @@ def insert(ops: Ops, sparse_set: SparseSet, count: Array, slots: Array, marked: 
 def appended(ops: Ops, sparse_set: SparseSet, count: Array, slots: Array, marked: Array) -> tuple[Array, Array, Array]:
     """Where which slots lie once the marked ones have been added, int32 [B] and [B], and how many there are then."""
     ranks = ops.cumsum(ops.cast(marked, "int32"))
+    # The rank of the first marked one is 1, so positions begin at `count`.
     return *_only(ops, sparse_set, scalars.plus(ops, count, -1) + ranks, slots, marked), count + ops.count(marked)
 
 
@@ -120,6 +122,7 @@ def draw(
     """
     live = ops.arange(draws.shape[0], like=draws) < (remaining if wanted is None else ops.minimum(remaining, wanted))
     positions = distinct(ops, draws, remaining)
+    # Beyond what is left the numbers mean nothing, and might lie out of bounds.
     positions = ops.where(live, positions, ops.full_like(positions, 0))
     slots = ops.take(sparse_set.order, positions)
     sparse_set, remaining = _move_back(ops, sparse_set, remaining, positions, live)
@@ -146,6 +149,8 @@ def distinct(ops: Ops, draws: Array, n: Array) -> Array:
     at = ops.searchsorted(ascending, last, "right") - 1
     at = ops.maximum(at, ops.full_like(at, 0))
     source = ops.where(ops.take(ascending, at) == last, ops.take(order, at), steps)
+    # Chains of moves are followed by doubling: after k rounds each link spans 2^k of them, and none is longer than the
+    # batch.
     for _ in range((batch - 1).bit_length()):
         source = ops.take(source, source)
     moved = end - source

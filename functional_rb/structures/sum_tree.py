@@ -75,6 +75,7 @@ def _plan(capacity: int) -> Geometry:
     while groups > 1:
         nodes, groups = groups, -(-groups // FANOUT)
         levels.append(Level(nodes, groups, row, row + groups, row + 2 * groups))
+        # Three rows for each group: the sums, the smallest and the largest. The leaves alone serve as all three.
         row += 3 * groups
     return Geometry(tuple(levels), row)
 
@@ -90,6 +91,7 @@ def add_up(children: Array) -> Array:
 # The smallest positive value over the last axis (0 if there is none), or the largest.
 def _fold(ops: Ops, children: Array, smallest: bool) -> Array:
     if smallest:
+        # A value of zero is no item, and infinity loses against every priority: infinite ones are never stored.
         huge = ops.full_like(children, float("inf"))
         children = ops.where(children > 0, children, huge)
     while children.shape[-1] > 1:
@@ -171,9 +173,11 @@ def _root(tree: Array) -> Level:
 
 def as_integers(ops: Ops, children: Array) -> Array:
     """Float weights [n, FANOUT] as integers in proportion: at least 1 where positive, with a sum below 2^31."""
+    # The biased exponent alone: the sign bit of a sum of weights is 0.
     exponent = ops.bitcast(add_up(children)[:, None], "int32") >> 23
     # Two exact scalings by powers of two, as their product could be out of range.
     unit = ops.bitcast((254 - exponent) << 23, "float32")
+    # Scaled so, the sum is below 2, and then below 2^30: what raises children to 1 cannot bring it to 2^31.
     whole = ops.cast(children * unit * float(2**RESOLUTION), "int32")
     return ops.where(children > 0, ops.maximum(whole, ops.full_like(whole, 1)), ops.full_like(whole, 0))
 
@@ -195,8 +199,10 @@ def descend(ops: Ops, tree: Array, capacity: int, draws: Array) -> Array:
     for depth, level in enumerate(reversed(levels)):
         weights = as_integers(ops, ops.take(tree, level.sums + node))
         reach = ops.cumsum(weights)
+        # floor(draw * sum / 2^31) is below the sum, so that the reach of some child exceeds it.
         target = fixed_point.mul_high(ops, draws[:, depth], reach[:, -1])
         child = ops.cumsum(ops.cast(reach <= target[:, None], "int32"))[:, -1]
+        # Where all weights are zero no reach exceeds the target: then the child is one too many.
         node = ops.minimum(node * FANOUT + child, ops.full_like(node, level.nodes - 1))
     return node
 
@@ -313,6 +319,8 @@ def descend_span(ops: Ops, tree: Array, capacity: int, span: Spans, draws: Array
     below = _draws_below(ops, ops.concat([run.reach for run in runs], 0), ops.concat([run.total for run in runs], 0))
     sums, ways = ops.concat([run.sums for run in runs], 0), _ways(ops, runs, below)
     padding = ops.full_like(sums, 0)
+    # One row of children has room for all runs: there are two for each level, and never more than eight levels, as 16^8
+    # leaves are more than an int32 counts.
     padded = ops.concat([sums] + [padding] * -(-FANOUT // sums.shape[0]), 0)[:FANOUT]
     reach = ops.cumsum(as_integers(ops, padded[None, :]))
     target = fixed_point.mul_high(ops, draws[:, 0], reach[0, -1] + ops.full_like(draws[:, 0], 0))
@@ -388,6 +396,7 @@ def _runs(ops: Ops, tree: Array, level: Level, span: Spans, height: int) -> _Run
 def _draws_below(ops: Ops, reach: Array, total: Array) -> Array:
     total = total[:, None] + ops.full_like(reach, 0)
     found = ops.full_like(reach, 0)
+    # The target grows with the draw, so its bits are found from the top, without a branch.
     for bit in reversed(range(31)):
         further = found + 2**bit
         found = ops.where(fixed_point.mul_high(ops, further, total) < reach, further, found)
