@@ -156,6 +156,7 @@ def read_drawn(
     extras: dict[str, Array] = {}
 
     def stored(slots: Array, wanted: Sequence[int]) -> dict[int, Array]:
+        # Known is what was read of the drawn slots themselves; transforms read others too.
         found = {k: known[k] for k in wanted if k in known} if known is not None and slots is own else {}
         return found | draft.read(ops, slots.reshape(-1), [k for k in wanted if k not in found])
 
@@ -184,6 +185,7 @@ def update(
     batch = Batch(slots, live)
     if replacements:
         winner, replaced = Duplicates.of(ops, batch.slots).winners(ops, batch.live)
+        # Rows are written whole, so what is not exchanged has to be read.
         old = draft.read(ops, batch.slots, spec.plan.stored)
         new = [ops.take(replacements[k], winner) if k in replacements else old[k] for k in spec.plan.stored]
         spec.writer.rewritten(ops, draft, batch, new, replaced)
@@ -209,12 +211,14 @@ def write_rows(
     """Write rows that have been through all transforms, one at least; see `add`. Returns where they went."""
     write = spec.writer.plan_write(ops, draft, leaves, batch, mask, draws)
     if spec.plan.boundaries is not None:
+        # Before the sampler is told, as those of slices weigh steps by where they are in their episodes.
         episodes.note(ops, draft, write, leaves, batch)
     spec.sampler.added(ops, draft, write, leaves, priorities)
     draft.store(ops, write.slots, write.source, write.live, leaves)
     draft.counters = draft.counters.replace(ends=write.after)
     if spec.plan.frames is not None:
         removal = frame_store.added(ops, draft, spec.plan.frames, write, leaves)
+        # Items that have lost frames to new ones cannot be read any more.
         spec.sampler.removed(ops, draft, removal)
         draft.counters = draft.counters.replace(ends=removal.after)
     return write
@@ -232,8 +236,10 @@ def clear(ops: Ops, state: State | Arrays, spec: BufferSpec) -> Arrays:
         if spec.plan.objects:
             draft.auxiliary |= {name: ops.full_like(draft.auxiliary[name], 0) for name in transform.carried()}
     if spec.plan.objects:
+        # Tokens that stayed there would keep their objects alive.
         draft.rows = ops.full_like(draft.rows, 0)
     ends, peak = draft.counters.ends, draft.counters.peak
+    # Cursors go on, so that a handle of an item that is gone never names a newcomer.
     ends = RingState(ends.cursors, ops.full_like(ends.sizes, 0))
     draft.counters = draft.counters.replace(ends=ends, peak=ops.full_like(peak, 0))
     return draft.finish(ops)
@@ -284,6 +290,7 @@ def newest(ops: Ops, state: State | Arrays, spec: BufferSpec, n: int) -> Backend
     back = (n - ops.arange(n, like=ends.sizes))[:, None]
     live = back <= ends.sizes
     lane = ops.arange(rings.lanes, like=back)
+    # Where a lane has no such item, any number within bounds will do.
     sequence_number = ring.retreat(ops, ends.cursors, ops.where(live, back, ops.full_like(back, 1)), rings.limit)
     return ops.where(live, ring.handle_of(rings, lane, sequence_number), ops.full_like(sequence_number, NOTHING))
 

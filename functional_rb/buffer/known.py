@@ -58,6 +58,7 @@ class Known(NamedTuple):
 
 def draws_items(sampler: Any) -> bool:
     """Whether a sampler draws single items, with replacement and without a limit, by position or priority."""
+    # Types are compared exactly here and below: a subclass of a user's may draw in another way.
     if type(sampler) is Prioritized and not sampler.replacement:
         return False
     return type(sampler) in (Uniform, Prioritized) and sampler.max_times_sampled is None

@@ -263,6 +263,7 @@ class _Change:
             after.auxiliary |= {name: self.before.auxiliary[name] for name in transform.auxiliary(self.new.plan)}
         after.count(**named)
         if alpha is not None and power is not None:
+            # What is stored was raised to the old alpha, and is to be raised to the new one.
             peak = raised(ops, ops.bitcast(ours.peak.reshape(1, 1), "float32")[0], alpha, power)
             after.counters = after.counters.replace(peak=ops.bitcast(peak.reshape(1, 1), "int32")[0, 0])
 

@@ -81,5 +81,6 @@ def problem_of_nodes(tree: NumpyArray, capacity: int) -> str | None:
     made = np.zeros_like(tree)
     made[: levels[0].groups] = tree[: levels[0].groups]
     made = np.asarray(sum_tree.rebuild(numpy_ops.OPS, made, capacity))
+    # Bit by bit: sums are made in one fixed order, so that a sound tree has exactly these.
     wrong = np.flatnonzero(made.view(np.int32) != tree.view(np.int32))
     return f"its sums are not those of its leaves, at {wrong[0]} for one" if wrong.size else None

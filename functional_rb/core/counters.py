@@ -58,6 +58,7 @@ def read(plan: Plan, vector: Array) -> Counters:
     lanes = plan.ring.lanes
     start = BASE
     if lanes == 1:
+        # With one lane its cursor and size are those of the buffer, and stand in the vector once.
         ends = RingState(vector[CURSOR : CURSOR + 1], vector[SIZE : SIZE + 1])
     else:
         ends = RingState(vector[start : start + lanes], vector[start + lanes : start + 2 * lanes])
@@ -84,6 +85,7 @@ def write(ops: Ops, plan: Plan, counters: Counters) -> Array:
     """The vector for them."""
     ends = counters.ends
     size = total(ops, ends.sizes)
+    # Several lanes have cursors of their own behind, and there is none of the whole.
     cursor = ends.cursors[0] if plan.ring.lanes == 1 else ops.full_like(size, 0)
     pieces = [ops.stack([cursor, size, counters.rejected, counters.stale, counters.peak, counters.invalid])]
     if plan.ring.lanes > 1:

@@ -102,6 +102,7 @@ class Draft:
     def finish(self, ops: Ops) -> Arrays:
         """The arrays of the new state."""
         numbers, vector = self.origin
+        # Where nothing was counted the vector is handed on as it is, and a compiled program has nothing to write.
         if self.counters is not numbers:
             vector = counters.write(ops, self.plan, self.counters)
         return Arrays(self.rows, self.wide, self.tree, vector, self.auxiliary)

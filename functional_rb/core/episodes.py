@@ -129,6 +129,7 @@ def _steps(ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], batch:
     if boundaries.end_keys:
         ends = in_lanes(ended(ops, plan, boundaries.end_keys, leaves))
     elif begins is None:
+        # Nothing marks an end, so none of the steps is one: a lane is a single trajectory.
         ends = ops.arange(batch, like=write.written).reshape(lanes, batch // lanes) < 0
     first = draft.counters.more[NEXT_STEP_IN_EPISODE]
     return episode_windows.steps_in_episodes(ops, first, write.written, begins=begins, ends=ends)
@@ -157,4 +158,5 @@ def _id_changes(ops: Ops, draft: Draft, write: Write, ids: Array) -> Array:
 def id_words(ops: Ops, ids: Array) -> Array:
     """Integers as one int32 each, or two, along one axis more."""
     itemsize = ITEMSIZE[shown(ids.dtype)]
+    # Integers of less than a word are converted, as their bits alone fill none.
     return ops.cast(ids, "int32")[..., None] if itemsize < 4 else ops.bitcast(ids[..., None], "int32")

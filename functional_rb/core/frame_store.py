@@ -133,6 +133,7 @@ def _moved_on(ops: Ops, stack: Stack, x: Array, y: Array) -> Array:
 
 # Whether the bytes of x and y [n, ...] are the same, bool [n].
 def _equal(ops: Ops, stack: Stack, x: Array, y: Array) -> Array:
+    # As integers: a NaN would not equal itself, and -0.0 would equal 0.0, whose bits are others.
     kind = {1: "uint8", 2: "int16"}.get(ITEMSIZE[stack.dtype], "int32")
     size = math.prod(x.shape[1:])
     first, second = (ops.bitcast(array.reshape(array.shape[0], size), kind) for array in (x, y))
@@ -162,6 +163,7 @@ def plan_frames(ops: Ops, chain: Chain, cursor: Array, written: Array, shares: A
     at = ring.advance(ops, last[:, None], end - takes + own, chain.limit)
     after = ring.advance(ops, cursor, end[:, -1], chain.limit)
     slots, source, live = _last_frames(ops, chain, own, following, end, after)
+    # The lowest bit tells whether next values have all of their frames for themselves, which `places` reads.
     return FramePlan(slots, source, live, after, 2 * at + ops.cast(following > 1, "int32"))
 
 
@@ -170,6 +172,7 @@ def _last_frames(
     ops: Ops, chain: Chain, own: Array, following: Array, end: Array, after: Array
 ) -> tuple[Array, Array, Array]:
     lanes, steps = end.shape
+    # As many as there may be: shapes must not depend on how many frames can be shared.
     n = min(chain.most * steps, chain.room)
     lane, place = ops.arange(lanes, like=after)[:, None], ops.arange(n, like=after)
     slots = chain.slots(lane, ring.retreat(ops, after[:, None], n - place, chain.limit)).reshape(-1)
@@ -222,6 +225,7 @@ def overwritten(ops: Ops, chain: Chain, at: Array, ends: RingState, after: Array
     slots = ring.slot_of(items, lane, ring.advance(ops, oldest[:, None], position, items.limit))
     newest = ops.take(at, slots.reshape(-1)).reshape(slots.shape) >> 1
     behind = ring.retreat(ops, after[:, None], newest, chain.limit) + (chain.depth - 1)
+    # An item needs the frames from its newest one back; it goes once the oldest of these is overwritten.
     gone = (position < ends.sizes[:, None]) & (behind > chain.room)
     sizes = ends.sizes - ops.cumsum(ops.cast(gone, "int32"))[:, -1]
     return Removal(slots.reshape(-1), gone.reshape(-1), RingState(ends.cursors, sizes))

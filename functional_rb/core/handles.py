@@ -51,11 +51,14 @@ def of_slots(ops: Ops, plan: Plan, ends: RingState, auxiliary: Mapping[str, Arra
 def renewed(ops: Ops, capacity: int, current: Array, slots: Array) -> Array:
     """The handles of new items in slots int32 [B], by the current ones."""
     old = ops.take(current, slots)
+    # At least 0, for slots that were never written: their result is not taken, but has to be computed without overflow.
     last = ops.maximum(ops.where(old < -1, -2 - old, old), ops.full_like(old, 0))
     following = ring.advance(ops, last, capacity, ring.modulus(capacity))
+    # The first item of a slot has the slot itself as its handle.
     return ops.where(old == -1, slots, following)
 
 
 def vacated(ops: Ops, current: Array) -> Array:
     """The same array once all items are taken out."""
+    # The last handle of each slot stays known, as the next item must not get one that somebody may still hold.
     return ops.where(current < 0, current, -2 - current)

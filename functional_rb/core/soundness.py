@@ -42,6 +42,7 @@ def is_stored(found: Found, slots: NumpyArray) -> NumpyArray:
         held: NumpyArray = found.auxiliary[handles.CURRENT][slots] >= 0
         return held
     length, lane = found.plan.ring.length, slots // found.plan.ring.length
+    # In 64 bits: numbers from a file may be anything, and their difference must not wrap.
     cursors, sizes = (np.asarray(ends, np.int64)[lane] for ends in found.numbers.ends)
     stored: NumpyArray = (slots - (cursors - sizes)) % length < sizes
     return stored
@@ -60,6 +61,7 @@ def problem_of_weights(found: Found) -> str | None:
 
 def problem_of_handles(found: Found) -> str | None:
     """Why the handles that a writer keeps, which chooses slots, are not those of the stored items; or None."""
+    # In 64 bits, as -2 - h of a damaged number would wrap.
     current = found.auxiliary[handles.CURRENT].astype(np.int64)
     last = np.where(current < -1, -2 - current, current)
     wrong = np.flatnonzero((last >= 0) & (last % len(last) != np.arange(len(last))) | (last >= modulus(len(last))))

@@ -174,6 +174,7 @@ def places(ops: Ops, chain: Chain, at: Array, slots: Array, depth: int, followin
     lane, code = slots // chain.items.length, ops.take(at, slots)
     newest = code >> 1
     if following:
+        # Next values are one frame further on, or, where they share none with the item's own, a whole stack.
         newest = ring.advance(ops, newest, 1 + (code & 1) * (chain.depth - 1), chain.limit)
     return places_before(ops, chain, lane, newest, depth)
 

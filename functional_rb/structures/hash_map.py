@@ -81,7 +81,7 @@ class MapPlan:
         # end.
         object.__setattr__(self, "table_size", 1 << (-(-3 * self.capacity // 2) - 1).bit_length())
         drawn = [mix(self.seed + (k + 1) * GAMMA) >> 33 for k in range(3 * self.words + 2)]
-        # Odd, so that no two words have the same lower half of a product; and large, so that the upper half is mixed too.
+        # Odd, so that no two words have the same lower half of a product; and large, so that the upper half is mixed.
         factors = [x | 1 << 30 | 1 for x in drawn[self.words : 2 * self.words]]
         last = drawn[-2], drawn[-1] | 1 << 30 | 1
         masks, signs = drawn[: self.words], drawn[2 * self.words : 3 * self.words]
