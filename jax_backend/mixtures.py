@@ -70,6 +70,7 @@ class _Traced(drawing.Carrier):
     def draw(
         self, state: State, key: jax.Array, batch: int, wanted: BackendArray | None
     ) -> tuple[State, Leaves, Selection]:
+        # The weights are the mixture's; a buffer's own, which beta 0 makes 1, are not looked at.
         changed, leaves, selection = execute.drawn_rows(state, key, batch, np.float32(0), wanted)
         self.changed.append(changed)
         return state, leaves, selection

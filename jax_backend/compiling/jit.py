@@ -113,10 +113,12 @@ class Jitted(Generic[P, R]):
         if not known:
             self._calls[key] = self._planned(given, outline)
         call = self._calls[key]
+        # Under another transformation the arrays are tracers, whose memory is not ours to give away.
         if call is None or any(issubclass(kind, jax.core.Tracer) for kind in set(map(type, leaves))):
             return None
         donatable = call.donatable(leaves)
         ids = set(map(id, donatable))
+        # XLA refuses a buffer that is donated twice, or donated and read besides.
         if len(ids) != len(donatable) or not ids.isdisjoint(map(id, call.undonated(leaves))):
             call = self._without_duplicates(call, leaves, key)
         if any(isinstance(x, jax.Array) and x.is_deleted() for x in donatable):
@@ -148,6 +150,7 @@ class Jitted(Generic[P, R]):
             args, kwargs = given.together(*jax.tree.unflatten(outline, leaves))
             return function()(*args, **kwargs)
 
+        # The plan lives as long as the function: it must not keep the arrays of the call that it was made for.
         given = given._replace(args=(), kwargs={})
         options = {name: x for name, x in self._options.items() if name not in _SORTED_OUT}
         return Regrouped(Plan(leaves, states, self._shardings(outline), call, function, options))
@@ -164,6 +167,7 @@ class Jitted(Generic[P, R]):
         args, _ = jax.tree.unflatten(outline, range(outline.num_leaves))
         if isinstance(prefix, list):
             prefix = tuple(prefix)
+        # None is an empty pytree to JAX, and would vanish among the leaves.
         prefix = jax.tree.map(lambda x: _LEFT_TO_JAX if x is None else x, prefix, is_leaf=lambda x: x is None)
         spread = jax.tree.leaves(jax.tree.broadcast(prefix, args))
         return [None if x is _LEFT_TO_JAX else x for x in spread]

@@ -58,6 +58,7 @@ class _Taken:
 
     def __init__(self, places: Iterable[int]) -> None:
         self.places = tuple(places)
+        # Quicker than a loop, but of a single place it gives no tuple.
         self._get = operator.itemgetter(*self.places) if len(self.places) > 1 else None
 
     def __call__(self, of: Sequence[object]) -> tuple[object, ...]:

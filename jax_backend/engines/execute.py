@@ -104,6 +104,7 @@ def added(
     return to_state(compile.add(state, leaves, batch, mask, priorities, numbers), state.spec)
 
 
+# Inlined where a user's program calls it, so that XLA sees writes and reads together and can update in place.
 _add = jax.jit(added, static_argnames=("batch", "kernels"), inline=True)
 
 
@@ -176,11 +177,15 @@ def sample(
     changed, leaves, structure, selection = _sample(state, key, batch, number(beta), kernels=compile.use_kernels())
     if structure is not None:
         leaves = mapping.Mapped(leaves, structure)
+    # To look at a handle is to wait for the draw, which whoever samples does anyway on CPUs. Where numbers are not at
+    # hand handles of -1 say the same.
     if batch and not isinstance(selection.handles, jax.core.Tracer) and selection.handles.is_fully_addressable:
         checks.check_nonempty(
             spec, bool(np.asarray(selection.handles).max() >= 0), int(np.asarray(state.counters)[counters.SIZE])
         )
     if spec.sampler.remembers or isinstance(state.counters, jax.core.Tracer):
+        # Eagerly a state that remembers nothing is returned as it is; while tracing its counters carry the order of
+        # reads and writes, see `compile.finished`.
         state = copies.warned("sample", state, changed_by(state, changed))
     return state, leaves, selection
 

@@ -82,6 +82,7 @@ def _traced() -> TypeError:
 
 def refuse_tracing() -> None:
     """Refuse to make a buffer while tracing: the compiled program would make no other one."""
+    # While a program is traced, whatever `jax.numpy` makes is a tracer; JAX has no public name for the question.
     if isinstance(jax.numpy.zeros(()), jax.core.Tracer):
         raise _traced()
 
@@ -90,6 +91,7 @@ def check_state(state: object, function: str) -> None:
     """Refuse what is no state, and to trace one."""
     checks.check_state(state, function)
     assert isinstance(state, HostState)
+    # `of_arrays` makes states of traced leaves too, which are to be handed on alone.
     if not isinstance(state._counters, np.ndarray):
         raise _traced()
     state.check_alive()
@@ -219,6 +221,7 @@ def out(state: HostState | SharedState, arrays: Sequence[BackendArray]) -> list[
 
 def sent(arrays: Sequence[Vector], device: DeviceLike) -> list[jax.Array]:
     """Arrays that nobody writes to any more on a device, or, for None, on the default one."""
+    # A jitted identity takes all small arrays in one call, and puts them on the default device.
     is_small = [device is None and x.nbytes <= SMALL for x in arrays]
     small = [x for x, one in zip(arrays, is_small, strict=True) if one]
     large = [x for x, one in zip(arrays, is_small, strict=True) if not one]

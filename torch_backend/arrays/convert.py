@@ -124,12 +124,14 @@ def exactly(tensor: torch.Tensor, name: str) -> torch.Tensor:
     """
     dtype = tensor.dtype
     if name == "indices" and dtype in _INTEGERS:
+        # What is no int32 would wrap, and might name an item.
         known = (tensor >= -1) & (tensor < NO_HANDLE)
         return torch.where(known, tensor, NO_HANDLE).to(torch.int32) if dtype == torch.int64 else tensor.to(torch.int32)
     if name == "priorities" and dtype in _FLOATS:
         narrow = tensor.to(torch.float32)
         if dtype != torch.float64:
             return narrow
+        # A NaN is let through here: bad priorities are counted, and refused, where they would be stored.
         if not (_compiling() or is_batched(tensor)) and bool(((narrow == tensor) | (tensor != tensor)).all()):
             return narrow
     if name == "priorities" and not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool):
@@ -140,6 +142,7 @@ def exactly(tensor: torch.Tensor, name: str) -> torch.Tensor:
 # Whole numbers as float32, where it has all of them; the rest as it is.
 def _whole_priorities(tensor: torch.Tensor) -> torch.Tensor:
     narrow = tensor.to(torch.float32)
+    # Of 16 bits or less: float32 has all whole numbers up to 2^24.
     if tensor.dtype.itemsize <= 2:
         return narrow
     if _compiling() or is_batched(tensor):

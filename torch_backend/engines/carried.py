@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from functional_rb.base.arrays import BackendArray, Nest, PRNGKey
+from functional_rb.base.arrays import BackendArray, Nest
 from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops, part_kernels
 from torch_backend.arrays import modes, ops
@@ -62,8 +62,11 @@ def carry_out(
         if consume is None:
             return _now(function, static, _each(owned, _copied), given)
         owned = _each(owned, torch.Tensor.contiguous)  # of what is a view kernels write to a copy
+        # Before the first write, so that an interrupt amid it leaves no value that is half written.
         object.__setattr__(*consume, None)
         return _now(function, static, owned, given)
+    # Sizes that are symbols become numbers, to which torch.compile then binds the program: the results are of those
+    # shapes.
     shapes = tuple([tuple([int(n) for n in x.shape]) for x in tensors])
     number = _number(function, static, template, shapes, tuple([x.dtype for x in tensors]))
     return _together(_template(number), _carried(number, tensors))
@@ -133,11 +136,12 @@ def _named(template: Template) -> Template:
 
 
 @constant
-def _number(*key: PRNGKey) -> int:
+def _number(*key: Any) -> int:
     for number, call in enumerate(_CALLS):
         if call.key == key:
             return number
     function, static, template, shapes, dtypes = key
+    # Which containers and shapes a function gives does not depend on values, so it is tried on zeros of NumPy.
     names = [str(dtype).removeprefix("torch.") for dtype in dtypes]
     zeros = [numpy_ops.zeros(shape, name) for shape, name in zip(shapes, names, strict=True)]
     owned, given = _together(_named(template), zeros)

@@ -72,6 +72,7 @@ def own_(state: State) -> State:
 
 def check_state(state: object, function: str) -> None:
     """Refuse what is no state of torch, and to trace one that holds Python objects."""
+    # The usual case costs one comparison; what is wrong is looked at closely.
     if type(state) is not State:
         checks.check_state(state, function)
         assert isinstance(state, CoreState)
@@ -116,6 +117,7 @@ def init(spec: BufferSpec, device: object = None) -> State:
         stored = None if files is None else placement.tensors(files)
         arrays = functions.init(ops.OPS, spec, device, stored)
         state = State.of_arrays(arrays, spec, pinned=False, target=target, files=files)
+    # That nothing was ever added is known to the host from here on: `sample` then refuses without waiting for a device.
     assert state._version is not None
     memory = state._version.own()
     memory.written = False

@@ -113,6 +113,7 @@ def _define(name: str) -> None:
     changes, count = name in CHANGING, CHANGING.get(name)
     results = "Tensor[]" if count is None else f"({', '.join(['Tensor'] * count)})"
     changed = "Tensor(a!)[] changed, " if changes else ""
+    # Kernels read arrays that lie in a row: inductor is not to hand in others that it finds quicker.
     tags = torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order
 
     def carried_out(*given: Any) -> Any:
@@ -373,7 +374,7 @@ TABLE: Final[Table] = {
     for function, declaration in (DECLARED | WHOLE).items()
 }
 
-# Likewise, on a GPU that kernels have been loaded for.
+# The same on a GPU that kernels have been loaded for.
 ON_GPU: Final[Table] = {
     function: _by_operation(function, declaration, functools.partial(getattr(function, "core", function), ops), True)
     for function, declaration in WHOLE.items()

@@ -117,12 +117,14 @@ class Torch(Library):
         if target is None or _compiling() or target.type not in PINS:
             return None
         known = spec.known
+        # Only what is sent as it was drawn: transforms read rows, and frames are put together, before they go.
         if not (known.plain and known.draws and batch):
             return None
         if self.chain_now() is None or spec.plan.objects:
             return None
         lead = spec.sampler.leading_shape(batch)
         room = Room([((*lead, *leaf.shape), ops.DTYPES[leaf.dtype]) for leaf in spec.plan.layout.leaves])
+        # Native code on the host cannot read a key that is on a GPU.
         room.by_bits = room.by_bits or not _is_on_cpu(key)
         return room
 
@@ -178,6 +180,7 @@ class Torch(Library):
                 continue
             dtype = ops.DTYPES[leaf.dtype]
             if not leaf.nbytes:
+                # A leaf without elements has no place in the rows.
                 views.append(rows.new_zeros((rows.shape[0], *leaf.shape), dtype=dtype))
                 continue
             first = leaf.offset or 0
