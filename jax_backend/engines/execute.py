@@ -104,7 +104,6 @@ def added(
     return to_state(compile.add(state, leaves, batch, mask, priorities, numbers), state.spec)
 
 
-# Inlined where a user's program calls it, so that XLA sees writes and reads together and can update in place.
 _add = jax.jit(added, static_argnames=("batch", "kernels"), inline=True)
 
 
@@ -177,8 +176,7 @@ def sample(
     changed, leaves, structure, selection = _sample(state, key, batch, number(beta), kernels=compile.use_kernels())
     if structure is not None:
         leaves = mapping.Mapped(leaves, structure)
-    # To look at a handle is to wait for the draw, which whoever samples does anyway on CPUs. Where numbers are not at
-    # hand handles of -1 say the same.
+    # Looking at a handle waits for the draw. Where numbers are not at hand, handles of -1 say that nothing was drawn.
     if batch and not isinstance(selection.handles, jax.core.Tracer) and selection.handles.is_fully_addressable:
         checks.check_nonempty(
             spec, bool(np.asarray(selection.handles).max() >= 0), int(np.asarray(state.counters)[counters.SIZE])

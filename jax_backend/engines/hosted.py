@@ -82,7 +82,7 @@ def _traced() -> TypeError:
 
 def refuse_tracing() -> None:
     """Refuse to make a buffer while tracing: the compiled program would make no other one."""
-    # While a program is traced, whatever `jax.numpy` makes is a tracer; JAX has no public name for the question.
+    # While a program is traced, whatever `jax.numpy` makes is a tracer.
     if isinstance(jax.numpy.zeros(()), jax.core.Tracer):
         raise _traced()
 

@@ -71,7 +71,6 @@ def mapped(
             given,
             is_leaf=lambda x: isinstance(x, PartitionSpec),
         )
-    # What varies along the axis is not checked: kernels are opaque to JAX, which could not tell it of their results.
     return jax.shard_map(body, mesh=mesh, in_specs=where, out_specs=out, check_vma=False)(*given)
 
 
