@@ -91,6 +91,7 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> tuple[int, int]:
         if error.errno in SHORTAGES or (isinstance(error, FileNotFoundError) and not os.path.islink(path)):
             raise
         raise UnusableFileError(path, f"cannot be opened: {error.strerror}") from error
+    # Asked of what was opened, not of the name, behind which another file may have come meanwhile.
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
@@ -122,6 +123,7 @@ def create(path: str) -> int:
     """The descriptor of a new file, to be written. What had the name is removed, but not the target of a link."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
+    # O_EXCL, as somebody may put a file or a link there between the two calls.
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | _SAFE, 0o666)
 
 
@@ -216,6 +218,7 @@ def _made(directory: str) -> tuple[str, int | None]:
         except OSError:
             os.rmdir(path)
             raise
+        # A process that sweeps may have locked it first, and be removing it.
         if _locked(lock) and is_at(lock, path):
             return path, lock
         os.close(lock)
@@ -236,6 +239,7 @@ def _sweep(directory: str) -> None:
         with contextlib.suppress(OSError):  # it belongs to somebody else, or is gone meanwhile
             lock = os.open(path, _DIRECTORY)
             try:
+                # Whoever works in it holds the lock, which the system lets go of when a process dies.
                 if _locked(lock):
                     shutil.rmtree(path)
             finally:

@@ -36,6 +36,7 @@ def renewed(thing: T, renew: Callable[[T], object]) -> None:
 
 def _before() -> None:
     _forking.acquire()
+    # A list of those there are now: other threads may make locks meanwhile.
     for each in list(_LOCKS):
         each.acquire()
         _held.append(each)

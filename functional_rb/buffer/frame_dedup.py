@@ -165,6 +165,7 @@ class Compact:
     def _room(self, plan: Plan, depth: int) -> int:
         ring = plan.ring
         spare = -(-ring.length // 32) + 2 * depth if self.spare is None else -(-self.spare // ring.lanes)
+        # A step takes two stacks at most, which have to find room beside one frame for each item.
         room = ring.length + max(spare, 2 * depth)
         if room > most_frames(ring.lanes):
             raise ValueError(

@@ -217,6 +217,7 @@ def check_like_before(spec: BufferSpec, items: Nest, lead: Lead, is_array: Calla
     seen = _SEEN.get((spec, lead))
     if seen is None:
         leaves, structure = flattened(transform, items, lead, is_array)
+        # A program that makes a spec anew at each step must not fill the memory.
         if len(_SEEN) >= _MOST_SEEN:
             _SEEN.clear()
         _SEEN[spec, lead] = Seen(structure, _kinds(leaves))
@@ -226,6 +227,7 @@ def check_like_before(spec: BufferSpec, items: Nest, lead: Lead, is_array: Calla
     except ValueError as error:
         raise ValueError(f"{transform.who}: {error}; it gave these for a batch before") from None
     kinds = _kinds(leaves)
+    # The usual case is one comparison; what differs is looked at closely, for the error.
     if kinds == seen.kinds:
         return
     flattened(transform, items, lead, is_array)
