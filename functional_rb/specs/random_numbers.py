@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import DTypeLike
 
-from functional_rb.base.arrays import Array, NumpyArray
+from functional_rb.base.arrays import Array, DType, NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.ops.fixed_point import MASK
 from functional_rb.ops.protocol import SpecOps
@@ -111,7 +110,7 @@ def _scaled(ops: SpecOps, u: Sequence[Array], n: Sequence[Array]) -> list[Array]
     return digits[len(u) :]
 
 
-def _wrapped(low: NumpyArray, bits: int, dtype: DTypeLike) -> NumpyArray:
+def _wrapped(low: NumpyArray, bits: int, dtype: DType) -> NumpyArray:
     half = 2 ** (bits - 1)
     # In Python ints, as no dtype holds both signed and unsigned numbers of 64 bits.
     return np.asarray(np.frompyfunc(lambda n: (int(n) + half) % (2 * half) - half, 1, 1)(low), dtype)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed import ProcessGroup
 
 
 class Members:
     """The processes of a process group, each of which has one shard."""
 
-    def __init__(self, group: ProcessGroup) -> None:
+    def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
         self.number, self.count = dist.get_rank(group), dist.get_world_size(group)
 

@@ -6,7 +6,6 @@ from typing import ClassVar, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch.distributed import ProcessGroup
 
 from functional_rb.base.arrays import DeviceLike
 from functional_rb.buffer.spec import BufferSpec
@@ -35,11 +34,11 @@ class ShardedState(CoreState):
     instead: ClassVar[str] = "state.part, which has the items of this process"
     index: State
     part: State
-    group: ProcessGroup
+    group: dist.ProcessGroup
     dealing: Dealing
     rank: int
 
-    def __init__(self, index: State, part: State, spec: BufferSpec, group: ProcessGroup) -> None:
+    def __init__(self, index: State, part: State, spec: BufferSpec, group: dist.ProcessGroup) -> None:
         dealing, rank = deal(spec, dist.get_world_size(group)), dist.get_rank(group)
         self.__dict__.update(index=index, part=part, spec=spec, group=group, dealing=dealing, rank=rank)
 
@@ -111,7 +110,7 @@ class ShardedState(CoreState):
         )
 
 
-def group_of(sharding: DeviceLike) -> ProcessGroup:
+def group_of(sharding: DeviceLike) -> dist.ProcessGroup:
     """The process group of what is given as one, or as a mesh of one axis.
 
     Raises:
