@@ -179,6 +179,7 @@ def draw(
     with modes.without_gradients():
         if batch and not traced:
             after, drawn, weights = drawing.known_batch(_Known(), mixture, layout, key, batch, p, beta)
+            # What was computed by NumPy goes where the rows are.
             device = next((x.device for x in drawn.leaves if isinstance(x, torch.Tensor)), key.device)
             lift = torch.from_numpy if device == ops.CPU else lambda x: torch.from_numpy(x).to(device)
             return after, *drawing.lifted(drawn, weights, lift)

@@ -123,8 +123,7 @@ def add(
         >>> int(rb.size(state)), rb.items(state)["reward"].tolist()
         (4, [0.0, 1.0, 2.0, 7.0])
     """
-    if to is not None:
-        raise ValueError("add: to was given, but there is a single buffer; leave it out, or add to a Mixture")
+    checks.check_single("add", to=to)
     *given, outside = check_add(backend, state, items, mask, priorities, key, validate, "add", time_major)
     state = backend.add(state, *given)
     return state if outside is None else backend.count_invalid(state, outside)
@@ -227,10 +226,7 @@ def sample(
         >>> sample.items["reward"].shape[0], sample.weights.tolist()
         (2, [1.0, 1.0])
     """
-    if p is not None:
-        raise ValueError(
-            "sample: p was given, but a single buffer gives all of the batch; leave it out, or sample a Mixture"
-        )
+    checks.check_single("sample", p=p)
     checks.check_not_a_size(key, batch_size, "sample")
     size, beta = check_sample(backend, state, batch_size, beta, "sample")
     state, leaves, selection = backend.sample(state, key, size, beta)

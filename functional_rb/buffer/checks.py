@@ -403,6 +403,16 @@ def check_not_a_size(key: object, given: object, function: str) -> None:
     raise TypeError(f"{function}: expected a key, got the number {key}; write {function}(state, rb.key(seed), {size})")
 
 
+def check_single(function: str, to: object = None, p: object = None) -> None:
+    """Refuse the arguments that only a `Mixture` of buffers has a use for."""
+    if to is not None:
+        raise ValueError(f"{function}: to was given, but there is a single buffer; leave it out, or add to a Mixture")
+    if p is not None:
+        raise ValueError(
+            f"{function}: p was given, but a single buffer gives all of the batch; leave it out, or sample a Mixture"
+        )
+
+
 def batch_size(spec: BufferSpec, given: object, function: str = "sample") -> int:
     """The batch size of a `sample`, or of another function: the argument, or the spec's.
 

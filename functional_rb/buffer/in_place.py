@@ -83,8 +83,7 @@ def add_(
         >>> int(rb.size(state))
         1
     """
-    if to is not None:
-        raise ValueError("add_: to was given, but there is a single buffer; leave it out, or add to a Mixture")
+    checks.check_single("add_", to=to)
     *given, outside = api.check_add(backend, state, items, mask, priorities, key, validate, "add_", time_major)
     state = in_place.add_(state, *given)
     return state if outside is None else backend.count_invalid(state, outside)
@@ -114,8 +113,7 @@ def sample_(
         >>> sample.items[0].tolist()
         [1.0, 1.0, 1.0]
     """
-    if p is not None:
-        raise ValueError("sample_: p was given, but a single buffer gives all of the batch; leave it out")
+    checks.check_single("sample_", p=p)
     checks.check_not_a_size(key, batch_size, "sample_")
     size, beta = api.check_sample(backend, state, batch_size, beta, "sample_")
     return in_place.sample_(state, key, size, beta, functools.partial(api.as_sample, backend, state.spec, size, key))

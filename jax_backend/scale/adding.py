@@ -46,6 +46,7 @@ def _added(
     major: bool,
 ) -> ShardedState:
     dealing = state.dealing
+    # Functions of added items draw other numbers on each device.
     own_key = None if key is None else jax.random.fold_in(key, shard_number(state))
     leaves, batch, mask, priorities, _, outside = api.check_add(
         execute, as_of(state, dealing.asked), items, mask, priorities, own_key, validate, function, major
@@ -151,8 +152,7 @@ def add_items(
     function: str = "add",
 ) -> SameState:
     """What `add` does with a sharded buffer, and, named so, `add_`."""
-    if to is not None:
-        raise ValueError(f"{function}: to was given, but there is a single buffer; leave it out, or add to a Mixture")
+    checks.check_single(function, to=to)
     check_state(state, function)
     checks.check_writable(state.spec)
     if key is not None:
@@ -238,6 +238,7 @@ def _add_program(
     kernels: bool,
 ) -> ShardedState:
     dealing, at = state.dealing, max(axes, 0)
+    # Each device gets as many lanes; those that the buffer does not have are padded, and left out by `_real`.
     missing = dealing.shards * dealing.lanes_each - dealing.lanes
 
     def padded(x: Any) -> Any:

@@ -53,6 +53,8 @@ def _drawn(
         slots, selection = local.draw(ops.OPS, dealing, draft, numbers, beta, share, shard)
     else:
         slots, selection = spec.sampler.draw(ops.OPS, draft, numbers, beta, batch)
+    # Whatever is read by what was drawn waits for all of the draw: else XLA might draw anew where a result is used, and
+    # copy the index for that.
     (slots, *info), outline = jax.tree.flatten((slots, selection))
     seen = barrier([slots, *info])
     slots, selection = jax.tree.unflatten(outline, seen)
@@ -112,8 +114,7 @@ def sample_items(
     function: str = "sample",
 ) -> tuple[SameState, AnySample[Nest]]:
     """What `sample` does with a sharded buffer, and, named so, `sample_`."""
-    if p is not None:
-        raise ValueError(f"{function}: p was given, but a single buffer gives all of the batch; leave it out")
+    checks.check_single(function, p=p)
     checks.check_not_a_size(key, batch_size, function)
     check_state(state, function)
     size, beta = asked.check_sample(execute, as_of(state, state.spec), batch_size, beta, draw, function)

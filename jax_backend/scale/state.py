@@ -71,6 +71,7 @@ class ShardedState(State):
     @property
     def is_mapped(self) -> bool:
         """Whether this is what `jax.shard_map` shows a device."""
+        # Outside of `jax.shard_map` the counters of all shards lie one behind the other.
         return bool(self.part.counters.shape[0] == counters.length(self.dealing.part.plan))
 
     def with_index(self, arrays: Arrays) -> ShardedState:
@@ -92,6 +93,7 @@ class ShardedState(State):
         """What this process has of it, as checkpoints know it."""
         self.check_alive()
         members = Members(self.sharding, self.dealing.shards, once=True)
+        # The index lies whole on each device, so any of this process's has it.
         found: Arrays = jax.tree.map(lambda x: x.addressable_data(0), arrays_of(self))
         parts = {k: State(*self._part_of(k), self.dealing.part) for k in members.own}
         return Dealt(self.spec, State(*found, self.dealing.index), parts, members)
@@ -174,6 +176,7 @@ def init(spec: BufferSpec, sharding: NamedSharding) -> State:
     return _maker(spec, sharding)()
 
 
+# The same function for the same spec, so that JAX finds what it has compiled of it.
 @functools.lru_cache(maxsize=256)
 def _maker(spec: BufferSpec, sharding: NamedSharding) -> Callable[[], State]:
     if shards_of(sharding) == 1:

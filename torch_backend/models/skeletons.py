@@ -33,6 +33,7 @@ def with_tensors(module: torch.nn.Module, tensors: Mapping[str, object]) -> torc
     """
     modules = dict(module.named_modules(remove_duplicate=False))
     placed, instead = _places(module, modules, tensors)
+    # Without `__init__`, which would make parameters, and take their memory.
     made = {id(x): x.__class__.__new__(x.__class__) for x in modules.values() if _seen_through(x) is None}
     for x in modules.values():
         if _seen_through(x) is not None:
@@ -92,6 +93,7 @@ def _rebound(value: Any, made: Mapping[int, torch.nn.Module], depth: int = 4) ->
     """
     if isinstance(value, torch.nn.Module):
         return made.get(id(value), value)
+    # An end to containers that hold each other.
     if not depth:
         return value
     again = functools.partial(_rebound, made=made, depth=depth - 1)

@@ -95,8 +95,7 @@ def add_items(
     function: str,
 ) -> SameState:
     """Note the steps of all lanes in the index, and write to this process's part what belongs there."""
-    if to is not None:
-        raise ValueError(f"{function}: to was given, but there is a single buffer; leave it out, or add to a Mixture")
+    checks.check_single(function, to=to)
     check_state(state, function)
     dealing, own = state.dealing, state.part
     own_key = None if key is None else random.split(random.check_key(key), dealing.shards)[state.rank]
@@ -290,8 +289,7 @@ def sample_items(
     function: str,
 ) -> tuple[SameState, AnySample[Nest]]:
     """What `sample` does with a sharded buffer: this process's share of a batch of `batch_size` for all."""
-    if p is not None:
-        raise ValueError(f"{function}: p was given, but a single buffer gives all of the batch; leave it out")
+    checks.check_single(function, p=p)
     checks.check_not_a_size(key, batch_size, function)
     check_state(state, function)
     random.check_key(key)

@@ -58,6 +58,7 @@ def exchanged(state: ShardedState, tensors: Tensors, exchange: Exchange) -> Tens
     words, mark = _packed(layout, tensors), _mark(state)
     told = ops.take(_behind_mark(mark, words), on_device_of(words, exchange.outgoing))
     found = told.new_empty((sum(exchange.received) + 1, told.shape[1]))
+    # What nobody has is read from the last row.
     found[-1] = 0
     dist.all_to_all_single(found[:-1], told, exchange.received, exchange.sent, group=state.group)
     _check_marks(state, ops.take(found, on_device_of(words, exchange.marks)), mark)
@@ -87,6 +88,7 @@ def _behind_mark(mark: int, words: torch.Tensor) -> torch.Tensor:
 
 # What all processes must agree on: a number of the index's counters.
 def _mark(state: ShardedState, alike: bytes = b"") -> int:
+    # 31 bits: an int32 that is not negative.
     return zlib.crc32(state.index.counters.cpu().numpy().tobytes() + alike) >> 1
 
 
