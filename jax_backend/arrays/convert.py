@@ -67,6 +67,7 @@ def exactly(array: BackendArray, name: str) -> BackendArray:
     if name == "priorities" and dtype in ("float16", "bfloat16"):
         return array.astype(np.float32)
     if name == "priorities" and dtype == "float64" and not isinstance(array, jax.core.Tracer):
+        # What float32 cannot hold becomes infinite, which is another number than the given one: so it is seen below.
         with np.errstate(over="ignore"):
             narrow = array.astype(np.float32)
         return narrow if bool(((narrow == array) | (array != array)).all()) else array

@@ -43,6 +43,7 @@ def called(program: Callable[..., object], donated: Collection[int], *args: obje
     try:
         return program(*args, **static)
     except jax.errors.JaxRuntimeError as error:
+        # JAX has one class for all errors of XLA, so the text alone tells this one.
         if "external reference" not in str(error):
             raise
     return program(*[jax.tree.map(_copied, x) if k in donated else x for k, x in enumerate(args)], **static)

@@ -51,6 +51,7 @@ def cast(x: jax.Array, dtype: str) -> jax.Array:
 
 def bitcast(x: jax.Array, dtype: str) -> jax.Array:
     """Read the same bytes as another dtype, along the last axis."""
+    # XLA reads the bytes of neither truth values nor complex numbers as another dtype.
     if x.dtype == jnp.bool_:
         x = x.astype(jnp.uint8)
     elif x.dtype == jnp.complex64:
@@ -234,6 +235,7 @@ def _varying_as_made(body: Callable[[T], T], carry: T) -> T:
         further = compat.varying_axes(after) - compat.varying_axes(before)
         return compat.made_varying(before, sorted(further)) if further else before
 
+    # Until nothing varies further: one part of the carry may make another vary at the next turn.
     while compat.in_shard_map():
         found = jax.tree.map(joined, carry, jax.eval_shape(body, carry))
         if all(a is b for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(carry), strict=True)):
@@ -293,6 +295,8 @@ def by_places(
 
 def in_turn(function: Callable[..., tuple[T, jax.Array]], carry: T, *arrays: jax.Array) -> tuple[T, jax.Array]:
     """One loop of the compiled program."""
+    # For gradients a turn is computed again, not kept; within a scan XLA cannot join the two, so nothing need prevent
+    # it.
     body = jax.checkpoint(lambda carry, parts: function(carry, *parts), prevent_cse=False)
     return lax.scan(body, carry, arrays)
 

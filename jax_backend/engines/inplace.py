@@ -57,6 +57,7 @@ def sample_(state: State, key: jax.Array, batch: int, beta: jax.Array, finish: F
         state, leaves, selection = execute.sample(state, key, batch, beta)
         return state, finish(leaves, selection)
     keys.check_key(key)
+    # Before the state is donated: afterwards there would be none to go back to.
     if batch:
         _check_nonempty(state, batch)
     # A function of items that fails does so while it is traced, before anything is donated.

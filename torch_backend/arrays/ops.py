@@ -117,6 +117,7 @@ def set_flat(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torc
 
 def min_at(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Set what is smaller, in place."""
+    # By int64 alone, as torch scatters.
     return x.scatter_reduce_(0, index.to(torch.int64), values, "amin")
 
 
@@ -266,6 +267,7 @@ def without_nan(x: torch.Tensor) -> torch.Tensor:
 
 
 def scale(high: torch.Tensor, low: torch.Tensor, n: int | torch.Tensor) -> torch.Tensor:
+    # Products of numbers of 31 bits, and a carry, fit into an int64.
     wide = n.to(torch.int64) if isinstance(n, torch.Tensor) else n
     return (high.to(torch.int64) * wide + (low.to(torch.int64) * wide >> 31) >> 31).to(torch.int32)
 
