@@ -155,6 +155,7 @@ def check_add(
     checks.check_writable(spec)
     checks.check_timely(spec, batch.priorities)
     checks.check_writer_key(spec, key)
+    # Asked of these alone, as to look at the counters waits for an accelerator.
     if not spec.writer.overwrites and not state.surely_takes(batch.size):
         checks.check_room(spec, batch.size, backend.known(state, batch.mask))
     leaves = _stored(backend, spec, batch.leaves, batch.size, key, batch.mask)

@@ -359,6 +359,7 @@ def _joined(carrier: Carrier, parts: Sequence[Drawn], order: BackendArray | None
 
 def take(ops: Ops, pieces: Sequence[BackendArray], order: BackendArray | None) -> BackendArray:
     """Pieces one after the other, or their rows in an order int32 [B] if that is given; of objects by NumPy."""
+    # Only NumPy has arrays of Python objects.
     ops = numpy_ops.OPS if is_object_array(pieces[0]) else ops
     whole = pieces[0] if len(pieces) == 1 else ops.concat(pieces, 0)
     return whole if order is None else ops.take(whole, order)

@@ -61,12 +61,16 @@ class Engine:
             mask = self._placed(state, memory, "mask", mask, batch)
             priorities = self._placed(state, memory, "priorities", priorities, batch)
             stored = [self._stored(state, memory, k, leaf) for k, leaf in enumerate(leaves)]
+            # Nothing is written; but whoever called an in-place function must go on with another state.
             if batch == 0:
                 return self.renamed(state, version) if consume else state
             fullest = None if library.is_tracing() else fullest_of(memory, spec, batch)
+            # Asked again, now that all is checked and converted: before, it may have been the input alone that was
+            # unusual.
             made = library.natively("write_" if consume else "write", state, stored, mask, priorities, batch)
             if made is not NotImplemented:
                 return _told(made, fullest)
+            # Before anything is written: a page of a mapping for which the disk has no room kills the process.
             if memory.files is not None:
                 library.make_room(memory, spec, counters, batch)
 
@@ -108,6 +112,8 @@ class Engine:
                 given = spec, handles, priorities, stored
                 return self._carry_out(functions.update, target, saved, counters, *given).counters
 
+            # Rewritten rows are none that were added, so a checkpoint could not go on from an earlier one by those
+            # alone.
             return next_state(state, version, write, None if stored else past_of(state), consume)
 
     def write_by(
@@ -227,6 +233,7 @@ class Engine:
             memory = version.own()
             fullest = None if memory.fullest is None else 0
             arrays = functions.clear(library.ops, memory.state_arrays(state._counters), spec)
+            # Of Python objects the tokens go, so rows change that nobody has added.
             past = None if spec.plan.objects else past_of(state)
             if consume:
                 state.consume()
@@ -259,6 +266,7 @@ class Engine:
         version = readable(state)
         with version.lock:
             memory = version.own()
+            # What was exported is never written again.
             if memory.pinned:
                 return version.succeed(memory.copy(), None)
             part_with_older(memory)
@@ -286,6 +294,7 @@ class Engine:
             if memory.table is None and respec.stays(old, spec):
                 return made_by(version.exchange(made), made.counters, spec, None, state._target)
             table = None if memory.table is None else library.table_type(spec, memory.table.held(memory))
+            # Both memories are written in place, so no array may belong to both.
             made = separate(made, arrays, memory.clone)
             return made_by.of_arrays(made, spec, pinned=False, table=table, target=state._target)
 
@@ -379,6 +388,7 @@ class Engine:
         library, spec, counters = self.library, state.spec, state._counters
         told: list[Any] = []  # the leaves and the selection
         at_hand = batch > 0 and not library.is_tracing()
+        # Known without a look at the device's numbers.
         if at_hand and not version.own().written:
             checks.check_nonempty(spec, False, 0)
 
@@ -386,6 +396,7 @@ class Engine:
             with library.core():
                 words = library.random_bits(key, spec.draw_shape(batch), memory)
                 given = spec, words, library.number(beta, memory), batch, bits, wanted
+                # Kernels cannot read values that stand for many, over which somebody maps.
                 if library.is_batched(key) or library.is_batched(beta):
                     made = functions.draw(library.ops, memory.state_arrays(counters), *given)
                 else:
@@ -496,6 +507,7 @@ def next_state(
     following = version.succeed(target, saved)
     try:
         made = type(state)(following, write(target, saved), state.spec, past, state._target)
+        # Only now it is known how much the write has saved.
         version.count_saved()
         return made
     except BaseException:  # there is nothing to draw, or a transform calls a function that fails

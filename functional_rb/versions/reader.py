@@ -42,6 +42,8 @@ class VersionReader(reader.Reader):
         with version.lock:
             if version.memory is not None and snapshot is not None:
                 self.in_place = snapshot(version.memory.files)
+            # Newer versions save what they overwrite for one that is older: so this one may be written while it is
+            # read.
             self._version: Version | None = _older_twin(version)
             for name in self.shapes:
                 if name != "counters":

@@ -155,6 +155,7 @@ def take_back(memory: Memory, saved: Sequence[Saved]) -> None:
             else:
                 del arrays[name]
     memory.take(arrays)
+    # Kernels save the leaves that they overwrite, and not the nodes above these.
     if memory.tree is not None and any(writes.has_leaves_alone for writes in saved):
         sum_tree.rebuild(memory.ops, memory.tree, memory.rows.shape[0])
 
