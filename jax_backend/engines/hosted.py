@@ -325,16 +325,15 @@ _Outline = tuple[BufferSpec, int, Held | None, DeviceLike]
 def of_arrays(arrays: Arrays, spec: BufferSpec, held: Held | None = None, device: DeviceLike = None) -> HostState:
     """A state of arrays that others may hold."""
     named = [arrays.rows, *arrays.wide, arrays.tree, arrays.counters, *arrays.auxiliary.values()]
-    if all(x is None or isinstance(x, np.ndarray) or _is_known(x) for x in named):
+    known = [
+        isinstance(x, np.ndarray | jax.Array) and not isinstance(x, jax.core.Tracer) for x in named if x is not None
+    ]
+    if all(known):
         arrays = jax.tree.map(np.asarray, arrays)
         return HostState.of_arrays(arrays, spec, table=None if held is None else held.table, target=device)
     # Tracers, or whatever a mapped function has made of the leaves: only to be handed on.
     version = begin(Memory(arrays.rows, arrays.wide, arrays.tree, arrays.auxiliary, pinned=True))
     return HostState(version, arrays.counters, spec, None, device)
-
-
-def _is_known(x: object) -> bool:
-    return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
 
 
 def _flatten_with_keys(state: HostState) -> tuple[list[tuple[jax.tree_util.GetAttrKey, BackendArray]], _Outline]:

@@ -56,7 +56,9 @@ def carry_out(
     template = _apart((owned, given), tensors)
     if not torch.compiler.is_compiling():
         if any(x.device != tensors[0].device for x in tensors):
-            tensors = _on_device_of(tensors[0], tensors)
+            # What comes as NumPy's arrays is on the CPU; the map or forest, whose tensors are first, says where to.
+            first = tensors[0].device
+            tensors = [x.to(first) if x.device.type == "cpu" else x for x in tensors]
             owned, given = _together(_named(template), tensors)
         _check_devices(tensors)
         if consume is None:
@@ -78,11 +80,6 @@ def _now(function: Callable[..., Any], static: Any, owned: Nest, given: Nest) ->
     kernels = library.HAVE_KERNELS and switch.on and all(x.device.type == "cpu" for x in tensors)
     with modes.without_gradients(), part_kernels.using(library.TORCH.kernels.TABLE if kernels else part_kernels.NONE):
         return function(ops, static, owned, *given)
-
-
-# Tensors, those on the CPU, as NumPy's arrays are, brought to the map or forest, whose tensors come first.
-def _on_device_of(first: torch.Tensor, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [x.to(first.device) if x.device.type == "cpu" else x for x in tensors]
 
 
 def _check_devices(tensors: list[torch.Tensor]) -> None:
