@@ -106,6 +106,7 @@ def count_draws(ops: Ops, draft: Draft, slots: Array, selection: Selection, limi
     times, drawable = draft.auxiliary[TIMES], selection.handles >= 0
     before, order = ops.take(times, slots), Duplicates.of(ops, slots)
     rank, count = _occurrences(ops, order, drawable)
+    # Draws beyond the limit are masked, and do not count.
     after = ops.minimum(before + count, ops.full_like(before, limit))
     draft.auxiliary[TIMES] = ops.set_at(times, slots, after)
     leaves = sum_tree.get_leaves(ops, draft.known_tree, slots)

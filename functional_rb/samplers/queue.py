@@ -118,9 +118,11 @@ class Queue(SamplerBase):
         lane = place // length % lanes
         position = place // (length * lanes) * length + place % length
         held = ring.of_lane(ops, ends.sizes, lane)
+        # Whether the window that the step is in is stored to its end.
         whole = position // length * length + length <= held
         windows = ops.full_like(ends.sizes, batch // lanes)
         if draft.wanted is not None:
+            # Windows are of the lanes in turn, so of those that are wanted the first lanes may give one more.
             windows = (draft.wanted + (lanes - 1) - ops.arange(lanes, like=lane)) // lanes
             whole = whole & (place // length < draft.wanted)
         taken = ops.minimum(ends.sizes // length, windows) * length

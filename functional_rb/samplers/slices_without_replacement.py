@@ -143,6 +143,8 @@ class SlicesWithoutReplacement(Trajectories):
         keeper = EpochKeeper.of(draft, draft.counters.more[COUNT][0])
         entries = self.changed(ops, draft, write)
         slots = entries.slots
+        # In slots that have been written lie other steps than those that the sparse set knows; and a slot may be named
+        # twice.
         old = sparse_sets.contains(ops, keeper.sparse_set, keeper.members, slots)
         new, fresh = entries.numbers > 0, entries.back <= ops.take(write.written, entries.lane)
         first = single(ops, slots)

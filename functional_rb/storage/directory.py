@@ -94,6 +94,7 @@ class Directory:
             StorageLayoutError: if they are of another buffer.
         """
         wanted = described(spec)
+        # Links that lead nowhere, too.
         there = [name for name in (DESCRIPTION, *wanted["files"]) if os.path.lexists(self.join(name))]
         if fresh and there:
             raise FileExistsError(
@@ -111,6 +112,7 @@ class Directory:
             )
         else:
             with explained(self.path):
+                # Noted first, here and for arrays, so that an interrupt leaves no file of which `undo` does not know.
                 self._made.append(DESCRIPTION)
                 with files.aside(self.path) as scratch:
                     made = os.path.join(scratch, DESCRIPTION)
@@ -125,6 +127,7 @@ class Directory:
             if os.path.lexists(path):
                 return files.open_regular(path, os.O_RDWR)[0]
             self._made.append(file_name(name))
+            # O_EXCL: what has come there meanwhile is not ours.
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
     def undo(self) -> None:
@@ -147,6 +150,7 @@ class Directory:
     def remove_with(self, owner: object, spec: BufferSpec) -> None:
         """Remove the files once their owner goes, at the latest when this process ends."""
         names = [self.join(name) for name in (*described(spec)["files"], DESCRIPTION, LOCK)]
+        # With a descriptor of its own, as the lock may have been given back by then.
         clean = _Removal(names, self.path if self._made_directory else None, self._pid, os.dup(self._lock))
         weakref.finalize(owner, clean)
 

@@ -23,6 +23,7 @@ def make_directory(path: str) -> None:
         make_directory(above)
     with contextlib.suppress(FileExistsError):
         os.mkdir(path)
+    # A name lasts once the directory that has it has been stored.
     fsync_directory(above)
 
 
@@ -33,6 +34,7 @@ def create(path: str) -> int:
 
 def write(fd: int, content: Any) -> None:
     rest = memoryview(content).cast("B")
+    # The system may take fewer bytes than it is given.
     while len(rest):
         rest = rest[os.write(fd, rest) :]
 
