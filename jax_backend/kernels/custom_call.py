@@ -64,6 +64,7 @@ def choose(kernel: Kernel | None, core: Callable[..., R], *args: object) -> R:
     order = [numbers[id(x)] for x in kernel.operands if x is not None]
     order += [j for j in numbers.values() if j not in order]  # what the core takes besides
     where = [order.index(numbers[id(x)]) for x in arrays]
+    # Shapes in place of arrays, as what an operation is bound with outlives the trace.
     described = kernel.described(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype))
     outputs, results = kernel.in_order, jax.tree.flatten(kernel.results, is_leaf=_is_none)[0]
     wanted = [next(k for k, y in enumerate(results) if y is x) for x in outputs if x is not ABSENT]

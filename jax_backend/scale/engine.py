@@ -90,6 +90,7 @@ def _updated(
         own_slots, own = deal.own_slots(ops.OPS, dealing, slots, shard_number(state))
         part = state.own
         names = Draft.of(part, dealing.part.plan).handles_of(ops.OPS, own_slots)
+        # Each device rewrites what lies in its own part: the handles of all else name nothing there.
         names = jax.numpy.where(own & live, names, functions.NOTHING)
         state = state.with_own(compile.update(part, names, None, replacements))
     return state.with_index(index)
@@ -101,6 +102,7 @@ def _updated_by_all(
 ) -> ShardedState:
     arrays, outline = jax.tree.flatten((handles, priorities, replacements))
     layout = rows.layout_of(arrays)
+    # Packed into rows of words, so that one collective takes all arrays.
     words = gathered(state, rows.packed(ops.OPS, layout, arrays))
     arrays = rows.unpacked(ops.OPS, layout, words.reshape(-1, words.shape[-1]))
     done: ShardedState = _updated(state, *jax.tree.unflatten(outline, arrays))
@@ -218,6 +220,7 @@ def _got(state: ShardedState, handles: jax.Array, by_all: bool) -> list[jax.Arra
     found = part.read(ops.OPS, own_slots, range(len(dealing.part.plan.leaves)))
     leaves = [found[k] for k in range(len(found))]
     layout = rows.layout_of(leaves)
+    # Zeros but for what the device has, so that the sum over all devices has every row once.
     words = rows.only(ops.OPS, rows.packed(ops.OPS, layout, leaves), own & live)
     words = scattered(state, words) if by_all else lax.psum(words, state.axis)
     return rows.unpacked(ops.OPS, layout, words)
