@@ -101,6 +101,8 @@ class BufferSpec(Description):
         self._make_plan()
 
     def _make_plan(self) -> None:
+        # The order is that of `Plan`'s three steps: strategies ask what the item, and those before them, say of
+        # themselves.
         object.__setattr__(self, "added", Outline.of(self.item, "BufferSpec.item"))
         object.__setattr__(self, "item", freeze(self.item))
         plan = self._plan_of_item(self._bind_first())

@@ -38,6 +38,7 @@ class MappedArray:
     def __init__(self, descriptor: int, shape: tuple[int, ...], dtype: str, path: str, writable: bool = True) -> None:
         """Map a file, which is made as long as the array if it is empty."""
         self._descriptor, self.path = descriptor, path
+        # First, so that whatever fails below leaves no file open.
         weakref.finalize(self, os.close, descriptor)
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         self.item = nbytes // shape[0]
@@ -94,6 +95,7 @@ class MappedArray:
             return
         at = np.asarray(rows, np.int64) * self.item
         ends = [at // CHUNK, (at + self.item - 1) // CHUNK]
+        # A row of at most a chunk lies in its first and its last one alone.
         if self.item > CHUNK or not all(self.reserved[chunk].all() for chunk in ends):
             for row in np.unique(rows).tolist():
                 self.reserve(row, 1)
@@ -144,6 +146,7 @@ class MappedArray:
         """Make everything zero, and give the room back."""
         if self.array.nbytes and any(True for _ in self._written()):
             with explained(self.path):
+                # Cut to nothing and made long again, a file has holes only, which read as zeros.
                 os.ftruncate(self._descriptor, 0)
                 os.ftruncate(self._descriptor, self.array.nbytes)
             self.reserved[:] = False

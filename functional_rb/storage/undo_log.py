@@ -136,6 +136,7 @@ class UndoLog:
         step = max(CHUNK // row, 1)
         for first in range(0, fresh.size, step):
             self._append(fresh[first : first + step])
+        # Only now: there might have been no room for them.
         self._needed[fresh] = False
         self._left -= fresh.size
 
@@ -306,6 +307,7 @@ def recorded(path: str, arrays: Sequence[Rows], torn: list[Torn]) -> tuple[Rows,
         file, size = open_file(path, stack)
         for at, n, checksum in _heads(path, file, size, row, capacity, torn):
             stop = at + HEAD + n * (8 + row)
+            # A kill tears the last record alone, so the content of the others need not be read.
             if stop == size and digest(read_bytes(path, file, size, at + HEAD, stop - at - HEAD)) != checksum:
                 torn.append(Torn(path, at, False))
                 break
