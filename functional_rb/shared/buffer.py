@@ -186,6 +186,7 @@ class SharedBuffer(_native.Shared):
     def _of_one_moment(self, work: Callable[[Array], T]) -> T:
         counters = np.empty(control.SLOT, np.int32)
         sequence = int(_native.shared_read_counters(self._control, counters))
+        # An odd number says that a write is under way.
         found = None if sequence & 1 else work(counters)
         if found is not None and _native.shared_unchanged(self._control, sequence):
             return found
@@ -252,6 +253,7 @@ class SharedBuffer(_native.Shared):
         return self._of_one_moment(self._copied)
 
     def _copied(self, counters: Array) -> Snapshot:
+        # Behind what has room on the disk nothing was ever written.
         reserved = int(self.files.control[control.RESERVED])
         rows, *wide = copies = [np.zeros_like(array) for array in self._storage]
         for copied, array in zip(copies, self._storage, strict=True):

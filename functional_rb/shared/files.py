@@ -115,6 +115,7 @@ class SharedFiles:
         """
         self.spec, self.directory, self.lock = spec, directory, lock
         self._fds: list[int] = []
+        # The list is filled below: what was opened is closed after an error, too.
         weakref.finalize(self, _close, self._fds)
         self._regions = regions(spec)
         arrays = [self._mapped(region) for region in self._regions]
@@ -157,10 +158,12 @@ class SharedFiles:
         if slots <= reserved:
             return
         step = max(1, STEP_BYTES // max(self.spec.plan.layout.item_bytes, 1))
+        # Twice as much each time, up to a step: few calls, and little room that is never used.
         wanted = min(self.spec.capacity, max(slots, reserved + min(reserved + 1, step)))
         try:
             self._allocate(reserved, wanted)
         except StorageFullError:
+            # What is needed may still fit.
             wanted = slots
             self._allocate(reserved, wanted)
         self.control[control.RESERVED] = wanted
@@ -249,6 +252,7 @@ def _locked(spec: BufferSpec, directory: str, make: bool, cleanup: bool) -> Shar
         lock = FileLock(path)
 
     def work() -> SharedFiles | None:
+        # Whoever removes a directory holds its lock, and we may have waited for that.
         if not lock.is_at(path):
             return None
         if not os.path.lexists(os.path.join(directory, "shared.json")):
@@ -288,6 +292,7 @@ def _make(spec: BufferSpec, directory: str) -> None:
             with explained(path):
                 _make_file(region, path)
         with explained(making):
+            # Last: where this file is, all others are.
             os.rename(making, os.path.join(directory, "shared.json"))
     except StorageFullError:
         _remove_files(directory)

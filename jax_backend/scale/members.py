@@ -40,6 +40,7 @@ class Members:
             return [text]
         told = np.frombuffer(text.encode(), np.uint8)
         sizes = self._gathered(np.array([len(told)], np.int32))[:, 0]
+        # A collective takes arrays of one shape.
         padded = np.zeros(int(sizes.max()), np.uint8)
         padded[: len(told)] = told
         everyones = self._gathered(padded)
@@ -53,5 +54,6 @@ class Members:
         divided, whole = (NamedSharding(mesh, spec) for spec in (PartitionSpec("all"), PartitionSpec()))
         shape = (len(self._devices), *numbers.shape)
         given = jax.make_array_from_callback(shape, divided, lambda _: numbers[None])
+        # To have all of it on each device is to gather it.
         found = jax.jit(lambda x: x, out_shardings=whole)(given)
         return np.asarray(found.addressable_data(0))
