@@ -87,6 +87,7 @@ def times(ops: Ops, x: Fixed, factor: Fixed) -> Fixed:
 
 def plus(ops: Ops, x: Fixed, y: Fixed) -> Fixed:
     """The sum of two fixed-point numbers."""
+    # Compared before they are added, as the sum may take 32 bits.
     room = MASK - y.fraction
     carry = ops.cast(x.fraction > room, "int32")
     return Fixed(x.whole + y.whole + carry, (x.fraction - room - 1) & MASK)
@@ -106,4 +107,5 @@ def exp2(ops: Ops, y: Fixed) -> Array:
     base = ops.take(ops.constant("exp", x), y.fraction >> 23)
     mantissa = base + mul_high(ops, base, mul_high(ops, x, slope))
     rounded = (mantissa >> 7) + ((mantissa >> 6) & 1)
+    # The leading bit of the significand, which a float does not store, adds the one that is missing to the exponent.
     return ops.bitcast(((y.whole + 126) << 23) + rounded, "float32")

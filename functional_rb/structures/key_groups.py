@@ -39,6 +39,7 @@ def find(ops: Ops, words: Array, live: Array, least: int) -> KeyGroups:
         least: of fewer items no group is counted.
     """
     order = ops.arange(words.shape[0], like=words)
+    # A stable sort by one word after the other leaves an order by all of them.
     for column in range(words.shape[1]):
         order = ops.take(order, ops.argsort(ops.take(words[:, column], order)))
     # Sorting is stable, so this leaves the order by keys among those that are there.
@@ -51,6 +52,7 @@ def find(ops: Ops, words: Array, live: Array, least: int) -> KeyGroups:
     size = ops.count(live)
     begins = begins & (place < size)
     reached = ops.cumsum(ops.cast(begins, "int32"))
+    # A group ends where the next one begins, and the last one with the items.
     ends = ops.minimum(ops.searchsorted(reached, reached + 1, "left"), size + ops.full_like(place, 0))
     sizes = ends - place
     sizes = ops.where(begins & (sizes >= least), sizes, ops.full_like(sizes, 0))

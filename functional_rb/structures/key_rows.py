@@ -78,6 +78,7 @@ def _canonical(ops: Ops, leaf: Array, shape: tuple[int, ...], dtype: str) -> Arr
     if (stored_shape, stored_dtype) == (shape, dtype):
         return leaf
     bits = ops.bitcast(leaf.reshape(leaf.shape[0], -1), stored_dtype)
+    # Both are stored as two int32: the halves of one float, or two floats.
     if dtype in ("float64", "complex64"):
         pairs = bits.reshape(bits.shape[0], -1, 2)
         bits = _float64(ops, pairs) if dtype == "float64" else _float(ops, pairs, "float32")
@@ -100,6 +101,7 @@ def _float64(ops: Ops, pairs: Array) -> Array:
     low, high = pairs[..., 0], pairs[..., 1]
     magnitude, nothing = high & (2**31 - 1), ops.full_like(low, 0)
     zero = (magnitude == 0) & (low == 0)
+    # What makes a NaN of an infinity may be in the lower word alone.
     nan = (magnitude > UPPER_INFINITY) | ((magnitude == UPPER_INFINITY) & (low != 0))
     high = ops.where(zero, nothing, ops.where(nan, ops.full_like(high, UPPER_NAN), high))
     return ops.concat([ops.where(nan, nothing, low)[..., None], high[..., None]], pairs.ndim - 1)
