@@ -68,6 +68,7 @@ def _given(
 ) -> tuple[list[Any], _Static]:
     if isinstance(transform.function, HostFunction):
         return _called_back(transform, leaves, lead)
+    # Unrelated to all else that is drawn by the key: the sampler's draws, and what is split from it.
     own = None if key is None else for_maps(key)
     draws = (
         None if own is None or not transform.item_words else compile.draws(own, math.prod(lead), transform.item_words)

@@ -49,6 +49,7 @@ def from_dlpack(tree: object, copy: bool = False) -> Any:
         if not state.spec.storage.on_host:
             return _device_state(state, take)
         checks.leaves_for_backend(state.spec, hosted.unsupported)
+        # A buffer on the host stays there: its arrays are shared with NumPy, not with JAX.
         arrays = dlpack.state_arrays(state, _copied_to_host if copy else _on_host)
         return hosted.of_arrays(Arrays(**arrays), state.spec)
 

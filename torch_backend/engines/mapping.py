@@ -43,6 +43,7 @@ def map_items(
     transform = mapping.of(spec, at)
     if transform.on_host:
         return _on_host(transform, leaves, lead)
+    # Unrelated to all else that is drawn by the key: the sampler's draws, and what is split from it.
     own = None if key is None else random.for_maps(key)
     draws = None
     if transform.item_words:

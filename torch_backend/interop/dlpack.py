@@ -84,6 +84,7 @@ def _lent(array: object, tensor: torch.Tensor) -> torch.Tensor:
     would give the memory to whatever comes next.
     """
     if tensor.is_cuda and tensor.numel():
+        # Not at the end of the process, when nobody reads any more.
         weakref.finalize(tensor.untyped_storage(), _let_go, array, tensor.device).atexit = False
     return tensor
 
@@ -96,6 +97,7 @@ def _let_go(array: object, device: torch.device) -> None:
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(device))
     _READ.append((event, array))
+    # Nobody waits: what is not done yet is looked at when the next one goes.
     while _READ and _READ[0][0].query():
         _READ.popleft()
 

@@ -32,6 +32,7 @@ def _sent(state: State) -> tuple[Any, ...]:
     with version.lock:
         memory = version.own()
         if memory.files is not None:
+            # Exported, so that nobody writes to what the other process reads.
             filed = sending.take_apart(state.exported_memory(), state._counters)
             return _received_files, (state.spec, state._target, filed)
         lasting = sending.lasting()
@@ -55,6 +56,7 @@ def _shared(version: Version) -> Memory:
         for array in memory.arrays:
             array.share_memory_()
         memory.sharing, memory.pinned = strategy, True
+        # So the same memory serves each process that is started with this state, and later writes move away from it.
         if sending.starting():
             version.move(memory)
     shared: Memory = memory

@@ -33,6 +33,7 @@ class State(VersionedState):
         copied, counters = self.copied_memory(), self._counters.clone()
         if copied.table is None:
             return State(begin(copied), counters, self.spec, None, self._target)
+        # Python objects are copied as deeply, for a table of the copy's own.
         held = copy.deepcopy(held_objects(copied), memo)
         return _rebuilt(copied.state_arrays(counters), self.spec, held, self._target)
 
