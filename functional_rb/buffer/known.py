@@ -14,6 +14,8 @@ from functional_rb.core.strategy import Transform
 from functional_rb.samplers import (
     Prioritized,
     PrioritizedSlices,
+    Queue,
+    Recency,
     Slices,
     SlicesWithoutReplacement,
     Uniform,
@@ -26,26 +28,33 @@ from functional_rb.writers.base import WriterBase
 
 
 class Draws(enum.IntEnum):
-    """What the native code draws, as it numbers it (`src/lineage.h`)."""
+    """What the native code draws, as it numbers it (`src/records.h`)."""
 
     NOTHING = 0
     ITEMS = 1
     SLICES = 2
     EPOCH = 3
     EPOCH_OF_SLICES = 4
+    ARRIVALS = 5
+    LIMITED = 6
+    IN_TURN = 7
+    QUEUE = 8
+    RECENT = 9
 
 
 class Known(NamedTuple):
     """What of a buffer the native code does whole.
 
     Attributes:
-        draws: single items by position or priority, slices, or either without replacement.
+        draws: single items by position or priority, with a limit to how often each is drawn or without, slices, items
+            or slices without replacement, the oldest in turn, or rather the newest.
         buffer: all of it, with a single lane: `add`, `sample` and `update`.
         updates: updates of priorities, where items lie in rings.
         appends: additions to rings, of any number of lanes, with what the sampler keeps, and with steps that wait for
             others, or frames that items share.
         rewrites: leaves of its items.
         plain: whether there are no frames, and no transforms but functions of items.
+        on_hosts_alone: whether GPUs, and JAX's programs, leave all of it to the core.
     """
 
     draws: Draws
@@ -54,6 +63,7 @@ class Known(NamedTuple):
     appends: bool
     rewrites: bool
     plain: bool
+    on_hosts_alone: bool
 
 
 def draws_items(sampler: Any) -> bool:
@@ -64,6 +74,30 @@ def draws_items(sampler: Any) -> bool:
     return type(sampler) in (Uniform, Prioritized) and sampler.max_times_sampled is None
 
 
+def what_is_drawn(sampler: Any, writer: WriterBase) -> Draws:
+    """What the native code draws of a sampler."""
+    kind = type(sampler)
+    if kind in (Slices, PrioritizedSlices):
+        return Draws.SLICES
+    if kind is SlicesWithoutReplacement:
+        return Draws.EPOCH_OF_SLICES
+    if kind is WithoutReplacement and sampler.shuffle and writer.in_order:
+        return Draws.EPOCH
+    if not writes_in_turn(writer):
+        return Draws.NOTHING
+    if draws_items(sampler):
+        return Draws.ITEMS
+    if kind is Prioritized and not sampler.replacement:
+        return Draws.ARRIVALS
+    others: dict[type, Draws] = {Uniform: Draws.LIMITED, Prioritized: Draws.LIMITED, WithoutReplacement: Draws.IN_TURN}
+    return (others | {Queue: Draws.QUEUE, Recency: Draws.RECENT}).get(kind, Draws.NOTHING)
+
+
+def writes_in_turn(writer: object) -> bool:
+    """Whether items come to lie around a ring one after the other, or the ring is left as it is."""
+    return is_ring(writer) or type(writer) is StopWhenFull
+
+
 def is_ring(writer: object) -> bool:
     """Whether a writer writes around a ring, or once."""
     return type(writer) in (RoundRobin, Immutable)
@@ -72,9 +106,7 @@ def is_ring(writer: object) -> bool:
 def keeps_of_new_items(plan: Plan, sampler: object) -> bool:
     """Whether kernels know what a sampler keeps of new items, and how leaves mark the ends of their episodes."""
     slices = Slices, PrioritizedSlices, SlicesWithoutReplacement
-    if type(sampler) not in (Uniform, Prioritized, WithoutReplacement, *slices):
-        return False
-    if getattr(sampler, "max_times_sampled", None) is not None or not getattr(sampler, "shuffle", True):
+    if type(sampler) not in (Uniform, Prioritized, WithoutReplacement, Queue, Recency, *slices):
         return False
     if plan.boundaries is None:
         return True
@@ -111,22 +143,13 @@ def lines_up(plan: Plan, transform: Transform) -> bool:
 def known(plan: Plan, sampler: SamplerBase, writer: WriterBase, transforms: Sequence[Transform]) -> Known:
     """What the native code does whole of a buffer, with the transforms that the core carries out."""
     plain = plan.frames is None and not transforms
-    in_turn = is_ring(writer) or type(writer) is StopWhenFull
-    draws = Draws.NOTHING
-    if draws_items(sampler) and in_turn:
-        draws = Draws.ITEMS
-    elif type(sampler) in (Slices, PrioritizedSlices):
-        draws = Draws.SLICES
-    elif type(sampler) is WithoutReplacement and sampler.shuffle and writer.in_order:
-        draws = Draws.EPOCH
-    elif type(sampler) is SlicesWithoutReplacement:
-        draws = Draws.EPOCH_OF_SLICES
-    has_updates = type(sampler) is PrioritizedSlices or (
-        type(sampler) is Prioritized and sampler.max_times_sampled is None
-    )
+    draws = what_is_drawn(sampler, writer)
+    has_updates = type(sampler) in (Prioritized, PrioritizedSlices)
     made = [transform for transform in transforms if not stores_as_given(transform)]
     appends = len(made) <= 1 and all(lines_up(plan, transform) for transform in made)
-    appends = appends and in_turn and keeps_of_new_items(plan, sampler)
+    appends = appends and writes_in_turn(writer) and keeps_of_new_items(plan, sampler)
     whole = draws is Draws.ITEMS and plain and plan.ring.lanes == 1 and is_ring(writer)
     rewrites = type(writer) in (RoundRobin, StopWhenFull) and plan.frames is None
-    return Known(draws, whole, has_updates and writer.in_order, appends, rewrites, plain)
+    on_hosts_alone = draws in (Draws.LIMITED, Draws.IN_TURN, Draws.QUEUE, Draws.RECENT)
+    on_hosts_alone = on_hosts_alone or getattr(sampler, "max_times_sampled", None) is not None
+    return Known(draws, whole, has_updates and writer.in_order, appends, rewrites, plain, on_hosts_alone)

@@ -22,6 +22,7 @@ from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers import SlicesWithoutReplacement, WithoutReplacement, epochs
+from functional_rb.samplers.draw_limits import TIMES
 from functional_rb.samplers.prioritized_slices import VALUE
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.structures import frame_ring, stored_arrays
@@ -36,7 +37,7 @@ from functional_rb.writers import Immutable, StopWhenFull
 INT32, FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 NO_RECORD = np.empty(0, np.int32)
 # What samplers keep that kernels work on.
-BESIDE = *descriptor.KEPT, frame_ring.AT
+BESIDE = *descriptor.KEPT, frame_ring.AT, TIMES
 # Leaves of an item, and axes of a leaf, that the chain takes.
 MOST, AXES = 64, 8
 # DLPack's numbers of kinds of dtypes.
@@ -59,7 +60,7 @@ class SavedBlock(_native.Saved):
 
     def writes(self, memory: Memory) -> Sequence[Entry]:
         """Of rows, of wide arrays, of what lies beside, and of the tree's leaves; or of a sparse set."""
-        begin, values, kept, steps, deck, room, copies, at, places, beside = self.offsets
+        begin, values, kept, steps, times, deck, room, copies, at, places, beside = self.offsets
         rows, leaves, moves, others = self.counts
         slots = self._numbers(memory, "int32", begin, rows)
         items = stored_arrays.named(memory.rows, memory.wide).items()
@@ -81,6 +82,10 @@ class SavedBlock(_native.Saved):
         ):
             if column >= 0:
                 found.append(Entry(auxiliary_name(name), False, slots, self._numbers(memory, dtype, column, rows)))
+        if times >= 0:
+            found.append(
+                Entry(auxiliary_name(TIMES), False, *self._first(slots, self._numbers(memory, "int32", times, rows)))
+            )
         for name, column in ((epochs.ORDER, deck), (epochs.PLACE, deck + 8 * room)):
             if deck >= 0:
                 moved, old = (self._numbers(memory, "int32", each, moves) for each in (column, column + 4 * room))
@@ -152,15 +157,20 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     given = tuple(k for _, k in plan.structure.named) if is_dict else ()
     batch_size = -1 if spec.batch_size is None else spec.batch_size
     on_host = plain and spec.on_sample is not None and spec.on_sample.on_host
-    sliced = sampler if isinstance(sampler, Trajectories) else None
+    unit = sampler.length if isinstance(sampler, Trajectories) and sampler.batch == "steps" else 1
+    lead = sampler.leading_shape(unit)
     is_epoch = isinstance(sampler, WithoutReplacement | SlicesWithoutReplacement)
     epoch = descriptor.encode_epoch(spec) if is_epoch else NO_RECORD
     own = descriptor.encode_known(
         words=spec.draw_shape(1)[1],
         batch_size=batch_size,
-        unit=sliced.length if sliced is not None and sliced.batch == "steps" else 1,
+        unit=unit,
         lanes=spec.lanes or 0,
+        length=math.prod(lead),
+        divided=len(lead) > 1,
         draws=known.draws,
+        remembers=bool(known.draws) and sampler.remembers,
+        masked=known.draws not in (Draws.ITEMS, Draws.RECENT),
         prioritized=sampler.has_priorities,
         writes=known.buffer,
         rewrites=rewrites,
@@ -170,7 +180,6 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
         samples=bool(known.draws) and plain and spec.on_sample is None,
         reads=known.plain or known.draws is Draws.ITEMS,
         in_numpy=on_host,
-        flat=sliced is not None and sliced.flat,
         stops=isinstance(spec.writer, StopWhenFull),
     )
     described = (
@@ -262,7 +271,7 @@ class Chains:
         """Where a memory's arrays lie; None if kernels cannot read and write them."""
         known = known_buffer(spec)
         makers = None if known is None else self._library.makers_on_gpu(memory, spec)
-        if known is None or not (memory.is_ordinary or makers):
+        if known is None or not (memory.is_ordinary or makers) or (makers and spec.known.on_hosts_alone):
             return None
         beside = tuple(memory.auxiliary.get(name) for name in BESIDE)
         rows_beside = tuple(memory.auxiliary[name] for name in known.names)

@@ -16,7 +16,14 @@ from functional_rb.core import counters, episodes
 from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.core.plan import Plan
 from functional_rb.ops import fixed_point
-from functional_rb.samplers import SlicesWithoutReplacement, WithoutReplacement, epochs, slices_without_replacement
+from functional_rb.samplers import (
+    Queue,
+    SlicesWithoutReplacement,
+    WithoutReplacement,
+    epochs,
+    slices_without_replacement,
+    without_replacement,
+)
 from functional_rb.samplers.importance import Priorities
 from functional_rb.samplers.prioritized_slices import VALUE
 from functional_rb.samplers.trajectories import Trajectories
@@ -76,6 +83,10 @@ def encode(spec: BufferSpec) -> Vector:
         "capacity": spec.capacity,
         "modulus": ring.modulus(spec.capacity),
         "ever": isinstance(sampler, Priorities) and sampler.new_priority == "ever",
+        "draws": spec.known.draws,
+        "prioritized": sampler.has_priorities,
+        "limit": getattr(sampler, "max_times_sampled", None) or 0,
+        "length": (sampler.length or 1) if isinstance(sampler, Queue) else 1,
     }
     levels = () if spec.plan.tree_shape is None else sum_tree.geometry(spec.capacity).levels
     return _buffer(settings, levels, spec.plan.layout)
@@ -135,6 +146,8 @@ def encode_epoch(spec: BufferSpec) -> Vector:
         "count": slices_without_replacement.COUNT,
         "remaining": epochs.REMAINING,
         "epochs_done": epochs.EPOCHS_DONE,
+        "next": without_replacement.NEXT,
+        "end": without_replacement.END,
     }
     places = {field: counters.place(plan, name) or counters.SIZE for field, name in named.items()}  # all items count
     return _read_only(record("EpochRecord", **places, drop_last=sampler.drop_last))

@@ -227,7 +227,7 @@ def update(
     replacements: Mapping[int, Array],
 ) -> Kernel | None:
     """Of a buffer that the native code knows whole; of others, where they lie in rings, priorities alone."""
-    alone = spec.known.updates and priorities is not None and not replacements
+    alone = spec.known.updates and not spec.known.on_hosts_alone and priorities is not None and not replacements
     if not (alone or spec.known.buffer) or not wanted.shape[0]:
         return None
     counters, tree = _counters(state), ABSENT if state.tree is None else state.tree

@@ -32,7 +32,7 @@ def add(
     draws: Array | None = None,
 ) -> Kernel | None:
     """What `functions.add` does where items lie in rings, with all that a sampler keeps of them."""
-    if not spec.known.appends or not batch:
+    if not spec.known.appends or spec.known.on_hosts_alone or not batch:
         return None
     beside = descriptor.beside(spec)
     if len(beside.frames):
@@ -181,7 +181,7 @@ def _draw_from_rings(
     wanted: Array | None,
 ) -> Kernel | None:
     """With the slots in place of the leaves, if there are none."""
-    if spec.known.draws in (Draws.NOTHING, Draws.ITEMS):
+    if spec.known.draws not in (Draws.SLICES, Draws.EPOCH, Draws.EPOCH_OF_SLICES):
         return None
     sampler, lead = spec.sampler, spec.sampler.leading_shape(batch)
     count = sampler.slices_of(batch) if isinstance(sampler, Trajectories) else batch

@@ -27,9 +27,9 @@ class OnTorch:
     update = staticmethod(torch_backend.update)
 
     @staticmethod
-    def sample(state: Any, seed: int, batch: int, wanted: int | None = None) -> Any:
+    def sample(state: Any, seed: int, batch: int, wanted: int | None = None, beta: float = 0.0) -> Any:
         number = None if wanted is None else torch.tensor(wanted, dtype=torch.int32)
-        return execute.sample(state, torch_backend.key(seed), batch, 0.0, number)
+        return execute.sample(state, torch_backend.key(seed), batch, beta, number)
 
 
 class OnNumPy:
@@ -39,10 +39,11 @@ class OnNumPy:
     init = staticmethod(lambda spec: host_state.init(spec, None))
 
     @staticmethod
-    def add(state: Any, items: dict[str, Any], mask: Any = None) -> Any:
+    def add(state: Any, items: dict[str, Any], mask: Any = None, priorities: Any = None) -> Any:
         lead = len(items["id"]) if state.spec.lanes is None else items["id"].size
         leaves = [x.reshape(lead, *leaf.shape) for x, leaf in zip(items.values(), state.spec.plan.leaves, strict=True)]
-        return ENGINE.add(state, leaves, lead, None if mask is None else mask.reshape(lead), None, None)
+        mask, priorities = (None if x is None else x.reshape(lead) for x in (mask, priorities))
+        return ENGINE.add(state, leaves, lead, mask, priorities, None)
 
     @staticmethod
     def update(state: Any, handles: Any, priorities: Any, items: dict[str, Any] | None = None) -> Any:
@@ -50,9 +51,9 @@ class OnNumPy:
         return ENGINE.update(state, handles, priorities, {names.index(name): x for name, x in (items or {}).items()})
 
     @staticmethod
-    def sample(state: Any, seed: int, batch: int, wanted: int | None = None) -> Any:
+    def sample(state: Any, seed: int, batch: int, wanted: int | None = None, beta: float = 0.0) -> Any:
         bits = random.draws(torch_backend.key(seed), *state.spec.draw_shape(batch)).numpy()
-        return ENGINE.sample(state, Bits(bits), batch, 0.0, None if wanted is None else np.int32(wanted))
+        return ENGINE.sample(state, Bits(bits), batch, beta, None if wanted is None else np.int32(wanted))
 
 
 LIBRARIES = (OnTorch, OnNumPy)

@@ -32,7 +32,15 @@ SLICES = (
     frb.PrioritizedSlices(2, trajectory_key="big", batch="steps", new_priority="ever"),
     frb.PrioritizedSlices(2, end_keys=(), strict_length=False, flat=True, alpha=1.0),
 )
-ANY = st.sampled_from(SAMPLERS) | st.sampled_from(EPOCHS) | st.sampled_from(SLICES)
+ON_HOSTS = (
+    frb.Prioritized(replacement=False),
+    frb.Prioritized(max_times_sampled=2, replacement=False, alpha=1.0),
+    frb.Prioritized(max_times_sampled=3),
+    frb.Uniform(max_times_sampled=1),
+    frb.WithoutReplacement(shuffle=False),
+    frb.Recency(3),
+)
+ANY = st.sampled_from(SAMPLERS) | st.sampled_from(ON_HOSTS) | st.sampled_from(EPOCHS) | st.sampled_from(SLICES)
 REWARDS = "x", "long"
 # Of items that are mappings: steps that wait for others.
 WAITING = (

@@ -55,11 +55,13 @@ def samplers(draw: st.DrawFn) -> Any:
     kinds = "slices", "slices by priority", "epochs", "items by priority", "items", "slices", "slices once"
     kind = draw(st.sampled_from(kinds))
     if kind == "items":
-        return frb.Uniform(), [1, 2, 5, 17]
+        return frb.Uniform(draw(st.sampled_from([None, 2]), "limit")), [1, 2, 5, 17]
     if kind == "items by priority":
-        return frb.Prioritized(replacement=draw(st.booleans()), **priorities), [1, 2, 5, 40]
+        limit, again = draw(st.sampled_from([None, 2]), "limit"), draw(st.booleans(), "replacement")
+        return frb.Prioritized(max_times_sampled=limit, replacement=again, **priorities), [1, 2, 5, 40]
     if kind == "epochs":
-        return frb.WithoutReplacement(drop_last=draw(st.booleans(), "drop last")), [1, 2, 5, 17]
+        drop_last, shuffle = draw(st.booleans(), "drop last"), draw(st.booleans(), "shuffle")
+        return frb.WithoutReplacement(drop_last, shuffle), [1, 2, 5, 17]
     length, strict = draw(st.integers(1, 5), "length"), draw(st.booleans(), "strict")
     rule: dict[str, Any] = {"strict_length": strict, "period": draw(st.integers(1, 3)), **draw(st.sampled_from(MARKS))}
     rule |= {"batch": draw(st.sampled_from(["slices", "steps"])), "flat": draw(st.booleans())}
@@ -106,6 +108,7 @@ def add(on: Any, state: Any, batch: Any, mask: Any, priorities: Any, in_place: b
     return ENGINE.add(state, leaves, n, *beside, None, consume=in_place)
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")
 @hypothesis.settings(max_examples=effort(150, 3000))
 @hypothesis.given(data=st.data())
 def test_the_kernel_gives_the_cores_bits_and_older_versions_stay(data: st.DataObject) -> None:
@@ -262,8 +265,7 @@ def test_a_step_of_all_lanes_comes_without_an_axis_of_steps() -> None:
 
 
 OTHERS: dict[str, Any] = {
-    "a limit": {"sampler": frb.Prioritized(max_times_sampled=2), "lanes": 2},
-    "in order": {"sampler": frb.WithoutReplacement(shuffle=False)},
+    "in order": {"sampler": frb.InOrder()},
     "agents": {"transforms": frb.n_step(2, 0.9, reward_key="each", terminated_key="both", end_keys=["both"])},
     "short ids": {"sampler": frb.Slices(2, trajectory_key="short")},
 }

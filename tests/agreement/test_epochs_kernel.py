@@ -249,7 +249,6 @@ def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None
     item = {"x": frb.Unbounded(()), "done": frb.Binary()}
     known = frb.BufferSpec(item, 6, frb.WithoutReplacement())
     others = (
-        {"sampler": frb.WithoutReplacement(shuffle=False)},
         {"writer": frb.Reservoir()},
         {"transforms": frb.n_step(2, 0.9, reward_key="x", terminated_key="done", end_keys=("done",))},
     )

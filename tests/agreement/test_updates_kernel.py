@@ -179,7 +179,7 @@ def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None
     known = [
         (frb.BufferSpec(ITEM, 6, sampler), 4),
         (frb.BufferSpec(ITEM, 6, frb.Prioritized(replacement=False)), 4),
-        (frb.BufferSpec(ITEM, 6, limited), 1),
+        (frb.BufferSpec(ITEM, 6, limited), 4),
         (frb.BufferSpec(ITEM, 6, frb.Prioritized(), **others), 0),
     ]
     rb = torch_backend

@@ -22,7 +22,7 @@ from functional_rb.native import descriptor, shared_control
 from functional_rb.ops import fixed_point, random_bits
 from functional_rb.samplers.base import LEAST_CHANCE
 from functional_rb.storage.host_state import NUMPY
-from functional_rb.structures import episode_windows, hash_map, ring, sum_tree
+from functional_rb.structures import episode_windows, exponential_race, hash_map, ring, sum_tree
 from tests.children import native_life
 from tests.support import headers
 from tests.support.backends import needs_native
@@ -35,11 +35,12 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_tables_are_those_of_the_reference() -> None:
     found = headers.constants("tables.h")
+    assert exponential_race._SERIES[:3] == fixed_point.EXP_COEFFICIENTS
     tables = {name: found.pop(name.upper()) for name in fixed_point.TABLES}
     assert tables == {name: table.tolist() for name, table in fixed_point.TABLES.items()}
     assert found == {
         **dict(zip(("C1", "C2", "C3"), fixed_point.LOG_COEFFICIENTS, strict=True)),
-        **dict(zip(("E1", "E2", "E3"), fixed_point.EXP_COEFFICIENTS, strict=True)),
+        **dict(zip(("E1", "E2", "E3", "E4", "E5", "E6"), exponential_race._SERIES, strict=True)),
         **{name: getattr(fixed_point, name) for name in ("MASK", "BIAS", "SMALLEST", "LARGEST")},
         "GAMMA": random_bits.GAMMA,
         "DRAW": random_bits.DRAW,

@@ -2,8 +2,8 @@
 #pragma once
 #include <algorithm>
 
-#include "epochs.h"
 #include "new_frames.h"
+#include "samplers.h"
 #include "waiting.h"
 
 FRB_BEGIN
@@ -19,16 +19,18 @@ class Addition {
         left(entries.size), members(c.order ? c.counters[epoch->count] : 0),
         most_leaving(!c.order ? 0 : most(room, entries.size)), leaving(most_leaving), work(6 * most_leaving + 2 * lanes) {
     choose();
+    if (c.epoch && !c.order) note_emptied(left_in_order(c, c.counters));
     if (ring->next) count_steps();
     if (c.priorities) make_values(plan, c.priorities, values.at, c.batch);
   }
 
   void carry_out() {
-    const int32_t by_default = bits_of(new_value(plan, c.tree, c.counters));
+    const int32_t by_default = bits_of(plan->prioritized ? new_value(plan, c.tree, c.counters) : 1.0f);
     save();
     if (c.order && !ring->window_length) renew_items();
     store();
     for (int64_t i = 0; ring->next && i < count; ++i) c.in_episode[slots[i]] = steps[source[i]];
+    for (int64_t i = 0; c.times && i < count; ++i) c.times[slots[i]] = 0;
     if (frames) frames->store(slots.at, source.at, count);
     if (float* kept = ring->window_length ? c.kept : c.tree) value(kept, by_default);
     if (ring->window_length) show();
@@ -81,6 +83,7 @@ class Addition {
       if (c.saved_values) c.saved_values[i] = c.tree[slot];
       if (c.saved_kept) c.saved_kept[i] = c.kept[slot];
       if (c.saved_steps) c.saved_steps[i] = c.in_episode[slot];
+      if (c.saved_times) c.saved_times[i] = c.times[slot];
     }
   }
   // Save and write rows; those that lie together go to slots that do.
@@ -102,7 +105,8 @@ class Addition {
       rejected += c.priorities && !good;
       kept[slots[i]] = float_of(value), peak = most(peak, value);
     }
-    c.new_counters[PEAK] = peak, c.new_counters[REJECTED] = saturated(int64_t(c.counters[REJECTED]) + rejected);
+    if (plan->prioritized) c.new_counters[PEAK] = peak;
+    c.new_counters[REJECTED] = saturated(int64_t(c.counters[REJECTED]) + rejected);
   }
   // Let the tree have what begins where steps have come: `Slices.added`, `PrioritizedSlices.added`.
   void show() {
@@ -128,9 +132,16 @@ class Addition {
     c.saved_count[1] += n;
     set_leaves(plan, {c.tree}, {entries.at, n}, left.at);
   }
+  // An epoch in order of which all that was left is gone now is done.
+  void note_emptied(int64_t before) {
+    const bool emptied = before > 0 && !left_in_order(c, c.new_counters);
+    c.new_counters[epoch->epochs_done] = saturated(int64_t(c.new_counters[epoch->epochs_done]) + emptied);
+  }
   // Let samplers know which items are gone: `removed`.
   void lose() {
+    const int64_t left_before = c.epoch && !c.order ? left_in_order(c, c.new_counters) : 0;
     const Span<const int32_t> oldest = frames->lose();
+    if (left_before) note_emptied(left_before);
     const int64_t each = oldest.size / lanes;
     int64_t n = 0;
     // Where windows begin may change at the oldest step that is left as well: it comes in its turn, or behind all others.

@@ -18,6 +18,7 @@ struct BufferCall {
   const int64_t* storage;
   float *tree, *kept;                  // the sum tree, and the priorities of all steps where it has those of some
   int32_t *order, *place;              // of a sparse set
+  int32_t* times;                      // how often each item was drawn
   int32_t* in_episode;
   // Rows of another layout beside the items: those of steps that wait for others, or of frames that items share.
   const int32_t *queue, *frames, *beside_plan;  // records
@@ -31,7 +32,7 @@ struct BufferCall {
   const int32_t *priorities, *given_handles;
   int32_t* saved_slots;
   float *saved_values, *saved_kept;
-  int32_t *saved_steps, *saved_deck;
+  int32_t *saved_steps, *saved_times, *saved_deck;
   int32_t *saved_at, *saved_places;
   const int64_t* saved_beside;
   int64_t room, deck_room;
@@ -64,6 +65,7 @@ struct BufferKernels {
   int (*sample)(const BufferCall&);
   int (*draw_slices)(const BufferCall&);
   int (*draw_epoch)(const BufferCall&);
+  int (*draw_items)(const BufferCall&);  // of which CPUs alone know the samplers
   int (*sample_shared)(const BufferCall&);
 };
 

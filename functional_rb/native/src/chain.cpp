@@ -190,7 +190,7 @@ template <bool IN_PLACE> PyObject* added(Turn& turn, Batch& batch, PyObject* mas
   const RingRecord* ring = known->writes ? nullptr : known->rings();
   const int64_t lanes = ring ? ring->lanes : 1;
   if (batch.rows % lanes || (known->waits() && batch.priorities)) return not_here();
-  if (turn.on_gpu() && known->chain() && (known->remembers() || ring->window_length)) return not_here();
+  if (turn.on_gpu() && known->chain() && (known->remembers || ring->window_length)) return not_here();
   if (known->stops && !(checked && turn.on_gpu())) FRB_TRY(find_room(turn, batch));
   Write write(turn, IN_PLACE, batch.rows);
   FRB_TRY(write.check_owner());
@@ -201,7 +201,7 @@ template <bool IN_PLACE> PyObject* added(Turn& turn, Batch& batch, PyObject* mas
   const int64_t moves = place->beside<int32_t>(ORDER) ? 5 * ((shown ? shown : n) + lost) + lanes : 0;
   const bool steps = ring && ring->next;
   FRB_TRY(write.prepare({n, more, moves, true, place->tree != nullptr, place->beside<float>(KEPT) != nullptr, steps,
-                         known->most_beside(steps_each)}));
+                         place->beside<int32_t>(TIMES) != nullptr, known->most_beside(steps_each)}));
   return written(turn, write, batch, ring ? turn.kernels().add_to_rings : turn.kernels().add);
 }
 
@@ -243,7 +243,7 @@ template <bool IN_PLACE> PyObject* update(PyObject* self, PyObject* const* args,
   FRB_TRY(take_replacements(turn.known(), args[3], batch));
   Write write(turn, IN_PLACE, rewrites ? batch.rows : 0, args[1]);
   FRB_TRY(write.check_owner());
-  FRB_TRY(write.prepare({batch.rows, 0, 0, rewrites, values, values && turn.place()->beside<float>(KEPT), false, 0}));
+  FRB_TRY(write.prepare({batch.rows, 0, 0, rewrites, values, values && turn.place()->beside<float>(KEPT), false, false, 0}));
   return written(turn, write, batch, whole ? turn.kernels().update : turn.kernels().update_priorities);
 }
 // --- draws ----------------------------------------------------------------------------------------------------------
@@ -304,13 +304,13 @@ Found draw_rows(Turn& turn, const Draw& draw, Drawn& drawn, int64_t first) {
   if (!see_counters(turn, counters, numbers)) return Found::ELSEWHERE;
   BufferCall call = drawn.described(turn, numbers, draw.draws, first);
   draw.tell(call);
-  const auto kernel = turn.known()->draws == SLICES ? turn.kernels().draw_slices : turn.kernels().sample;
+  const auto kernel = turn.draws();
   const int64_t rows = draw.draws * turn.known()->length;
   if (turn.on_gpu()) return !kernel ? Found::ELSEWHERE : told(kernel(call)) == DONE ? Found::READY : Found::FAILED;
   const Reading reading(turn.place());
   const bool large = is_large_draw(call, rows);
   if (large) turn.unlock();
-  const int64_t threads = drawn.is_given() && call.draws ? threads_for(rows * call.row_bytes) : 1;
+  const int64_t threads = drawn.is_given() && call.draws && turn.known()->draws <= SLICES ? threads_for(rows * call.row_bytes) : 1;
   const int outcome = threads > 1 ? apart_if(true, [&] { return shared_out(kernel, call, *turn.known(), threads); })
                                   : run(kernel, call, large);
   if (outcome == NO_MEMORY) return drawn.no_room(), Found::FAILED;
@@ -328,12 +328,14 @@ template <class Finish> PyObject* draw_only(Turn& turn, const Draw& draw, Finish
   return finish(drawn, turn.state());
 }
 
-// Draw from an epoch, which the state remembers. What tells of it is made before anything is written.
-template <class Finish> PyObject* draw_epoch(Turn& turn, const Draw& draw, bool in_place, Finish finish) {
+// Draw what the state remembers. What tells of it is made before anything is written.
+template <class Finish> PyObject* draw_and_keep(Turn& turn, const Draw& draw, bool in_place, Finish finish) {
   Write write(turn, in_place);
   FRB_TRY(write.check_owner());
-  if (!turn.kernels().draw_epoch) return not_here();
-  FRB_TRY(write.prepare({0, 0, 2 * draw.draws, false, false, false, false, 0}));
+  if (!turn.draws()) return not_here();
+  const bool counts = turn.place()->beside<int32_t>(TIMES);
+  const int64_t moves = turn.place()->beside<int32_t>(ORDER) ? 2 * draw.draws : 0;
+  FRB_TRY(write.prepare({counts ? draw.draws : 0, 0, moves, false, counts, false, false, counts, 0}));
   Drawn drawn(turn, draw.draws, draw.given);
   if (PyErr_Occurred()) return nullptr;  // an interrupt, while given arrays were looked at
   if (!drawn.has_room()) return drawn.no_room();
@@ -341,7 +343,7 @@ template <class Finish> PyObject* draw_epoch(Turn& turn, const Draw& draw, bool 
   if (!made) return nullptr;
   BufferCall call = drawn.described(turn, write.counters(), draw.draws, 0);
   draw.tell(call);
-  FRB_TRY(write.carry_out(turn.kernels().draw_epoch, call, nullptr));
+  FRB_TRY(write.carry_out(turn.draws(), call, nullptr));
   return made.give();
 }
 
@@ -350,7 +352,7 @@ bool is_written(const Turn& turn) { return attribute(turn.memory.get(), names.wr
 
 template <class Finish> PyObject* draw_by(Turn& turn, const Draw& draw, bool in_place, Finish finish) {
   if (!is_written(turn)) return not_here();
-  return turn.known()->remembers() ? draw_epoch(turn, draw, in_place, finish) : draw_only(turn, draw, finish);
+  return turn.known()->remembers ? draw_and_keep(turn, draw, in_place, finish) : draw_only(turn, draw, finish);
 }
 
 // The same value under another name, with the given state consumed.
@@ -369,7 +371,7 @@ template <bool IN_PLACE> PyObject* sample(PyObject* self, PyObject* const* args,
   const Ref target = attribute(turn.state(), names._target);
   if (!target) return nullptr;
   const KnownBuffer* known = turn.known();
-  const bool remembers = known->remembers();
+  const bool remembers = known->remembers;
   Draw draw;
   // What a draw changes is told of before it is carried out, and nobody else may see that: so not by classes of a user's.
   if (!known->samples || (remembers && known->given.empty()) || !target.is(Py_None) ||

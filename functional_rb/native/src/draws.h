@@ -88,14 +88,14 @@ class Drawn {
     if (!items || !given || !extras || PyTuple_SetItem(given.get(), 0, Py_NewRef(items.get())) ||
         !put_columns(chain, given, 1) || PyTuple_SetItem(given.get(), 1 + columns(), extras.give()))
       return Ref();
-    const Given kind = known_->slices() ? SLICE_SAMPLE : known_->remembers() ? MASKED_SAMPLE : SAMPLE;
+    const Given kind = known_->slices() ? SLICE_SAMPLE : known_->masked ? MASKED_SAMPLE : SAMPLE;
     return Ref(PyObject_CallObject(chain->given[kind], given.get()));
   }
 
  private:
   enum Column { HANDLES, WEIGHTS, PROBABILITIES, MASK, IS_FIRST, IS_LAST, TRUNCATED, MOST_COLUMNS, SLOTS = MOST_COLUMNS, FIRST_LEAF };
 
-  int columns() const { return known_->slices() ? MOST_COLUMNS : known_->remembers() ? MASK + 1 : MASK; }
+  int columns() const { return known_->slices() ? MOST_COLUMNS : known_->masked ? MASK + 1 : MASK; }
   size_t leaves() const { return known_->reads ? read_.size() : 0; }
   static bool of_draws(int k) { return k == WEIGHTS || k == PROBABILITIES; }
   int64_t bytes(int k) const { return of_draws(k) ? 4 * draws_ : k == HANDLES ? 4 * steps_ : steps_; }
@@ -113,10 +113,9 @@ class Drawn {
 
   // The leading axes of a batch.
   int lead(int64_t* shape) const {
-    const bool divided = known_->slices() && !known_->flat;
-    shape[0] = divided ? draws_ : steps_;
-    if (divided) shape[1] = known_->length;
-    return 1 + divided;
+    shape[0] = known_->divided ? draws_ : steps_;
+    if (known_->divided) shape[1] = known_->length;
+    return 1 + known_->divided;
   }
   int shape_of(const Leaf& leaf, int64_t* shape) const {
     int axes = lead(shape);
@@ -229,7 +228,7 @@ struct Random {
     }
     if (seen.dtype == INT64 && seen.ndim == 0 && !chain->is_numpy) return memcpy(&key, seen.data, sizeof key), true;
     bits = reinterpret_cast<const int32_t*>(seen.data);
-    return may_be_bits && seen.dtype == INT32 && seen.ndim == 2 && seen.shape[0] == draws &&
+    return may_be_bits && seen.dtype == INT32 && seen.ndim == 2 && seen.shape[0] == draws + (known->draws == ARRIVALS) &&
            seen.shape[1] == known->words && seen.contiguous();
   }
 };

@@ -57,7 +57,7 @@ template <frb::Outcome (*F)(const frb::BufferCall&)> int outcome_of(const frb::B
 const frb::Exports exports{methods, handlers, records,
                            {outcome_of<frb::add>, outcome_of<frb::add_to_rings>, outcome_of<frb::update>,
                             outcome_of<frb::update>, outcome_of<frb::draw>, outcome_of<frb::draw_slices>,
-                            outcome_of<frb::draw_epoch>, outcome_of<frb::sample_shared>}};
+                            outcome_of<frb::draw_epoch>, outcome_of<frb::draw_items>, outcome_of<frb::sample_shared>}};
 
 }  // namespace
 

@@ -21,9 +21,6 @@ struct Leaf {
   int64_t bytes;
 };
 
-// What kernels draw, numbered as by `buffer.known.Draws`: items, slices of steps, or either that are left of an epoch.
-enum Draws { NO_DRAWS, ITEMS, SLICES, EPOCH, EPOCH_OF_SLICES };
-
 // A buffer's spec as far as kernels know it: `KnownBuffer(spec, beta, records, leaves, added, given, names)`, of which the
 // records are this one's own, the plan's, and those of the vectors below.
 struct KnownObject {
@@ -38,7 +35,6 @@ struct KnownBuffer : KnownObject, KnownRecord {
   std::vector<Leaf> added;       // those of items that are given
   PyObject* names;               // of the arrays beside
   std::vector<int> given;        // the order in which a dict of them comes back; empty if the items are no flat dict
-  int64_t length;                // how many steps a draw gives
   int64_t row_bytes;             // of all leaves of an item
   double beta;
 
@@ -58,13 +54,12 @@ struct KnownBuffer : KnownObject, KnownRecord {
   // What is read of items that are drawn: on a GPU also those leaves that are stored as frames.
   const std::vector<Leaf>& leaves_drawn(bool on_gpu) const { return on_gpu && chain() ? added : leaves; }
   bool slices() const { return draws == SLICES || draws == EPOCH_OF_SLICES; }
-  bool remembers() const { return draws == EPOCH || draws == EPOCH_OF_SLICES; }  // what has been drawn
-  bool tells_slots() const { return slices() || (remembers() && !reads); }  // to who reads elsewhere
+  bool tells_slots() const { return slices() || (masked && !reads); }  // to who reads elsewhere
   const RingRecord* rings() const { return reinterpret_cast<const RingRecord*>(ring.data()); }
 };
 
 // What samplers keep beside the storage and the tree.
-enum Beside { ORDER, PLACES, IN_EPISODE, KEPT, FRAME_AT, BESIDE };
+enum Beside { ORDER, PLACES, IN_EPISODE, KEPT, FRAME_AT, TIMES, BESIDE };
 
 // What arrays are made of on a GPU: numbers, masks, bytes, and each leaf.
 enum Maker { INT32S, FLOAT32S, BOOLS, BYTES, LEAVES };
@@ -99,11 +94,12 @@ struct Place {
   }
 };
 
-// What a write overwrites at most: of so many slots the rows, the priorities and the steps in episodes kept beside these,
-// and the tree's leaves, of those also `more`; what so many writes to a sparse set do, see `Deck`; and so many rows beside.
+// What a write overwrites at most: of so many slots the rows, the priorities, the steps in episodes and how often they were
+// drawn, kept beside these, and the tree's leaves, of those also `more`; what so many writes to a sparse set do, see `Deck`;
+// and so many rows beside.
 struct Overwritten {
   int64_t room, more, deck;
-  bool rows, values, kept, steps;
+  bool rows, values, kept, steps, times;
   int64_t beside;
 };
 
@@ -114,7 +110,7 @@ struct Saved {
   PyObject* holder;  // on a GPU the array that all of it lies in
   int64_t bytes, room, deck_room;
   int64_t counts[4];                       // how many of them are filled in, as `BufferCall.saved_count`; a kernel writes it
-  int64_t slots, values, kept, steps, deck, at, places;  // where they begin, or -1
+  int64_t slots, values, kept, steps, times, deck, at, places;  // where they begin, or -1
   int64_t copies[1 + MOST_LEAVES], arrays;   // likewise, and how many
   int64_t copies_beside[1 + MOST_LEAVES], arrays_beside;
   PyObject* names;                         // of these
@@ -166,7 +162,6 @@ inline PyObject* new_known(PyTypeObject* type, PyObject* args, PyObject*) {
     new (&made->added) std::vector<Leaf>();
     new (&made->given) std::vector<int>();
     made->spec = Py_NewRef(of), made->names = Py_NewRef(names), made->beta = beta;
-    made->length = made->slices() ? made->rings()->window_length : 1;
     for (Py_ssize_t k = 0; k < PyTuple_Size(leaves) && !PyErr_Occurred(); ++k) add_leaf(made->leaves, PyTuple_GetItem(leaves, k));
     for (Py_ssize_t k = 0; k < PyTuple_Size(added) && !PyErr_Occurred(); ++k) add_leaf(made->added, PyTuple_GetItem(added, k));
     for (const Leaf& leaf : made->leaves) made->row_bytes += leaf.bytes;
@@ -204,9 +199,9 @@ inline bool fits_on_gpu(const KnownBuffer* known) {
 // A place for arrays of a library: the rows and wide arrays, the tree, and what lies beside; None is not there. None itself
 // if kernels cannot read and write all of them. Whoever has the place keeps the arrays. On a GPU there are `makers`.
 inline PyObject* made_place(const ArrayLibrary& library, PyObject* args) {
-  PyObject *known, *storage, *tree, *makers, *beside[BESIDE], *rows_beside;
-  if (!PyArg_ParseTuple(args, "O!O!O(OOOOO)OO!", known_type, &known, &PyTuple_Type, &storage, &tree, beside, beside + 1,
-                        beside + 2, beside + 3, beside + 4, &makers, &PyTuple_Type, &rows_beside))
+  PyObject *known, *storage, *tree, *makers, *beside, *rows_beside;
+  if (!PyArg_ParseTuple(args, "O!O!OO!OO!", known_type, &known, &PyTuple_Type, &storage, &tree, &PyTuple_Type, &beside,
+                        &makers, &PyTuple_Type, &rows_beside))
     return nullptr;
   Place* made = allocated<Place>(place_type);
   if (!made) return nullptr;
@@ -215,7 +210,7 @@ inline PyObject* made_place(const ArrayLibrary& library, PyObject* args) {
   made->where = ON_THE_HOST, made->stream = NO_STREAM;
   new (&made->prototypes) std::vector<Prototype>();
   const int64_t more = made->known->arrays_beside();
-  bool found = PyTuple_Size(storage) == made->known->arrays() && PyTuple_Size(rows_beside) == more;
+  bool found = PyTuple_Size(storage) == made->known->arrays() && PyTuple_Size(rows_beside) == more && PyTuple_Size(beside) == BESIDE;
   if (found && makers != Py_None) {
     Seen rows;
     found = fits_on_gpu(made->known) && library.see_anywhere(PyTuple_GetItem(storage, 0), rows);
@@ -228,7 +223,7 @@ inline PyObject* made_place(const ArrayLibrary& library, PyObject* args) {
     return reinterpret_cast<int64_t>(seen.data);
   };
   made->tree = reinterpret_cast<float*>(address(tree));
-  for (int k = 0; k < BESIDE; ++k) made->others[k] = address(beside[k]);
+  for (int k = 0; found && k < BESIDE; ++k) made->others[k] = address(PyTuple_GetItem(beside, k));
   for (int64_t k = 0; found && k < made->known->arrays(); ++k) made->storage[k] = address(PyTuple_GetItem(storage, k));
   for (int64_t k = 0; found && k < more; ++k) made->rows_beside[k] = address(PyTuple_GetItem(rows_beside, k));
   return PyErr_Occurred() ? nullptr : Py_NewRef(found ? place.get() : Py_None);
@@ -284,6 +279,7 @@ Saved* saved_room(PyTypeObject* type, const KnownBuffer* known, const Overwritte
   const int64_t n = made->room = what.room, leaves = n + what.more;
   made->slots = take(leaves * 4), made->values = what.values ? take(leaves * 4) : -1;
   made->kept = what.kept ? take(n * 4) : -1, made->steps = what.steps ? take(n * 4) : -1;
+  made->times = what.times ? take(n * 4) : -1;
   made->deck_room = what.deck, made->deck = what.deck ? take(4 * what.deck * 4) : -1;
   made->arrays = what.rows ? known->arrays() : 0;
   for (int64_t k = 0; k < made->arrays; ++k) made->copies[k] = take(n * plan.stored_bytes(k));
@@ -339,14 +335,14 @@ inline Ref numbers_told(const int64_t* numbers, int64_t count) {
   return told;
 }
 
-// (slots, values, kept, steps, deck, room of its columns, (copies of each array), frames' numbers, places of rows beside,
-// (copies of each array of theirs)): where each begins in the buffer that this is, or -1.
+// (slots, values, kept, steps, times, deck, room of its columns, (copies of each array), frames' numbers, places of rows
+// beside, (copies of each array of theirs)): where each begins in the buffer that this is, or -1.
 inline PyObject* saved_offsets(PyObject* self, void*) {
   const Saved* saved = reinterpret_cast<Saved*>(self);
   Ref copies = numbers_told(saved->copies, saved->arrays), beside = numbers_told(saved->copies_beside, saved->arrays_beside);
   if (!copies || !beside) return nullptr;
-  return Py_BuildValue("LLLLLLNLLN", saved->slots, saved->values, saved->kept, saved->steps, saved->deck, saved->deck_room,
-                       copies.give(), saved->at, saved->places, beside.give());
+  return Py_BuildValue("LLLLLLLNLLN", saved->slots, saved->values, saved->kept, saved->steps, saved->times, saved->deck,
+                       saved->deck_room, copies.give(), saved->at, saved->places, beside.give());
 }
 
 // --- the types ------------------------------------------------------------------------------------------------------

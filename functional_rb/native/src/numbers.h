@@ -51,27 +51,32 @@ FRB_INLINE Longs exp2_of(Longs raised, Longs base) {
 // Make powers of so many floats together.
 constexpr int64_t POWERS_TOGETHER = 64;
 
-// Make powers of positive normal floats: `number` tells the bits of each, `exponent` makes y + RAISED of log2(x) + 128,
-// and `take` takes the bits of each power.
+// Of at most so many positive normal floats, whose bits `number` tells, what `make` makes of log2(x) + 128.
 //
 // What the tables have is looked up for all first, and lies in memory: a vector would be long in coming together.
+template <class N, class M> FRB_INLINE void make_logs(int64_t count, const N& number, const M& make, uint64_t* made) {
+  alignas(64) uint32_t bits[POWERS_TOGETHER], first[POWERS_TOGETHER], second[POWERS_TOGETHER];
+  for (int64_t i = 0; i < count; ++i) {
+    bits[i] = uint32_t(number(i));
+    first[i] = uint32_t(INVERSE[entry_of(bits[i])]), second[i] = uint32_t(LOG[entry_of(bits[i])]);
+  }
+  for (int64_t i = count; i % (SIDE / 2); ++i) bits[i] = first[i] = second[i] = 0;
+  for (int64_t i = 0; i < count; i += SIDE / 2)
+    set_vector(made + i, make(log2_biased(longs_at(bits + i), longs_at(first + i), longs_at(second + i))));
+}
+
+// Make powers of positive normal floats: `number` tells the bits of each, `exponent` makes y + RAISED of log2(x) + 128,
+// and `take` takes the bits of each power.
 template <class N, class E, class T>
 FRB_INLINE void make_powers(int64_t count, const N& number, const E& exponent, const T& take) {
-  alignas(64) uint32_t bits[POWERS_TOGETHER], first[POWERS_TOGETHER], second[POWERS_TOGETHER];
+  alignas(64) uint32_t bits[POWERS_TOGETHER], base[POWERS_TOGETHER];
   alignas(64) uint64_t raised[POWERS_TOGETHER];
   for (int64_t start = 0; start < count; start += POWERS_TOGETHER) {
     const int64_t n = least(POWERS_TOGETHER, count - start);
-    for (int64_t i = 0; i < n; ++i) {
-      bits[i] = uint32_t(number(start + i));
-      first[i] = uint32_t(INVERSE[entry_of(bits[i])]), second[i] = uint32_t(LOG[entry_of(bits[i])]);
-    }
-    for (int64_t i = n; i % (SIDE / 2); ++i) bits[i] = first[i] = second[i] = 0;
-    for (int64_t i = 0; i < n; i += SIDE / 2) {
-      const Longs log = log2_biased(longs_at(bits + i), longs_at(first + i), longs_at(second + i));
-      set_vector(raised + i, exponent(log));
-    }
-    for (int64_t i = 0; i < n; ++i) first[i] = uint32_t(EXP[(raised[i] >> 23) & 0xFF]);
-    for (int64_t i = 0; i < n; i += SIDE / 2) set_words(bits + i, exp2_of(vector_at(raised + i), longs_at(first + i)));
+    make_logs(n, [&](int64_t i) { return number(start + i); }, exponent, raised);
+    for (int64_t i = 0; i < n; ++i) base[i] = uint32_t(EXP[(raised[i] >> 23) & 0xFF]);
+    for (int64_t i = n; i % (SIDE / 2); ++i) base[i] = 0;
+    for (int64_t i = 0; i < n; i += SIDE / 2) set_words(bits + i, exp2_of(vector_at(raised + i), longs_at(base + i)));
     for (int64_t i = 0; i < n; ++i) take(start + i, int32_t(bits[i]));
   }
 }
@@ -133,8 +138,9 @@ FRB_ENTRY void fill_draws(const int64_t* key, Span<int32_t> words) { fill_random
 // Random bits [batch, words] of a call: those that are given, or of its key.
 class Bits {
  public:
-  explicit Bits(const BufferCall& c)
-      : made_(c.draws ? 0 : c.batch * c.words), all{c.draws ? c.draws : made_.at, c.batch, c.words} {
+  explicit Bits(const BufferCall& c, int64_t more_rows = 0)
+      : made_(c.draws ? 0 : (c.batch + more_rows) * c.words),
+        all{c.draws ? c.draws : made_.at, c.batch + more_rows, c.words} {
     if (!c.draws) fill_random(c.key, made_.at, made_.size);
   }
 

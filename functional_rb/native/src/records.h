@@ -13,9 +13,14 @@
 
 FRB_BEGIN
 
-// A buffer. Behind it lie the bytes of an item in the rows and in each wide array, the levels of its tree, and its leaves.
+// What kernels draw, numbered as by `buffer.known.Draws`: items, slices of steps, or either that are left of an epoch; items
+// without replacement by priority, those that may be drawn so often, in turn, those that are taken out, or rather newer ones.
+enum Draws { NO_DRAWS, ITEMS, SLICES, EPOCH, EPOCH_OF_SLICES, ARRIVALS, LIMITED, IN_TURN, QUEUE, RECENT };
+
+// A buffer: also what is drawn, whether by priorities, how often an item may be, or 0, and how many items a queue gives
+// together, or 1. Behind it lie the bytes of an item in the rows and in each wide array, the levels of its tree, and its leaves.
 FRB_RECORD(BufferRecord, leaves, wide, levels, capacity, modulus, alpha_whole, alpha_fraction, bias_whole,
-           bias_fraction, alpha_is_one, ever);
+           bias_fraction, alpha_is_one, ever, draws, prioritized, limit, length);
 
 // A level of a sum tree: how many nodes and groups of them, and in which rows their sums, smallest and largest begin.
 FRB_RECORD(LevelRecord, nodes, groups, sums, smallest, largest);
@@ -31,8 +36,9 @@ FRB_RECORD(LeafRecord, storage, offset, bytes);
 FRB_RECORD(RingRecord, capacity, length, lanes, turns, window_length, period, strict, left, right, by_trajectory,
            counters, cursors, sizes, next, newest, id, ends, refused);
 
-// The epochs of draws without replacement: places among the counters, and a setting.
-FRB_RECORD(EpochRecord, count, remaining, epochs_done, drop_last);
+// The epochs of draws without replacement: places among the counters, and a setting; of epochs in order also where the counters
+// begin that tell where each lane goes on, and where it ends.
+FRB_RECORD(EpochRecord, count, remaining, epochs_done, drop_last, next, end);
 
 // Frames that are stored once: `step` and `jump` say how far on the newest frame is that is asked for.
 FRB_RECORD(ChainRecord, length, room, limit, depth, paired, item_limit, stack, step, jump);
@@ -55,12 +61,13 @@ FRB_RECORD(QueueRecord, n, lanes, pending, id, terminated, truncated, agents, en
 FRB_RECORD(MapRecord, capacity, words, table_size, hash_bits, mask, factor);
 
 // What the version chain knows of a buffer: how many random words an item takes, the spec's own size of a batch, or -1, how
-// much of such a size a draw is, how many lanes users' batches have, or 0, and what is drawn, numbered as by `known.Draws`;
+// much of such a size a draw is, how many lanes users' batches have, or 0, how many items a draw gives, and whether along an
+// axis of their own; what is drawn, numbered as by `known.Draws`, whether that changes the state, and may be masked;
 // whether there are priorities, what may be written to, rewritten, added to in rings, and of what priorities alone set;
-// whether users' items are taken as they are, and given out so, are read too, as arrays of NumPy's, or are steps in a row;
-// whether it stops when it is full.
-FRB_RECORD(KnownRecord, words, batch_size, unit, lanes, draws, prioritized, writes, rewrites, appends, updates, adds,
-           samples, reads, in_numpy, flat, stops);
+// whether users' items are taken as they are, and given out so, are read too, or as arrays of NumPy's; whether it stops
+// when it is full.
+FRB_RECORD(KnownRecord, words, batch_size, unit, lanes, length, divided, draws, remembers, masked, prioritized, writes,
+           rewrites, appends, updates, adds, samples, reads, in_numpy, stops);
 
 template <class R> struct Record {
   const R* at = nullptr;

@@ -103,6 +103,12 @@ class Turn {
   // Those of the host, or of the GPU that the arrays lie on.
   const BufferKernels& kernels() const { return on_gpu() ? gpu::buffers : frb::kernels; }
   bool on_gpu() const { return place()->where.on_gpu; }
+  // What draws; null for what GPUs do not.
+  int (*draws() const)(const BufferCall&) {
+    const int32_t kind = known()->draws;
+    return kind == ITEMS ? kernels().sample : kind == SLICES ? kernels().draw_slices
+           : kind <= EPOCH_OF_SLICES ? kernels().draw_epoch : kernels().draw_items;
+  }
 
   // An array on the GPU, and where it begins; null if there is none, with an error or, where one of torch's modes makes
   // others, without. Of a state's no mode may know, as states outlive it.
@@ -254,6 +260,7 @@ inline BufferCall call_on(Turn& turn, const Seen& counters) {
   call.storage = place->storage, call.arrays = known->arrays(), call.tree = place->tree;
   call.row_bytes = known->row_bytes, call.words = known->words;
   call.order = place->beside<int32_t>(ORDER), call.place = place->beside<int32_t>(PLACES);
+  call.times = place->beside<int32_t>(TIMES);
   call.in_episode = place->beside<int32_t>(IN_EPISODE), call.kept = place->beside<float>(KEPT);
   call.queue = record(known->queue), call.frames = record(known->frames), call.beside_plan = record(known->beside);
   call.beside = place->rows_beside, call.frame_at = place->beside<int32_t>(FRAME_AT);

@@ -92,7 +92,7 @@ template <class Find> inline Outcome update_found(const BufferCall& c, bool slic
       ++rejected;
       continue;
     }
-    kept[slot] = float_of(values[i]);
+    kept[slot] = c.times && c.times[slot] >= plan->limit ? 0.0f : float_of(values[i]);
     peak = most(peak, values[i]);
     slots[count++] = slot;
   }

@@ -1,0 +1,102 @@
+// Draws without replacement in proportion to values, by the order of arrivals: `structures.exponential_race`.
+#pragma once
+#include <algorithm>
+
+#include "spans.h"
+
+FRB_BEGIN
+
+// Of time; and when what has no rate arrives. A child of each node is chosen by one word, and each waits by one more.
+constexpr float TIME_UNIT = 262144.0f;
+const float NEVER = __builtin_inff();
+// From here on a chance is 1, and up to there a series gives it.
+constexpr float CERTAIN = 64.0f, SMALL = 0.25f;
+
+// Exponentially distributed numbers, of which each draw gives one: `exponential_race.exponentials`.
+FRB_INLINE void exponentials(const int32_t* draws, float* numbers) {
+  constexpr float BY_LN2 = 3098164009.0f;  // 2^31 / ln 2
+  int32_t heads[FANOUT], more[FANOUT];
+  uint64_t logs[FANOUT];
+  for (int k = 0; k < FANOUT; ++k) {
+    const int32_t draw = most(draws[k], 1), rest = draw < (1 << 24) ? 0 : draw & 127;
+    const float head = float(draw - rest);
+    heads[k] = bits_of(head), more[k] = int32_t(float(rest) * BY_LN2 / head);
+  }
+  make_logs(FANOUT, [&](int64_t k) { return heads[k]; }, [](Longs log) { return log; }, logs);
+  for (int k = 0; k < FANOUT; ++k) {
+    const uint64_t left = (uint64_t(POINT + BIAS) << POINT) - (logs[k] + uint64_t(more[k]));
+    numbers[k] = float(int32_t(left >> POINT)) + float(int32_t(left & uint64_t(MASK))) * (1.0f / 2147483648.0f);
+  }
+}
+
+FRB_INLINE float wait_of(float number, float rate) {
+  return rate > 0 ? most(number * TIME_UNIT / rate, LEAST_CHANCE) : NEVER;
+}
+
+// Which child of a node a draw chooses; FANOUT where there is nothing.
+FRB_INLINE int chosen_child(const float* sums, int32_t draw) {
+  int32_t weights[FANOUT], total = 0, reach = 0;
+  as_integers(sums, weights);
+  for (int k = 0; k < FANOUT; ++k) total += weights[k];
+  const int32_t target = high_product(draw, total);
+  for (int k = 0; k < FANOUT; ++k)
+    if ((reach += weights[k]) > target) return k;
+  return FANOUT;
+}
+
+// The leaves that arrive first, in the order of their arrival, as many as there are rows of draws but the last; of each
+// whether it ever does. Returns when the next one arrives.
+inline float first_arrivals(const Plan& plan, const float* tree, Matrix<const int32_t> draws, int32_t* slots, uint8_t* live) {
+  const int64_t rows = draws.rows, top = plan->levels - 1;
+  Scratch<uint64_t> found(rows * FANOUT);  // times, which are ordered as their bits are, and whose they are
+  Scratch<int32_t> nodes(rows, true), before(rows);
+  Scratch<float> times(rows, true);
+  int64_t count = 1;
+  for (int64_t depth = 0; depth <= top; ++depth) {
+    const LevelRecord& level = plan.level(top - depth);
+    // At each node's time one of its children arrives: so whatever arrives after the last of enough nodes is too late.
+    const float latest = count == rows ? times[count - 1] : NEVER;
+    int64_t n = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const float* sums = tree + (int64_t(level.sums) + nodes[i]) * FANOUT;
+      const int32_t* words = draws.at + i * draws.columns + depth * (1 + FANOUT);
+      const int chosen = chosen_child(sums, words[0]);
+      float numbers[FANOUT];
+      exponentials(words + 1, numbers);
+      if (!depth) times[0] = wait_of(chosen < FANOUT ? numbers[chosen] : 0.0f, add_up(sums));
+      for (int k = 0; k < FANOUT; ++k) {
+        const float arrival = times[i] + (k == chosen ? 0.0f : wait_of(numbers[k], sums[k]));
+        if (arrival <= latest) found[n++] = uint64_t(uint32_t(bits_of(arrival))) << 32 | uint64_t(i * FANOUT + k);
+      }
+    }
+    count = least(n, rows);
+    if (count < n) std::nth_element(found.at, found.at + count, found.at + n);
+    std::sort(found.at, found.at + count);
+    std::copy_n(nodes.at, rows, before.at);
+    for (int64_t i = 0; i < count; ++i) {
+      const uint32_t whose = uint32_t(found[i]);
+      times[i] = float_of(int32_t(found[i] >> 32));
+      nodes[i] = least(before[whose / FANOUT] * FANOUT + int32_t(whose % FANOUT), level.nodes - 1);
+    }
+  }
+  for (int64_t i = count; i < rows; ++i) nodes[i] = 0, times[i] = NEVER;
+  for (int64_t i = 0; i + 1 < rows; ++i) slots[i] = nodes[i], live[i] = times[i] < NEVER;
+  return times[rows - 1];
+}
+
+// The chance of a leaf to be among the first, given when the next one arrives: `exponential_race.inclusion`.
+FRB_INLINE float inclusion(float value, float threshold) {
+  if (!(value > 0)) return 0.0f;
+  const float x = least(value * threshold * (1.0f / TIME_UNIT), CERTAIN);
+  if (x < SMALL) {
+    const int64_t fixed = int64_t(x * 2147483648.0f), series[] = {E1, E2, E3, E4, E5, E6};
+    int64_t slope = series[5];
+    for (int k = 4; k >= 0; --k) slope = series[k] - (fixed * slope >> POINT);
+    return most(float(int32_t(slope)) * (1.0f / 2147483648.0f) * x, LEAST_CHANCE);
+  }
+  const int64_t whole = int64_t(x);
+  const uint64_t rest = uint64_t((x - float(whole)) * 2147483648.0f), raised = (RAISED << POINT) - ((uint64_t(whole) << POINT) + rest);
+  return 1.0f - float_of(int32_t(exp2_of(longs_of(raised), longs_of(uint32_t(EXP[raised >> 23 & 0xFF])))[0]));
+}
+
+FRB_END

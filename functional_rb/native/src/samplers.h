@@ -1,0 +1,218 @@
+// Whole draws of samplers that the version chain alone knows, and CPUs alone draw for: without replacement by priority, with
+// a limit to how often each item comes, in turn, and of newer items rather than older ones.
+#pragma once
+#include "epochs.h"
+#include "race.h"
+
+FRB_BEGIN
+
+// Retreat of a sequence number, and advance, in a ring: `ring.retreat`, `ring.advance`.
+FRB_INLINE int64_t back_by(int64_t number, int64_t by, int64_t limit) { return number < by ? number - by + limit : number - by; }
+FRB_INLINE int64_t on_by(int64_t number, int64_t by, int64_t limit) { return number + by < limit ? number + by : number + by - limit; }
+
+// What lanes hold of a call: where each goes on, how many items are stored in it, and those one after the other.
+struct Stored {
+  const Ring ring;
+  const int32_t *cursors, *sizes;
+  const int64_t limit;
+  Scratch<int32_t> ends;
+
+  explicit Stored(const BufferCall& c)
+      : ring(ring_of(c)), cursors(c.counters + ring->cursors), sizes(c.counters + ring->sizes),
+        limit(int64_t(ring->length) * ring->turns), ends(ring->lanes) {
+    int32_t end = 0;
+    for (int64_t lane = 0; lane < ring->lanes; ++lane) ends[lane] = end += sizes[lane];
+  }
+  int64_t size() const { return ends[ring->lanes - 1]; }
+  int64_t lane_at(int64_t position) const {
+    return least<int64_t>(std::upper_bound(ends.at, ends.at + ring->lanes, int32_t(position)) - ends.at, ring->lanes - 1);
+  }
+  int64_t oldest(int64_t lane) const { return back_by(cursors[lane], sizes[lane], limit); }
+  // Tell the slot and the handle of an item by its lane and its number there.
+  void tell(int64_t lane, int64_t number, int32_t* slot, int32_t* handle) const {
+    *slot = int32_t(lane * ring->length + number % ring->length);
+    *handle = int32_t(number / ring->length * ring->capacity + *slot);
+  }
+};
+
+// Let a draw be none.
+FRB_INLINE void mask_out(const BufferCall& c, int64_t i) { c.handles[i] = -1, c.drawn[i] = 0, c.weights[i] = c.probabilities[i] = 0; }
+
+// `prioritized.arrived`: the probability is that of being in the batch.
+inline bool draw_in_race(const BufferCall& c, Matrix<const int32_t> draws, int32_t* slots) {
+  const Plan plan = plan_of(c);
+  const Ring ring = ring_of(c);
+  const Lanes lanes{c.counters + ring->cursors, c.counters + ring->sizes};
+  const float threshold = first_arrivals(plan, c.tree, draws, slots, c.drawn);
+  const float* row = c.tree + int64_t(plan.level(plan->levels - 1).smallest) * FANOUT;
+  for (int64_t i = 0; i < c.batch; ++i) c.probabilities[i] = inclusion(c.tree[slots[i]], threshold);
+  weigh(c.probabilities, inclusion(float_of(smallest(row)), threshold), c.beta, c.weights, c.batch);
+  for (int64_t i = 0; i < c.batch; ++i)
+    if (c.drawn[i]) c.handles[i] = handle_in_ring(ring, lanes, slots[i]);
+    else mask_out(c, i);
+  return c.drawn[0];
+}
+
+// `Uniform.draw` with a limit: the tree has a 1 for each item that may be drawn.
+inline bool draw_marked(const BufferCall& c, Matrix<const int32_t> draws, int32_t* slots) {
+  const Ring ring = ring_of(c);
+  const Lanes lanes{c.counters + ring->cursors, c.counters + ring->sizes};
+  const float total = descend_levels(plan_of(c), c.tree, draws, slots, [](int32_t) {});
+  const float chance = 1.0f / float(most(int32_t(total), 1));
+  for (int64_t i = 0; i < c.batch; ++i) {
+    c.handles[i] = handle_in_ring(ring, lanes, slots[i]);
+    c.weights[i] = 1.0f, c.probabilities[i] = chance;
+  }
+  return total > 0;
+}
+
+// Count draws, of which those beyond the limit are none: `draw_limits.spend`. What has reached it has no leaf any more.
+inline void spend(const BufferCall& c, const int32_t* slots) {
+  const Plan plan = plan_of(c);
+  Scratch<int32_t> spent(c.batch);
+  int64_t count = 0, noted = 0;
+  for (int64_t i = 0; i < c.batch; ++i) {
+    const int32_t slot = slots[i];
+    if (!c.drawn[i]) continue;
+    if (c.times[slot] >= plan->limit) {
+      mask_out(c, i);
+      continue;
+    }
+    if (c.saved_slots) {  // of what comes again too: the first note of it counts
+      c.saved_slots[noted] = slot, c.saved_times[noted] = c.times[slot];
+      c.saved_values[noted++] = c.tree[slot];
+    }
+    if (++c.times[slot] < plan->limit) continue;
+    c.tree[slot] = 0.0f, spent[count++] = slot;
+  }
+  c.saved_count[0] = noted;
+  refresh(plan, c.tree, spent.at, count);
+}
+
+// `Recency.draw`: the newest of several draws, each by two words.
+inline bool draw_recent(const BufferCall& c, Matrix<const int32_t> draws, int32_t* slots) {
+  const Stored stored(c);
+  const int64_t size = stored.size(), lanes = stored.ring->lanes;
+  const float scale = 1.0f / float(most<int64_t>(size, 1)), chance = size ? scale : 0.0f;
+  for (int64_t i = 0; i < c.batch; ++i) {
+    int64_t lane = 0, back = INT32_MOST;
+    for (int64_t k = 0; k < draws.columns; k += 2) {
+      const int64_t position = below(draws.at + i * draws.columns + k, size), other = stored.lane_at(position);
+      const int64_t distance = stored.ends[other] - position;
+      if (distance < back || !k) lane = other, back = distance;
+    }
+    int32_t as_old = 0, older = 0;
+    for (int64_t other = 0; other < lanes; ++other) {
+      const int64_t n = most<int64_t>(stored.sizes[other] - back + 1, 0);
+      as_old += int32_t(n), older += int32_t(most<int64_t>(n - 1, 0));
+    }
+    const float a = float(as_old) * scale, b = float(older) * scale;
+    float factor = 1.0f, power = 1.0f;
+    for (int64_t k = 2; k < draws.columns; k += 2) power = power * a, factor = factor * b + power;
+    stored.tell(lane, on_by(stored.oldest(lane), stored.sizes[lane] - back, stored.limit), slots + i, c.handles + i);
+    if (!size) c.handles[i] = -1;
+    c.weights[i] = size ? 1.0f : 0.0f, c.probabilities[i] = chance * factor;
+  }
+  return size > 0;
+}
+
+// Tell what is drawn in turn: all weights and probabilities are 1, of each group of so many that come together.
+FRB_INLINE void tell_in_turn(const BufferCall& c, int64_t i, bool live, int64_t together = 1) {
+  c.drawn[i] = live;
+  if (!live) c.handles[i] = -1;
+  c.weights[i / together] = c.probabilities[i / together] = live ? 1.0f : 0.0f;
+}
+
+// `Queue.draw`: the oldest of each lane, which is shorter by them then.
+inline bool take_out(const BufferCall& c, int32_t* slots) {
+  const Stored stored(c);
+  const int64_t lanes = stored.ring->lanes, length = plan_of(c)->length;
+  if (c.batch % lanes) return false;  // the reference refuses that
+  bool any = false;
+  for (int64_t i = 0; i < c.batch * length; ++i) {
+    const int64_t lane = i / length % lanes, turn = i / length / lanes;
+    const bool live = (turn + 1) * length <= stored.sizes[lane];
+    const int64_t position = live ? turn * length + i % length : 0;
+    stored.tell(lane, on_by(stored.oldest(lane), position, stored.limit), slots + i, c.handles + i);
+    tell_in_turn(c, i, live, length);
+    any = any || live;
+  }
+  int32_t *sizes = c.new_counters + stored.ring->sizes, left = 0;
+  for (int64_t lane = 0; lane < lanes; ++lane) {
+    const int64_t taken = least<int64_t>(stored.sizes[lane] / length, c.batch / lanes) * length;
+    left += sizes[lane] = int32_t(stored.sizes[lane] - taken);
+  }
+  c.new_counters[SIZE] = left;
+  return any;
+}
+
+// Of an epoch in order: where a lane goes on, where it ends, and how many are left: `without_replacement._left`.
+struct Rest {
+  int64_t first, end, left;
+};
+FRB_INLINE Rest rest_of(const BufferCall& c, int64_t lane, int64_t cursor, int64_t size) {
+  const Ring ring = ring_of(c);
+  const Epoch epoch = record_of<Epoch>(c.epoch);
+  const int64_t limit = int64_t(ring->length) * ring->turns, next = c.counters[epoch->next + lane], end = c.counters[epoch->end + lane];
+  const int64_t added = back_by(cursor, end, limit), back = least(back_by(cursor, next, limit), size);
+  return {back_by(cursor, back, limit), end, most<int64_t>(back - added, 0)};
+}
+
+// How many items are left of an epoch in order, in rings whose cursors and sizes are among some counters.
+inline int64_t left_in_order(const BufferCall& c, const int32_t* counters) {
+  const Ring ring = ring_of(c);
+  int64_t left = 0;
+  for (int64_t lane = 0; lane < ring->lanes; ++lane)
+    left += rest_of(c, lane, counters[ring->cursors + lane], counters[ring->sizes + lane]).left;
+  return left;
+}
+
+// `WithoutReplacement.draw` without shuffling: lane by lane, each from its oldest on.
+inline bool draw_in_order(const BufferCall& c, int32_t* slots) {
+  const Stored stored(c);
+  const Epoch epoch = record_of<Epoch>(c.epoch);
+  const int64_t lanes = stored.ring->lanes, whole = epoch->drop_last ? c.batch : 1;
+  const int64_t before = left_in_order(c, c.counters);
+  const bool fresh = before < whole;
+  const int64_t total = fresh ? stored.size() : before, taken = total < whole ? 0 : least(total, c.batch);
+  if (!taken) return false;
+  const bool done = total - taken < whole;
+  int64_t passed = 0;
+  for (int64_t lane = 0, i = 0; lane < lanes; ++lane) {
+    const int64_t cursor = stored.cursors[lane], size = stored.sizes[lane];
+    const Rest rest = fresh ? Rest{stored.oldest(lane), cursor, size} : rest_of(c, lane, cursor, size);
+    const int64_t ahead = least(most<int64_t>(taken - passed, 0), rest.left);
+    for (int64_t k = 0; k < ahead; ++k, ++i) {
+      stored.tell(lane, on_by(rest.first, k, stored.limit), slots + i, c.handles + i);
+      tell_in_turn(c, i, true);
+    }
+    passed += rest.left;
+    c.new_counters[epoch->next + lane] = int32_t(done ? rest.end : on_by(rest.first, ahead, stored.limit));
+    c.new_counters[epoch->end + lane] = int32_t(rest.end);
+  }
+  for (int64_t i = taken; i < c.batch; ++i) slots[i] = slots[0], tell_in_turn(c, i, false);
+  c.new_counters[epoch->epochs_done] = saturated(int64_t(c.counters[epoch->epochs_done]) + done + (fresh && before > 0));
+  return true;
+}
+
+// Draw items, or windows of them, and read them; where others do that, they are told the slots.
+FRB_ENTRY Outcome draw_items(const BufferCall& c) {
+  const Plan plan = plan_of(c);
+  const int64_t rows = c.batch * plan->length;
+  const Bits bits(c, plan->draws == ARRIVALS);
+  Scratch<int32_t> slots(rows);
+  const bool drawn = plan->draws == ARRIVALS      ? draw_in_race(c, bits.all, slots.at)
+                     : plan->draws == RECENT  ? draw_recent(c, bits.all, slots.at)
+                     : plan->draws == QUEUE   ? take_out(c, slots.at)
+                     : plan->draws == IN_TURN ? draw_in_order(c, slots.at)
+                     : plan->prioritized      ? draw_slots(c, bits.all, slots.at)
+                                              : draw_marked(c, bits.all, slots.at);
+  if (!drawn) return NONE_DRAWN;
+  if (plan->draws == LIMITED) memset(c.drawn, 1, size_t(c.batch));
+  if (c.slots) memcpy(c.slots, slots.at, size_t(rows) * sizeof(int32_t));
+  if (c.given) load_items(plan, storage_of(c), slots.at, rows, leaves_of(c));
+  if (plan->limit) spend(c, slots.at);
+  return DONE;
+}
+
+FRB_END
