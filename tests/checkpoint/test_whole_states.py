@@ -6,6 +6,7 @@ import gc
 import importlib
 import json
 import pickle
+import sys
 import threading
 import time
 from pathlib import Path
@@ -547,7 +548,15 @@ def test_progress_is_shown_after_a_second(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(progress, "DELAY", 0.0)
     frb.save(state, tmp_path, progress=False)
     frb.load(tmp_path, "torch", frb.checkpoint.LoadOptions(progress=None))  # standard error is no terminal
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", None)  # as in a program without a console
+        frb.save(state, tmp_path)
     assert not Bar.made
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.stderr, "isatty", lambda: True)
+        frb.save(state, tmp_path)
+    assert [bar.options["desc"] for bar in Bar.made] == ["save"]
+    Bar.made.clear()
     frb.save(state, tmp_path, progress=True)
     frb.load(tmp_path, "torch", frb.checkpoint.LoadOptions(progress=True))
     assert [bar.options["desc"] for bar in Bar.made] == ["save", "load"]

@@ -192,6 +192,8 @@ def test_lerobot_has_every_step(
     files = {str(path.relative_to(tmp_path / "walk")) for path in (tmp_path / "walk").rglob("*.parquet")}
     if format == "lerobot":
         assert "data/chunk-001/file-000.parquet" in files
+        (episodes,) = (tmp_path / "walk" / "meta" / "episodes").rglob("*.parquet")
+        assert pyarrow.parquet.ParquetFile(episodes).num_row_groups == 3, "of two episodes, two and one"
     else:
         assert "data/chunk-002/episode_000004.parquet" in files
 

@@ -129,6 +129,8 @@ def test_what_is_right_is_accepted() -> None:
     assert env.resets == [0, 3, 6, 9]  # whenever it had ended
     assert set(GOOD) == set(SPACE.spaces)
     assert SPACE.contains(GOOD)
+    no_edges = GRAPH._replace(edges=np.zeros((0, 2), np.float32), edge_links=np.zeros((0, 2), np.int32))
+    frb.ted.check_env(Faulty({1: [("", "graph", no_edges, ""), ("", "sequence", (), "")]}), steps=2)
 
 
 def test_seeds_make_the_actions() -> None:

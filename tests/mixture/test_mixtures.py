@@ -112,6 +112,14 @@ def test_the_least_likely_item_need_not_be_of_a_buffer_that_was_drawn(library: B
     np.testing.assert_allclose(found["weights"], (0.001 * 0.1) / (0.999 / 5), rtol=1e-5)
 
 
+def test_the_least_likely_item_of_several_lanes_is_one_of_the_fullest() -> None:
+    spec = frb.BufferSpec({"x": frb.Unbounded(())}, 16, frb.Recency(2), lanes=2)
+    steps, mask = {"x": np.zeros((6, 2), np.float32)}, np.arange(6)[:, None] >= [5, 0]
+    states = [torch_backend.add(torch_backend.init(spec), steps, mask) for _ in range(2)]
+    _, sample = torch_backend.sample(frb.Mixture(states), torch_backend.key(0), 500, beta=1.0)
+    assert float(sample.weights.max()) == pytest.approx(1)
+
+
 def test_weights_of_uniform_buffers_are_those_of_beta(library: Backend) -> None:
     mixture = frb.Mixture([filled(library, UNIFORM, 0, 2), filled(library, UNIFORM, 10, 8)], p=[0.5, 0.5])
     key = library.rb.key(0)
