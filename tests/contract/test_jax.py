@@ -191,6 +191,12 @@ def test_eval_shape_and_ahead_of_time(kernels: bool) -> None:
     assert_same_bits(compiled(state, rb.key(0)), real)
 
 
+def test_a_key_that_the_writer_does_not_need_is_not_drawn_from() -> None:
+    spec = frb.BufferSpec({"x": frb.Unbounded(())}, 8)
+    program = jax.make_jaxpr(lambda state, key: rb.add(state, {"x": jnp.ones(3)}, key=key))(rb.init(spec), rb.key(0))
+    assert "random" not in str(program)
+
+
 def test_sampling_nothing_under_jit_is_marked(kernels: bool) -> None:
     for spec in (SPEC, frb.BufferSpec(ITEM, 4)):
         _, sample = jax.jit(lambda s, k: rb.sample(s, k, 3))(rb.init(spec), rb.key(0))

@@ -563,6 +563,19 @@ def test_handles_beyond_the_numbers_of_another_capacity_are_stale(
         assert sorted(stored[stored > 0].tolist()) == handles.tolist()
 
 
+@pytest.mark.parametrize("backend", ["torch"], indirect=True)
+def test_handles_of_lanes_begin_beyond_all_that_were_given(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where more than half of the numbers are used up, as long as there are others."""
+    monkeypatch.setattr(ring, "INT32_MAX", 400)
+    item = {"numbers up to 400": frb.Unbounded((), "int32")}  # no other test's plans are these
+    state = backend.init(frb.BufferSpec(item, 8, lanes=2))
+    for turns in range(30):
+        state = backend.add(state, {"numbers up to 400": np.full((4, 2), turns, np.int32)})
+    given = backend.numpy(backend.rb.newest(state, 4))
+    after = backend.rb.with_spec(state, frb.BufferSpec(item, 12, lanes=2))
+    assert backend.numpy(backend.rb.newest(after, 4)).min() > given.max() >= 200
+
+
 @pytest.mark.parametrize("stack", [1, 3])
 @pytest.mark.parametrize("backend", ["torch", "jax-host"], indirect=True)
 def test_frames_come_along(backend: Backend, stack: int) -> None:

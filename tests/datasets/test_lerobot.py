@@ -96,8 +96,8 @@ def test_frames_are_the_nearest_ones(decoded: list[int], tmp_path: Path) -> None
     path, shape = str(tmp_path / "a.mp4"), (4, 4, 3)
     Path(path).touch()
     with videos.decoding("pyav", 1) as decode:
-        found = decode(path, np.array([0.9, 1.0, 1.11, 1.39]), shape)
-        assert found[:, 0, 0, 0].tolist() == [9, 10, 11, 14]
+        found = decode(path, np.array([0.25, 0.9, 1.0, 1.11, 1.39]), shape)
+        assert found[:, 0, 0, 0].tolist() == [3, 9, 10, 11, 14], "of two that are as near the later one"
         with pytest.raises(DatasetError, match=r"a.mp4: expected a frame at second 4.5"):
             decode(path, np.array([1.0, 4.5]), shape)
         with pytest.raises(DatasetError, match=r"second 1.0: expected a frame of shape \(5, 4, 3\), got \(4, 4, 3\)"):
