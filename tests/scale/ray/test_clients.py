@@ -152,6 +152,7 @@ def test_what_shards_cannot_do_is_refused(spec, arguments, told):
     ("make", "error", "told"),
     [
         (lambda: frb.ray.Checkpoints("/data", every=0), ValueError, r"Checkpoints\.every"),
+        (lambda: frb.ray.Checkpoints("/data", every=2**62 + 1), ValueError, r"Checkpoints\.every"),
         (lambda: frb.ray.Clients(in_flight=0), ValueError, r"Clients\.in_flight"),
         (lambda: frb.ray.Clients(timeout=-1), ValueError, r"Clients\.timeout: expected seconds, 0 or more, got -1"),
         (lambda: frb.ray.Actors(""), ValueError, r"Actors\.name: expected a str of up to 200 characters, got ''"),
