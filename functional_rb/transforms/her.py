@@ -175,12 +175,14 @@ class Hindsight(Transform):
             return below(ops, draws, ops.full_like(draws[:, 0], self.k + 1)) < self.k
         if math.isinf(self.k):
             return draws[:, 0] >= 0
+        # The chance k / (k + 1) in 62 bits, which two random words are compared with.
         high, low = divmod(int(self.k / (self.k + 1) * 2**62), 2**31)
         return (draws[:, 0] < high) | ((draws[:, 0] == high) & (draws[:, 1] < low))
 
     # The slot of the step whose achieved goal is taken, int32 [m].
     def _sources(self, ops: Ops, draft: Draft, slots: Array, draws: Array) -> Array:
         if self.strategy == "random":
+            # Where the rings were before the draw: a sampler that takes items out has changed the draft's.
             held, ends = draft.plan.ring, draft.origin[0].ends
             lane, place = ring.lane_at(ops, ends.sizes, below(ops, draws, counters.total(ops, ends.sizes)))
             return ring.item_at(ops, held, ends, lane, place)[0]

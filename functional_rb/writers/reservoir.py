@@ -62,8 +62,10 @@ class Reservoir(ChoosingWriter):
         capacity, seen = draft.plan.capacity, draft.counters.more[SEEN]
         row = ops.arange(batch, like=draws)
         rank = row if mask is None else ops.cumsum(ops.cast(mask, "int32")) - ops.cast(mask, "int32")
+        # One less than the largest int32, so that one more still is an int32.
         number = ops.minimum(ring.saturating_add(ops, seen, rank), ops.full_like(rank, ring.INT32_MAX - 1))
         drawn = below(ops, draws, number + 1)
+        # The first items fill the slots in their order.
         slots = ops.where(number < capacity, number, drawn)
         taken = slots < capacity if mask is None else mask & (slots < capacity)
         slots = ops.where(taken, slots, ops.full_like(slots, 0))
