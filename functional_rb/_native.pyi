@@ -50,6 +50,8 @@ class KnownBuffer:
         added: tuple[tuple[str, object, int, int, tuple[int, ...]], ...],
         given: tuple[int, ...],
         names: tuple[str, ...],
+        extras: tuple[tuple[str, int], ...],
+        discounts: tuple[float, ...],
         /,
     ) -> KnownBuffer: ...
     names: tuple[str, ...]

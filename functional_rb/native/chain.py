@@ -27,6 +27,8 @@ from functional_rb.samplers.prioritized_slices import VALUE
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.structures import frame_ring, stored_arrays
 from functional_rb.structures.stored_arrays import auxiliary_name
+from functional_rb.transforms.n_step_added import NStepOfAdded
+from functional_rb.transforms.returns import DISCOUNT
 from functional_rb.versions import version as versions
 from functional_rb.versions.library import Library
 from functional_rb.versions.memory import TREE, Entry, Memory
@@ -149,7 +151,10 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     names = [str(path[0]) if len(path) == 1 else "" for path in plan.structure.paths]
     rewrites = known.rewrites and not plan.objects
     added = tuple(map(_leaf, names, plan.leaves)) if plain or appends or rewrites else ()
-    leaves = added if plain else tuple(_leaf("", leaf) for leaf in layout.leaves)
+    extras, discounts = _told_beside(spec)
+    names += [""] * len(plan.columns)
+    stored = names if extras else [""] * len(layout.leaves)
+    leaves = added if plain else tuple(map(_leaf, stored, layout.leaves))
     beside = descriptor.beside(spec) if appends else descriptor.NOTHING_BESIDE
     is_dict = (
         (plain or appends) and plan.structure.kind == "mapping" and plan.structure.type is None and plan.structure.flat
@@ -177,8 +182,8 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
         appends=known.appends,
         updates=known.updates,
         adds=appends and spec.on_add is None and not isinstance(spec.writer, Immutable),
-        samples=bool(known.draws) and plain and spec.on_sample is None,
-        reads=known.plain or known.draws is Draws.ITEMS,
+        samples=bool(known.draws) and (plain or (bool(extras) and not plan.objects)) and spec.on_sample is None,
+        reads=known.plain or bool(extras) or known.draws is Draws.ITEMS,
         in_numpy=on_host,
         stops=isinstance(spec.writer, StopWhenFull),
     )
@@ -191,7 +196,20 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
         beside.frames,
     )
     beta = float(getattr(sampler, "beta", 0.0))
-    return _native.KnownBuffer(spec, beta, (own, *described), leaves, added, given, beside.names)
+    return _native.KnownBuffer(spec, beta, (own, *described), leaves, added, given, beside.names, extras, discounts)
+
+
+def _told_beside(spec: BufferSpec) -> tuple[tuple[tuple[str, int], ...], tuple[float, ...]]:
+    """What samples tell beside their items that is stored with these, or follows from it: `returns.NStep.info`.
+
+    The entries by their names, each with its position in the layout, or -1 for discounts, and these by steps.
+    """
+    plan = spec.plan
+    if plan.frames is not None or len(spec.inner) != 1 or type(spec.inner[0]) is not NStepOfAdded:
+        return (), ()
+    transform, first = spec.inner[0], len(plan.leaves)
+    (steps, *others) = ((name, first + k) for k, name in enumerate(plan.columns))
+    return (steps, (DISCOUNT, -1), *others), tuple(transform.gamma**k for k in range(transform.n + 1))
 
 
 def _leaf(name: str, leaf: BackendArray) -> tuple[str, np.dtype[np.generic], int, int, tuple[int, ...]]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 LARGEST_N = 1024
 USUAL_TERMINATED: tuple[Key, ...] = (("next", "terminated"), "terminated", ("next", "done"), "done")
 # Entries of a sample beside the items.
-STEPS, ORIGINAL, NONTERMINAL = "steps", "original_reward", "nonterminal"
+STEPS, DISCOUNT, ORIGINAL, NONTERMINAL = "steps", "discount", "original_reward", "nonterminal"
 FLAGS = ("done", "terminated", "truncated")
 
 
@@ -187,7 +187,7 @@ class NStep(Transform):
         powers = ops.floats([self.gamma**k for k in range(self.n + 1)], like=steps)
         discount = ops.take(powers, steps.reshape(-1)).reshape(steps.shape)
         originals = dict(zip(self.original_names(plan), found.originals, strict=True))
-        return {STEPS: steps, "discount": discount, **originals, NONTERMINAL: found.nonterminal}
+        return {STEPS: steps, DISCOUNT: discount, **originals, NONTERMINAL: found.nonterminal}
 
     def over(
         self, ops: Ops, plan: Plan, own: Array, window: Array, real: Array, read: Reader

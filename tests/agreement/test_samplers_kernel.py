@@ -14,8 +14,10 @@ import functional_rb as frb
 import torch_backend as rb
 from functional_rb.buffer.known import Draws
 from functional_rb.core import counters
+from tests.agreement import added_steps
 from tests.agreement.carriers import LIBRARIES, OnTorch, noting, told
 from tests.agreement.test_epochs_kernel import content, items
+from tests.support import chain_programs as programs
 from tests.support.backends import needs_native
 from tests.support.chain_programs import PRIORITIES, Noting
 from tests.support.effort import effort
@@ -170,3 +172,30 @@ def test_arrays_that_others_have_made_are_not_written_beyond() -> None:
             state._counters[counters.BASE :] = torch.from_numpy(more.astype(np.int32))
             found = attempt(OnTorch.sample, state, int(rng.integers(9)), 6)
             assert isinstance(found, str) or set(found[1][0].reshape(-1).tolist()) <= set(range(15)) | {0}
+
+
+ADDED_UP = [(transform, added_steps.ITEM) for transform in added_steps.WAITING]
+ADDED_UP += [(transform, added_steps.ITEM | added_steps.OF_AGENTS) for transform in added_steps.WAITING_OF_AGENTS]
+
+
+@needs_native
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")
+@pytest.mark.parametrize("k", range(len(ADDED_UP)))
+@pytest.mark.parametrize(
+    "sampler",
+    [frb.Uniform(), frb.Prioritized(), frb.WithoutReplacement(), frb.Prioritized(replacement=False)],
+    ids=repr,
+)
+def test_what_was_added_up_is_told_beside_the_items(sampler: Any, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain, (transform, item) = Noting(TORCH.chain), ADDED_UP[k]
+    monkeypatch.setattr(TORCH, "chain", chain)
+    spec = frb.BufferSpec(item, 40, sampler, lanes=2, transforms=transform)
+    state, rng, found = rb.init(spec), np.random.default_rng(k), []
+    for _ in range(3):
+        state = rb.add(state, added_steps.items(rng, 0, 14, spec))
+    for name, use in (("sample", True), ("sample", False), ("sample_", True)):
+        before = chain.calls[name]
+        with frb.kernels(use):
+            found.append(programs.told(spec, getattr(rb, name)(state, rb.key(5), 16)[1]))
+        assert chain.calls[name] == before + use
+    assert found[0] == found[1] == found[2]

@@ -42,6 +42,15 @@ class Drawn {
     if (known->tells_slots()) slots_ = told_.take<int32_t>(4 * steps_);
     for (size_t k = 0; !given_ && k < leaves(); ++k)
       leaves_[k] = reinterpret_cast<int64_t>(items_.take<char>(read_[k].bytes * steps_));
+    if (!given_) discounts_ = items_.take<float>(bytes_of_discounts());
+  }
+  // Once the rest has been drawn: `returns.NStep.info`.
+  void complete() {
+    if (!bytes_of_discounts() || is_given()) return;
+    const int32_t* steps = reinterpret_cast<const int32_t*>(leaves_[known_->extras[0].leaf]);
+    const int64_t most_steps = int64_t(known_->discounts.size());
+    for (int64_t i = 0; i < bytes_of_discounts() / 4; ++i)
+      discounts_[i] = known_->discounts[0 <= steps[i] && steps[i] < most_steps ? size_t(steps[i]) : 0];
   }
   bool has_room() const { return told_ && items_ && !lacks_; }
   bool is_given() const { return bool(given_); }
@@ -84,7 +93,7 @@ class Drawn {
   // `Sample(items, indices, weights, probabilities, extras)`, or of another class with masks before the extras.
   Ref as_sample(const VersionChain* chain) {
     const Ref items = as_items(chain), given(PyTuple_New(2 + columns()));
-    Ref extras(PyDict_New());
+    Ref extras = extras_told(chain);
     if (!items || !given || !extras || PyTuple_SetItem(given.get(), 0, Py_NewRef(items.get())) ||
         !put_columns(chain, given, 1) || PyTuple_SetItem(given.get(), 1 + columns(), extras.give()))
       return Ref();
@@ -107,7 +116,10 @@ class Drawn {
   int64_t bytes_of_items() const {
     int64_t sum = 0;
     for (size_t k = 0; k < leaves(); ++k) sum += whole_lines(read_[k].bytes * steps_);
-    return sum;
+    return sum + whole_lines(bytes_of_discounts());
+  }
+  int64_t bytes_of_discounts() const {  // one for each number of steps
+    return known_->extras.empty() || !known_->reads ? 0 : read_[size_t(known_->extras[0].leaf)].bytes * steps_;
   }
   template <class T> T* column(Column k) const { return reinterpret_cast<T*>(columns_[k]); }
 
@@ -165,6 +177,17 @@ class Drawn {
     }
     return true;
   }
+  Ref extras_told(const VersionChain* chain) {
+    Ref told(PyDict_New());
+    for (const Extra& extra : known_->extras) {
+      int64_t shape[MOST_AXES];
+      const int axes = shape_of(read_[size_t(known_->extras[0].leaf)], shape);
+      const Ref array = !told ? Ref() : extra.leaf >= 0 ? leaf(chain, size_t(extra.leaf))
+                        : handed(chain, items_, reinterpret_cast<char*>(discounts_), FLOAT32, axes, shape);
+      if (!array || PyDict_SetItem(told.get(), extra.name, array.get())) return Ref();
+    }
+    return told;
+  }
   Ref leaf(const VersionChain* chain, size_t k) {
     if (where_.on_gpu) return Ref::to(on_gpu_[FIRST_LEAF + k].get());
     const Leaf& leaf = read_[k];
@@ -209,6 +232,7 @@ class Drawn {
   Ref on_gpu_[FIRST_LEAF + gpu::MOST];
   char* columns_[MOST_COLUMNS] = {};
   int32_t* slots_ = nullptr;
+  float* discounts_ = nullptr;
 };
 
 // A key, or random bits int32 [draws, words] that were made of one.

@@ -21,8 +21,15 @@ struct Leaf {
   int64_t bytes;
 };
 
-// A buffer's spec as far as kernels know it: `KnownBuffer(spec, beta, records, leaves, added, given, names)`, of which the
-// records are this one's own, the plan's, and those of the vectors below.
+// What a sample tells of what was added up: a leaf that is stored beside the items, or, below zero, the discount over the
+// steps that the first of these says.
+struct Extra {
+  PyObject* name;
+  int leaf;
+};
+
+// A buffer's spec as far as kernels know it: `KnownBuffer(spec, beta, records, leaves, added, given, names, extras, discounts)`,
+// of which the records are this one's own, the plan's, and those of the vectors below.
 struct KnownObject {
   PyObject_HEAD
 };
@@ -35,6 +42,8 @@ struct KnownBuffer : KnownObject, KnownRecord {
   std::vector<Leaf> added;       // those of items that are given
   PyObject* names;               // of the arrays beside
   std::vector<int> given;        // the order in which a dict of them comes back; empty if the items are no flat dict
+  std::vector<Extra> extras;
+  std::vector<float> discounts;  // of no step, one, and so on
   int64_t row_bytes;             // of all leaves of an item
   double beta;
 
@@ -148,10 +157,11 @@ inline void take_record(std::vector<int32_t>& record, const Py_buffer& given) {
 
 inline PyObject* new_known(PyTypeObject* type, PyObject* args, PyObject*) {
   Py_buffer own, plan, ring, epoch, beside, queue, frames;
-  PyObject *of, *leaves, *added, *given, *names;
+  PyObject *of, *leaves, *added, *given, *names, *extras, *discounts;
   double beta;
-  if (!PyArg_ParseTuple(args, "Od(y*y*y*y*y*y*y*)O!O!O!O!", &of, &beta, &own, &plan, &ring, &epoch, &beside, &queue, &frames,
-                        &PyTuple_Type, &leaves, &PyTuple_Type, &added, &PyTuple_Type, &given, &PyTuple_Type, &names))
+  if (!PyArg_ParseTuple(args, "Od(y*y*y*y*y*y*y*)O!O!O!O!O!O!", &of, &beta, &own, &plan, &ring, &epoch, &beside, &queue, &frames,
+                        &PyTuple_Type, &leaves, &PyTuple_Type, &added, &PyTuple_Type, &given, &PyTuple_Type, &names,
+                        &PyTuple_Type, &extras, &PyTuple_Type, &discounts))
     return nullptr;
   KnownBuffer* made = allocated<KnownBuffer>(type);
   if (made) {
@@ -161,11 +171,21 @@ inline PyObject* new_known(PyTypeObject* type, PyObject* args, PyObject*) {
     new (&made->leaves) std::vector<Leaf>();
     new (&made->added) std::vector<Leaf>();
     new (&made->given) std::vector<int>();
+    new (&made->extras) std::vector<Extra>();
+    new (&made->discounts) std::vector<float>();
     made->spec = Py_NewRef(of), made->names = Py_NewRef(names), made->beta = beta;
     for (Py_ssize_t k = 0; k < PyTuple_Size(leaves) && !PyErr_Occurred(); ++k) add_leaf(made->leaves, PyTuple_GetItem(leaves, k));
     for (Py_ssize_t k = 0; k < PyTuple_Size(added) && !PyErr_Occurred(); ++k) add_leaf(made->added, PyTuple_GetItem(added, k));
     for (const Leaf& leaf : made->leaves) made->row_bytes += leaf.bytes;
     for (Py_ssize_t k = 0; k < PyTuple_Size(given); ++k) made->given.push_back(int(PyLong_AsLong(PyTuple_GetItem(given, k))));
+    for (Py_ssize_t k = 0; k < PyTuple_Size(discounts); ++k)
+      made->discounts.push_back(float(PyFloat_AsDouble(PyTuple_GetItem(discounts, k))));
+    for (Py_ssize_t k = 0; k < PyTuple_Size(extras) && !PyErr_Occurred(); ++k) {
+      Extra extra;
+      if (!PyArg_ParseTuple(PyTuple_GetItem(extras, k), "Ui", &extra.name, &extra.leaf)) break;
+      Py_INCREF(extra.name);
+      made->extras.push_back(extra);
+    }
   }
   for (Py_buffer* each : {&own, &plan, &ring, &epoch, &beside, &queue, &frames}) PyBuffer_Release(each);
   if (PyErr_Occurred()) Py_CLEAR(made);
@@ -180,10 +200,11 @@ inline void free_known(PyObject* self) {
   Py_DECREF(known->spec);
   for (const std::vector<Leaf>* leaves : {&known->leaves, &known->added})
     for (const Leaf& leaf : *leaves) Py_DECREF(leaf.name), Py_DECREF(leaf.numpy);
+  for (const Extra& extra : known->extras) Py_DECREF(extra.name);
   Py_DECREF(known->names);
   for (std::vector<int32_t>* each : {&known->numbers, &known->ring, &known->epoch, &known->beside, &known->queue, &known->frames})
     each->~vector();
-  known->leaves.~vector(), known->added.~vector(), known->given.~vector();
+  known->leaves.~vector(), known->added.~vector(), known->given.~vector(), known->extras.~vector(), known->discounts.~vector();
   released(self);
 }
 
