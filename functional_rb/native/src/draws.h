@@ -42,11 +42,11 @@ class Drawn {
     if (known->tells_slots()) slots_ = told_.take<int32_t>(4 * steps_);
     for (size_t k = 0; !given_ && k < leaves(); ++k)
       leaves_[k] = reinterpret_cast<int64_t>(items_.take<char>(read_[k].bytes * steps_));
-    if (!given_) discounts_ = items_.take<float>(bytes_of_discounts());
+    if (!given_ && bytes_of_discounts()) discounts_ = items_.take<float>(bytes_of_discounts());
   }
   // Once the rest has been drawn: `returns.NStep.info`.
   void complete() {
-    if (!bytes_of_discounts() || is_given()) return;
+    if (!discounts_) return;
     const int32_t* steps = reinterpret_cast<const int32_t*>(leaves_[known_->extras[0].leaf]);
     const int64_t most_steps = int64_t(known_->discounts.size());
     for (int64_t i = 0; i < bytes_of_discounts() / 4; ++i)
