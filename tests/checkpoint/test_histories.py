@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.core import save_history
 from tests.checkpoint.mapped_lives import LIVES, Life, walk
 from tests.support import backends
 from tests.support.checkpoints import SPEC, advanced, bits, numpy_state, small_blocks, stored_bits
@@ -28,14 +27,6 @@ def test_histories_with_branches_and_saves_to_one_place(
         does = [life.add] * 5 + [life.sample] * 2 + [life.in_place, life.load, life.other_library] + [life.save] * 5
         walk(does, 25, rng)
         life.load()
-
-
-def test_a_save_to_each_of_some_places_in_turn_is_remembered() -> None:
-    history = save_history.NEW
-    for k in range(save_history.REMEMBERED):
-        history = history.saved(str(k)).after(1)
-    assert [history.since(str(k)) for k in range(save_history.REMEMBERED)] == [4, 3, 2, 1]
-    assert history.saved("more").since("0") is None
 
 
 @hypothesis.settings(max_examples=effort(6, 12), phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])

@@ -23,6 +23,7 @@ import jax_backend
 import torch_backend
 from functional_rb.base import progress
 from functional_rb.checkpoint import queue, saving
+from functional_rb.core import save_history
 from functional_rb.core.counters import BASE
 from tests.support import backends, lives
 from tests.support.backends import Backend
@@ -514,6 +515,14 @@ def test_what_went_wrong_in_the_background_is_raised(tmp_path: Path, caplog: pyt
     del unseen
     gc.collect()
     assert "nobody called result()" in caplog.text
+
+
+def test_a_save_to_each_of_some_places_in_turn_is_remembered() -> None:
+    history = save_history.NEW
+    for k in range(save_history.REMEMBERED):
+        history = history.saved(str(k)).after(1)
+    assert [history.since(str(k)) for k in range(save_history.REMEMBERED)] == [4, 3, 2, 1]
+    assert history.saved("more").since("0") is None
 
 
 # ------------------------------------------------------------ progress

@@ -148,9 +148,12 @@ def test_all_variants_give_the_same_bits_also_on_a_journey(member: Member, same_
     check_life(spec, [state for state, _ in states], seen)
     for name in ("torch", "torch-inplace"):
         assert live_on_torch(name, spec)[0] == expected
-    if member not in ON_JAX.values():
-        return
     with backends.make("jax") as home, backends.make("torch") as abroad:
+        there = home.rb.from_dlpack(states[-1][0])
+        assert lives.state_bits(home, there) == expected[-1][1]
+        assert lives.state_bits(abroad, abroad.rb.from_dlpack(there)) == expected[-1][1]
+        if member not in ON_JAX.values():
+            return
         step = step_on_jax(spec, switch.on)
         state = traveller = lives.begin(home, spec)
         for k, given in enumerate(lives.inputs(spec)):

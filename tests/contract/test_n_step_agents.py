@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb import inspection
+from functional_rb.__main__ import main
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.histories import Rng, histories, pick
@@ -145,7 +146,7 @@ def test_on_each_backend(backend: Backend, at: str) -> None:
     assert tell(backend, np.random.default_rng(5), (2,), FLAGS["two"], at, None, False, 4) > 5
 
 
-def test_found_by_their_names(library: Backend) -> None:
+def test_found_by_their_names(library: Backend, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pair, flag = frb.Unbounded((2,)), frb.Binary((2,))
     spec = frb.BufferSpec({"reward": pair, "done": flag}, 8, frb.InOrder(), transforms=frb.n_step(3, 0.5))
     state = library.add(
@@ -155,9 +156,9 @@ def test_found_by_their_names(library: Backend) -> None:
     _, sample = library.sample(state, library.rb.key(0), 3)
     assert library.numpy(sample.extras["steps"]).tolist() == [[2, 1], [1, 2], [1, 1]]
     assert library.numpy(sample.items["reward"]).tolist() == [[1.5, 1], [1, 1.5], [1, 1]]
-    with tempfile.TemporaryDirectory() as path:
-        frb.save(state, path)
-        found = inspection.inspect(path)
+    frb.save(state, tmp_path)
+    assert main(["inspect", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
     assert found["episodes"]["lengths"]["mean"] == 3, found["episodes"]
 
 

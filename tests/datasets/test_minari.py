@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 import functional_rb as frb
-from functional_rb.datasets import DatasetError, convert, hdf5, open_reader
+from functional_rb.datasets import DatasetError, convert, open_reader
 from tests.datasets.episodes import equal, joined, read, read_in_pieces_of
 from tests.datasets.minari_datasets import SPACES, write
 from tests.support.backends import Backend
@@ -217,12 +217,6 @@ def test_what_is_wrong_in_a_file_is_named(made: Path, what: str, tmp_path: Path)
         convert(open_reader(name), tmp_path / "made", frb.datasets.Conversion(infos=["speed"]))
     assert what in str(caught.value)
     assert "main_data.hdf5" in str(caught.value)
-
-
-def test_hdf5_keeps_little_of_the_groups_that_were_read(made: Path) -> None:
-    """By default 32 MB, for which it takes 250 MB of memory once some thousands of episodes were read."""
-    with hdf5.opened(str(made / "box" / "hdf5-v0" / "data" / "main_data.hdf5")) as file:
-        assert file.id.get_mdc_config().max_size <= 2**22
 
 
 def test_what_is_no_dataset_is_named(made: Path, tmp_path: Path) -> None:

@@ -104,3 +104,10 @@ def test_damaged_chunks_are_refused(what: str, tmp_path: Path) -> None:
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert most < 10**6
+
+
+def test_little_is_kept_of_the_groups_that_were_read(tmp_path: Path) -> None:
+    """By default 32 MB, for which it takes 250 MB of memory once some thousands of episodes were read."""
+    h5py.File(tmp_path / "a.h5", "w").close()
+    with hdf5.opened(str(tmp_path / "a.h5")) as file:
+        assert file.id.get_mdc_config().max_size <= 2**22
