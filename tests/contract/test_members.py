@@ -26,8 +26,8 @@ from tests.support.members import BATCH, COVERING, LANES, MEMBERS, Member
 from tests.support.versions import is_version
 
 COMPILED = {name: member for name, member in MEMBERS.items() if member.compiled}
-# Each way to draw and to write; what the others of the table set differently, torch's kernels are given alike. Limits
-# and prioritized slices go from one backend to the other in `test_histories` too.
+# Each way to draw and to write; what the others of the table set differently, torch's kernels are given alike. The
+# arrays of all of them go from torch to JAX and back.
 ON_JAX = {
     name: COMPILED[name]
     for name in effort(
