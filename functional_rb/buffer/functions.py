@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from functional_rb.base.arrays import BackendArray, DeviceLike
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core import counters, episodes, frame_store
 from functional_rb.core.draft import Arrays, Draft
-from functional_rb.core.strategy import Reader, Selection, Transform
+from functional_rb.core.strategy import Reader, Selection
+from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import ring, row_layout
 from functional_rb.structures.duplicates import Batch, Duplicates
@@ -92,9 +93,15 @@ def draw(
     """
     draft = Draft.of(state, spec.plan)
     draft.wanted = wanted
-    slots, selection = spec.sampler.draw(ops, draft, draws, beta, batch)
+    slots, selection = choose(ops, draft, spec, draws, beta, batch)
     leaves, selection = read_selection(ops, draft, spec, slots, selection, batch, more)
     return draft.finish(ops), leaves, selection
+
+
+@replaceable
+def choose(ops: Ops, draft: Draft, spec: BufferSpec, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
+    """The slots int32 [m] that a sampler draws, and its selection; the draft remembers what the sampler does."""
+    return spec.sampler.draw(ops, draft, draws, beta, batch)
 
 
 def read_selection(
@@ -118,7 +125,7 @@ def read_selection(
         draws: int32 [m, words] in [0, 2^31), for transforms; None if none takes any.
         known: what has been read of these slots already, by position.
     """
-    leaves, extras = read_drawn(ops, draft, spec.inner, slots, selection.handles, draws, known)
+    leaves, extras = read_drawn(ops, draft, spec, slots, selection.handles, draws, known)
     extras = dict(zip(extras, with_leading_axes(spec, batch, [*extras.values()]), strict=True))
     selection = selection._replace(extras={**selection.extras, **extras})
     return with_leading_axes(spec, batch, leaves), selection
@@ -130,10 +137,11 @@ def with_leading_axes(spec: BufferSpec, batch: int, arrays: Sequence[BackendArra
     return list(arrays) if lead == (batch,) else [x.reshape(*lead, *x.shape[1:]) for x in arrays]
 
 
+@replaceable
 def read_drawn(
     ops: Ops,
     draft: Draft,
-    transforms: Iterable[Transform],
+    spec: BufferSpec,
     slots: Array,
     handles: Array,
     draws: Array | None,
@@ -143,7 +151,7 @@ def read_drawn(
 
     Args:
         draft: of the state.
-        transforms: of the buffer.
+        spec: of the buffer.
         slots: int32 [m].
         handles: int32 [...], m of them.
         draws: int32 [m, words] in [0, 2^31), for transforms; None if none takes any.
@@ -161,7 +169,7 @@ def read_drawn(
         return found | draft.read(ops, slots.reshape(-1), [k for k in wanted if k not in found])
 
     read: Reader = stored
-    for transform in transforms:
+    for transform in spec.inner:
         words, draws = (None, None) if draws is None else (draws[:, : transform.words], draws[:, transform.words :])
         read, info = transform.reading(ops, draft, own, handles.reshape(-1) != NOTHING, words, read)
         extras |= info

@@ -108,6 +108,11 @@ class Draft:
         return Arrays(self.rows, self.wide, self.tree, vector, self.auxiliary)
 
     @property
+    def as_begun(self) -> Arrays:
+        """The arrays as they are now, with the counters that the draft began with."""
+        return Arrays(self.rows, self.wide, self.tree, self.origin[1], self.auxiliary)
+
+    @property
     def known_tree(self) -> Array:
         """The tree, of a sampler that has one."""
         assert self.tree is not None

@@ -17,7 +17,7 @@ from functional_rb.buffer.known import Draws
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import MaskedSample, Sample, SliceSample
 from functional_rb.core.episodes import STEP_IN_EPISODE
-from functional_rb.native import descriptor
+from functional_rb.native import descriptor, launches
 from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array
@@ -88,9 +88,10 @@ class SavedBlock(_native.Saved):
             found.append(
                 Entry(auxiliary_name(TIMES), False, *self._first(slots, self._numbers(memory, "int32", times, rows)))
             )
-        for name, column in ((epochs.ORDER, deck), (epochs.PLACE, deck + 8 * room)):
-            if deck >= 0:
-                moved, old = (self._numbers(memory, "int32", each, moves) for each in (column, column + 4 * room))
+        half = moves // 2 if self.holder is not None and at >= 0 else moves  # items came, and others lost their frames
+        for first in range(0, moves if deck >= 0 else 0, max(half, 1)):
+            for name, column in ((epochs.ORDER, deck + 4 * first), (epochs.PLACE, deck + 8 * room + 4 * first)):
+                moved, old = (self._numbers(memory, "int32", each, half) for each in (column, column + 4 * room))
                 found.append(Entry(auxiliary_name(name), False, *self._first(moved, old)))
         return found
 
@@ -184,6 +185,7 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
         adds=appends and spec.on_add is None and not isinstance(spec.writer, Immutable),
         samples=bool(known.draws) and (plain or (bool(extras) and not plan.objects)) and spec.on_sample is None,
         reads=known.plain or bool(extras) or known.draws is Draws.ITEMS,
+        later=launches.reads_later(spec),
         in_numpy=on_host,
         stops=isinstance(spec.writer, StopWhenFull),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -35,6 +35,8 @@ from functional_rb.structures.ring import Ring
 from functional_rb.structures.row_layout import Layout
 from functional_rb.transforms import n_step_added
 from functional_rb.transforms.n_step_added import NStepOfAdded
+from functional_rb.transforms.n_step_stored import NStepOfStored
+from functional_rb.transforms.returns import STEPS, NStep, Positions
 from functional_rb.writers import StopWhenFull
 
 Vector = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
@@ -270,6 +272,8 @@ class Beside(NamedTuple):
 
 
 NOTHING = _read_only([])
+# In place of a record of returns, or of frames, where there are none.
+NO_RETURNS = _read_only([0, 0])
 NOTHING_BESIDE = Beside(NOTHING, (), NOTHING, NOTHING)
 
 
@@ -298,23 +302,65 @@ def _frames(plan: Plan, chain: Chain) -> Vector:
 
 
 def _queue(plan: Plan, transform: NStepOfAdded) -> Vector:
-    positions, ends, trajectory = transform.positions, transform.ends(plan), transform.trajectory(plan)
-    flags = {
-        "terminated": next(iter(positions.terminated), -1),
-        "truncated": next(iter(positions.truncations), -1),
-        "id": -1 if trajectory is None else trajectory,
+    trajectory = transform.trajectory(plan)
+    lines = {"lanes": plan.ring.lanes, "pending": counters.place(plan, n_step_added.PENDING) or 0}
+    lines["id"] = -1 if trajectory is None else trajectory
+    return _returns(plan, transform, [*range(len(plan.leaves))], transform.ends(plan), transform.n, **lines)
+
+
+def encode_returns(spec: BufferSpec) -> Vector | None:
+    """The returns that a buffer's transform makes, or tells of, as items are read; of nothing else it is a zero.
+
+    None for what no launch reads: other transforms, and rewards or flags that are stored as frames.
+    """
+    plan, transforms = spec.plan, spec.inner
+    if not transforms:
+        return NO_RETURNS
+    transform = transforms[0]
+    if len(transforms) > 1 or not isinstance(transform, NStep):
+        return None
+    if type(transform) is NStepOfAdded:
+        first = len(plan.leaves) + [*plan.columns].index(STEPS)
+        return _returns(plan, transform, None, (), transform.n + 1, pending=first)
+    positions = transform.positions
+    alike = all(plan.leaves[k].shape == positions.agents for k in positions.truncations) or not positions.agents
+    needed = {
+        *positions.rewards,
+        *positions.terminated,
+        *positions.truncations,
+        *positions.ends,
+        *_own(plan, positions),
     }
+    if type(transform) is not NStepOfStored or not alike or not needed <= {*plan.stored}:
+        return None
+    where = [plan.stored.index(k) if k in plan.stored else -1 - k for k in range(len(plan.leaves))]
+    return _returns(plan, transform, where, (), transform.n + 1, pending=-1)
+
+
+def _own(plan: Plan, positions: Positions) -> list[int]:
+    """The leaves of which each agent's own come from its own last step."""
     agents = positions.agents
-    own = [k for k in positions.following if agents and plan.leaves[k].shape[: len(agents)] == agents]
-    following, done = [k for k in positions.following if k not in own], positions.ends if agents else ()
-    sizes = {"ends": len(ends), "following": len(following), "own": len(own), "done": len(done)}
-    sizes |= {"agents": math.prod(agents), "rewards": len(positions.rewards)}
-    lines = {"n": transform.n, "lanes": plan.ring.lanes, "pending": counters.place(plan, n_step_added.PENDING) or 0}
-    values = [*record("QueueRecord", **lines, **flags, **sizes), *ends, *following, *own, *done]
-    for leaf, k in ((plan.leaves[k], k) for k in positions.rewards):
-        values += [k, math.prod(agents) if leaf.shape == agents else 1, REWARDS.index(leaf.dtype)]
-    powers = encode_discounts(transform.gamma, transform.n, "float64")
-    return _read_only([*values, *powers.view(np.int32).tolist()])
+    return [k for k in positions.following if agents and plan.leaves[k].shape[: len(agents)] == agents]
+
+
+def _returns(
+    plan: Plan, transform: NStep, where: Sequence[int] | None, ends: Sequence[int], powers: int, **lines: int
+) -> Vector:
+    """Returns, by where leaves lie; without that they have been made, and there is but the discount."""
+    positions, count = transform.positions, math.prod(transform.positions.agents)
+    sizes, named, rewards = {"agents": count, "n": transform.n, "powers": powers}, list[int](), list[int]()
+    if where is not None:
+        own = _own(plan, positions)
+        following, done = [k for k in positions.following if k not in own], positions.ends if positions.agents else ()
+        named = [*ends, *(where[k] for k in (*following, *own, *done))]
+        sizes |= {"ends": len(ends), "following": len(following), "own": len(own), "done": len(done)}
+        flags = {"terminated": positions.terminated, "truncated": positions.truncations}
+        sizes |= {name: next((where[k] for k in leaves), -1) for name, leaves in flags.items()}
+        for leaf, k in ((plan.leaves[k], k) for k in positions.rewards):
+            rewards += [where[k], count if leaf.shape == positions.agents else 1, REWARDS.index(leaf.dtype)]
+        sizes["rewards"] = len(positions.rewards)
+    discounts = encode_discounts(transform.gamma, powers, "float64").view(np.int32).tolist()
+    return _read_only([*record("QueueRecord", **sizes, **lines), *named, *rewards, *discounts])
 
 
 @functools.lru_cache(maxsize=1024)

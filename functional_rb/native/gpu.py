@@ -97,10 +97,12 @@ def fits(kernel: Kernel) -> bool:
         return False
     most, of_plan, of_rings, of_beside, of_their_plan, arrays_beside = _native.GPU_ROOM
     records = [np.atleast_1d(record) for record in kernel.records]
-    room = of_plan, of_rings, of_rings, of_beside, of_their_plan
+    room = of_plan, of_rings, of_beside, of_beside, of_their_plan
     if any(len(record) > limit for record, limit in zip(records, room, strict=False)):
         return False
     leaves, wide = records[0][:2]  # of the record of a buffer
+    if kernel.on_gpu.name == "read_drawn":  # where what is told of returns lies behind what is told of frames
+        return len(records[2]) + len(records[3]) <= of_beside and len(kernel.in_order) <= most and bool(wide < most)
     if len(records) > 4:  # rows of another layout, each leaf of which may stand for two
         leaves, wide = leaves + 2 * records[4][0], max(wide, records[4][1] + most - arrays_beside)
     return bool(leaves <= most and wide < most)

@@ -6,8 +6,10 @@ None for what no launch does.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
+from typing import Any, Final
 
 from functional_rb.base.arrays import BackendArray
 from functional_rb.buffer.known import Draws
@@ -15,11 +17,20 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays, HasArrays
 from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.core.strategy import Selection
-from functional_rb.native import descriptor
+from functional_rb.native import descriptor, kernels
 from functional_rb.native.kernels import ABSENT, Kernel, Launch, Made, bools, floats, ints
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.structures import frame_ring
+from functional_rb.transforms.returns import DISCOUNT, NONTERMINAL, STEPS, NStep
+
+# The handlers of what is drawn.
+_DRAWING: Final = {
+    Draws.ITEMS: "draw_items",
+    Draws.SLICES: "draw_slices",
+    Draws.EPOCH: "draw_epoch",
+    Draws.EPOCH_OF_SLICES: "draw_epoch",
+}
 
 
 def add(
@@ -36,8 +47,6 @@ def add(
         return None
     beside = descriptor.beside(spec)
     if len(beside.frames):
-        if spec.sampler.remembers or isinstance(spec.sampler, Trajectories):  # which look for what items leave
-            return None
         return _add_with_frames(state, spec, beside, leaves, batch, mask, priorities)
     if len(beside.queue):
         return None if priorities is not None else _add_waiting(state, spec, beside, leaves, batch, mask)
@@ -59,6 +68,20 @@ def add(
     )
 
 
+def whole_add(
+    state: HasArrays,
+    spec: BufferSpec,
+    leaves: Sequence[Array],
+    batch: int,
+    mask: Array | None,
+    priorities: Array | None,
+    draws: Array | None = None,
+) -> Kernel | None:
+    """What `functions.add` does on a GPU, wherever items lie."""
+    kernel = kernels.add(state, spec, leaves, batch, mask, priorities)
+    return add(state, spec, leaves, batch, mask, priorities) if kernel is None else kernel
+
+
 def _add_with_frames(
     state: HasArrays,
     spec: BufferSpec,
@@ -71,15 +94,13 @@ def _add_with_frames(
     """Where items share frames; those of a batch are compared with each other and with the newest that are stored."""
     counters = Made(state.counters.shape, "int32", over=state.counters)
     after = Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary))
-    in_episode = state.auxiliary.get(STEP_IN_EPISODE)
     frames = [state.auxiliary[name] for name in (frame_ring.AT, *beside.names)]
-    outputs = [state.rows, *state.wide, state.tree, counters, *frames, in_episode]
     return Kernel(
         "",
-        (state.rows, *state.wide, state.tree, state.counters, *frames, mask, priorities, in_episode, *leaves),
+        (*_parts(state), mask, priorities, *frames, *leaves),
         after,
-        [descriptor.encode(spec), descriptor.encode_rings(spec), batch, beside.frames, beside.layout],
-        outputs=[ABSENT if x is None else x for x in outputs],
+        [descriptor.encode(spec), descriptor.encode_rings(spec), batch, beside.frames, beside.layout, *_epochs(spec)],
+        outputs=[ABSENT if x is None else x for x in (*_parts(after), *frames)],
         on_gpu=Launch("add_with_frames", batch, mask is not None),
     )
 
@@ -121,7 +142,7 @@ def sample(
     """
     if not batch:
         return None
-    if spec.plan.frames is not None and spec.known.draws is Draws.ITEMS and spec.known.appends and not spec.inner:
+    if _draws_with_frames(spec):
         return _sample_frames(state, spec, key, beta, batch)
     if not spec.known.plain:
         return None
@@ -133,10 +154,64 @@ def sample(
 
 
 def choose(
-    state: HasArrays, spec: BufferSpec, draws: Array, beta: Array, batch: int, wanted: Array | None = None
+    state: HasArrays,
+    spec: BufferSpec,
+    draws: Array | None,
+    beta: Array,
+    batch: int,
+    wanted: Array | None = None,
+    key: Array | None = None,
 ) -> Kernel | None:
-    """The arrays afterwards, and what a sampler of slices or of epochs draws by random words int32 [rows, words]."""
-    return _draw_from_rings(state, spec, None, None, draws, beta, batch, wanted) if batch else None
+    """The arrays afterwards, the slots, and what a sampler draws by random words int32 [rows, words], or by a key."""
+    return _draw_from_rings(state, spec, None, key, draws, beta, batch, wanted) if batch else None
+
+
+def read(state: HasArrays, spec: BufferSpec, slots: Array) -> Kernel | None:
+    """The leaves of items in slots int32 [m], and what is told beside them: what `functions.read_drawn` gives."""
+    returns = returns_read(spec)
+    if returns is None or not slots.shape[0]:
+        return None
+    plan, m = spec.plan, slots.shape[0]
+    leaves = [Made((m, *leaf.shape), leaf.dtype) for leaf in plan.leaves]
+    outputs, told = [*leaves], dict[str, Any]()
+    for transform in spec.inner:
+        assert isinstance(transform, NStep)
+        shape = m, *transform.positions.agents
+        rewards = (plan.leaves[k] for k in transform.positions.rewards)
+        originals = [Made((m, *leaf.shape), leaf.dtype) for leaf in rewards]
+        steps, nonterminal, discount = Made(shape, "int32"), Made(shape, "bool"), Made(shape, "float32")
+        names = transform.original_names(plan)
+        told = {STEPS: steps, DISCOUNT: discount, **dict(zip(names, originals, strict=True)), NONTERMINAL: nonterminal}
+        outputs += [steps, *originals, nonterminal, discount]
+    beside = descriptor.beside(spec)
+    frames = [state.auxiliary[name] for name in (frame_ring.AT, *beside.names)] if plan.frames is not None else [None]
+    none = descriptor.NO_RETURNS
+    layout = (beside.frames, beside.layout) if plan.frames is not None else (none, none)
+    return Kernel(
+        "",
+        (state.rows, *state.wide, state.counters, state.auxiliary.get(STEP_IN_EPISODE), slots, *frames),
+        (leaves, told),
+        [descriptor.encode(spec), descriptor.encode_rings(spec), returns, *layout],
+        outputs=outputs,
+        on_gpu=Launch("read_drawn", m),
+    )
+
+
+def reads_later(spec: BufferSpec) -> bool:
+    """Whether what is drawn of a buffer is read by a launch of its own."""
+    return returns_read(spec) is not None and not spec.known.plain and not _draws_with_frames(spec)
+
+
+def _draws_with_frames(spec: BufferSpec) -> bool:
+    """Whether one launch draws and reads items that share frames."""
+    known = spec.known
+    return spec.plan.frames is not None and known.draws is Draws.ITEMS and known.appends and not spec.inner
+
+
+@functools.cache
+def returns_read(spec: BufferSpec) -> descriptor.Vector | None:
+    """The record of returns of a buffer whose items a launch can read; None if none can."""
+    return None if spec.plan.objects else descriptor.encode_returns(spec)
 
 
 def _sample_items(
@@ -181,11 +256,12 @@ def _draw_from_rings(
     wanted: Array | None,
 ) -> Kernel | None:
     """With the slots in place of the leaves, if there are none."""
-    if spec.known.draws not in (Draws.SLICES, Draws.EPOCH, Draws.EPOCH_OF_SLICES):
+    if spec.known.draws not in _DRAWING:
         return None
     sampler, lead = spec.sampler, spec.sampler.leading_shape(batch)
     count = sampler.slices_of(batch) if isinstance(sampler, Trajectories) else batch
-    selection = Selection(ints(*lead), floats(count), floats(count), mask=bools(*lead))
+    mask = None if spec.known.draws is Draws.ITEMS else bools(*lead)
+    selection = Selection(ints(*lead), floats(count), floats(count), mask=mask)
     if isinstance(sampler, Trajectories):
         selection = selection._replace(is_first=bools(*lead), is_last=bools(*lead), truncated=bools(*lead))
     after, slots = _after_draw(state), ints(math.prod(lead)) if leaves is None else None
@@ -199,7 +275,7 @@ def _draw_from_rings(
         (after, slots if leaves is None else leaves, selection),
         [descriptor.encode(spec), descriptor.encode_rings(spec), spec.draw_shape(batch)[1], *_epochs(spec)],
         outputs=[ABSENT if x is None else x for x in outputs],
-        on_gpu=Launch("draw_epoch" if sampler.remembers else "draw_slices", count),
+        on_gpu=Launch(_DRAWING[spec.known.draws], count),
     )
 
 

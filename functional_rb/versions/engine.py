@@ -17,7 +17,7 @@ from functional_rb.core import counters as core_counters
 from functional_rb.core.draft import Draft, by_name
 from functional_rb.core.save_history import SaveHistory
 from functional_rb.core.strategy import Selection
-from functional_rb.ops.part_kernels import NONE, Table, carried_out, using
+from functional_rb.ops.part_kernels import Table, carried_out, using
 from functional_rb.structures import frame_ring
 from functional_rb.versions.library import Library, Replacements
 from functional_rb.versions.memory import Memory, Saved
@@ -466,7 +466,11 @@ class Engine:
 
     def _kernels(self, memory: Memory) -> Table:
         """The part kernels that can work on a memory."""
-        return self.library.kernels.TABLE if self.library.uses_kernels(memory) else NONE
+        launches = self.library.launches(memory)
+        if launches or not self.library.uses_kernels(memory):
+            return launches
+        table: Table = self.library.kernels.TABLE
+        return table
 
 
 def _told(state: V, fullest: int | None) -> V:

@@ -64,6 +64,10 @@ class Library(abc.ABC):
     def uses_kernels(self, memory: Memory) -> bool:
         """Whether kernels read and write a memory: its arrays are ordinary, and nobody has switched them off."""
 
+    def launches(self, memory: Memory) -> Replacing:
+        """What stands in for functions of the core on a memory on a GPU, while nothing is traced."""
+        return NONE
+
     def traced(self, memory: Memory) -> Replacing:
         """What stands in for functions of the core, whole ones among them, on a memory while a program is traced."""
         return NONE

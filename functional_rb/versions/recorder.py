@@ -73,7 +73,7 @@ class Recorder:
 
     def kernels(self, table: Table) -> Table:
         """Part kernels that write down what they overwrite, as far as they write to a memory."""
-        if not table:
+        if sum_tree.set_leaves not in table:  # and none that writes
             return table
         set_leaves, store = table[sum_tree.set_leaves], table[row_layout.store]
 

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from functional_rb.base.arrays import BackendArray
 from functional_rb.buffer import functions
 from functional_rb.buffer.known import Draws
 from functional_rb.buffer.spec import BufferSpec
@@ -154,11 +153,7 @@ def draw(
     """
     spec = state.spec
     if spec.known.draws is not Draws.ITEMS or spec.inner:
-        draft, slots, selection = _chosen(state, draws, beta, batch, wanted)
-        (slots, *info), outline = jax.tree.flatten((slots, selection))
-        slots, selection = jax.tree.unflatten(outline, barrier([slots, *info]))
-        leaves, selection = functions.read_selection(ops.OPS, draft, spec, slots, selection, batch, more)
-        return finished(draft.finish(ops.OPS), [*leaves, *selection.extras.values()]), leaves, selection
+        return _read_chosen(*_chosen(state, draws, beta, batch, wanted), spec, batch, more)
 
     def core(arrays: Arrays, draws: jax.Array, beta: jax.Array, wanted: object) -> tuple[list[jax.Array], Selection]:
         leaves, selection = functions.draw(ops.OPS, arrays, spec, draws, beta, batch)[1:]
@@ -169,9 +164,10 @@ def draw(
     leaves, selection = choose(kernel, core, arrays, draws, beta, wanted)
     if spec.plan.frames is not None:
         slots = selection.handles % spec.capacity
-        found = frame_ring.read(ops.OPS, spec.plan.frames, arrays.auxiliary, slots, range(len(spec.plan.leaves)))
+        every = range(len(spec.plan.leaves))
+        found: dict[int, Any] = frame_ring.read(ops.OPS, spec.plan.frames, arrays.auxiliary, slots, every)
         found |= zip(spec.plan.stored, leaves, strict=True)
-        leaves = [found[k] for k in range(len(spec.plan.leaves))]
+        leaves = [found[k] for k in every]
     # What is written to the state that is returned comes after this read: else XLA might copy the storage.
     if jax.default_backend() == "gpu":  # where no kernel has drawn, so that XLA may read the tree for these again
         counters, drawn, weights, chances = barrier([arrays.counters, *selection[:3]], leaves)
@@ -181,53 +177,79 @@ def draw(
     return arrays._replace(counters=counters), leaves, selection
 
 
+# What is read of what the sampler has chosen.
+def _read_chosen(
+    draft: Draft, slots: jax.Array, selection: Selection, spec: BufferSpec, batch: int, more: jax.Array | None
+) -> tuple[Arrays, list[jax.Array], Selection]:
+    (slots, *info), outline = jax.tree.flatten((slots, selection))
+    slots, selection = jax.tree.unflatten(outline, barrier([slots, *info]))
+    leaves, selection = functions.read_selection(ops.OPS, draft, spec, slots, selection, batch, more)
+    return finished(draft.finish(ops.OPS), [*leaves, *selection.extras.values()]), leaves, selection
+
+
 # What the sampler chooses, and the draft after that.
 def _chosen(
     state: State, draws: jax.Array, beta: jax.Array, batch: int, wanted: jax.Array | None
 ) -> tuple[Draft, jax.Array, Selection]:
     spec = state.spec
-
-    def by_sampler(
-        of: State | Arrays, draws: jax.Array, beta: jax.Array, wanted: jax.Array | None
-    ) -> tuple[Draft, BackendArray, Selection]:
-        draft = Draft.of(of, spec.plan)
-        draft.wanted = wanted
-        return draft, *spec.sampler.draw(ops.OPS, draft, draws, beta, batch)
-
-    def core(
-        arrays: Arrays, draws: jax.Array, beta: jax.Array, wanted: jax.Array | None
-    ) -> tuple[Arrays, BackendArray, Selection]:
-        draft, slots, selection = by_sampler(arrays, draws, beta, wanted)
-        return draft.finish(ops.OPS), slots, selection
-
     launch = _launch(launches.choose, state, spec, draws, beta, batch, wanted)
     if launch is None:
-        return by_sampler(state, draws, beta, wanted)
+        return _by_sampler(state, draws, beta, wanted, spec, batch)
+
+    def core(arrays: Arrays, draws: Any, beta: jax.Array, wanted: Any) -> Any:
+        draft, slots, selection = _by_sampler(arrays, draws, beta, wanted, spec, batch)
+        return draft.finish(ops.OPS), slots, selection
+
     after, slots, selection = choose(launch, core, _arrays(state), draws, beta, wanted)
     return Draft.of(after, spec.plan), slots, selection
+
+
+def _by_sampler(
+    state: State | Arrays, draws: Any, beta: jax.Array, wanted: Any, spec: BufferSpec, batch: int
+) -> tuple[Draft, jax.Array, Selection]:
+    draft = Draft.of(state, spec.plan)
+    draft.wanted = wanted
+    found: tuple[Any, Selection] = spec.sampler.draw(ops.OPS, draft, draws, beta, batch)
+    return draft, *found
 
 
 def sample(
     state: State, key: jax.Array, beta: jax.Array, batch: int, wanted: jax.Array | None = None
 ) -> tuple[Arrays, list[jax.Array], Selection] | None:
-    """Choose items by a key and read them, as `draw` does, where one launch does all of that; None where none does."""
+    """Choose items by a key and read them, as `draw` does, by a launch or two; None where there are none for that."""
     if not on_gpu():
         return None
     spec, arrays = state.spec, _arrays(state)
     typed = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
     kind, data = jax.random.key_impl(typed), jax.random.key_data(typed)
     wanted = wanted if leaves_out(spec) or spec.sampler.remembers else None
-    launch = _launch(launches.sample, arrays, spec, data, beta, batch, wanted) if _is_default(kind) else None
+    if not _is_default(kind):
+        return None
+
+    def draws(data: Any) -> jax.Array:
+        return _bits(data, kind, *spec.draw_shape(batch))
+
+    given = arrays, data, beta, wanted
+    launch = _launch(launches.sample, arrays, spec, data, beta, batch, wanted)
+    if launch is not None:
+
+        def whole(arrays: Arrays, data: Any, beta: jax.Array, wanted: Any) -> Any:
+            return draw(State(*arrays, spec), draws(data), None, beta, batch, wanted)
+
+        found: tuple[Arrays, list[jax.Array], Selection] = choose(launch, whole, *given)
+        return found
+    if not launches.reads_later(spec):
+        return None
+    launch = _launch(launches.choose, arrays, spec, None, beta, batch, wanted, data)
     if launch is None:
         return None
 
-    def core(
-        arrays: Arrays, data: jax.Array, beta: jax.Array, wanted: jax.Array | None
-    ) -> tuple[Arrays, list[jax.Array], Selection]:
-        numbers = _bits(data, kind, *spec.draw_shape(batch))
-        return draw(State(*arrays, spec), numbers, None, beta, batch, wanted)
+    def core(arrays: Arrays, data: Any, beta: jax.Array, wanted: Any) -> Any:
+        draft, slots, selection = _by_sampler(arrays, draws(data), beta, wanted, spec, batch)
+        return draft.finish(ops.OPS), slots, selection
 
-    return choose(launch, core, arrays, data, beta, wanted)
+    after, slots, selection = choose(launch, core, *given)
+    return _read_chosen(Draft.of(after, spec.plan), slots, selection, spec, batch, None)
 
 
 def update(

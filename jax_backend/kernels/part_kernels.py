@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
+from functional_rb.buffer import functions
+from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import frame_store, handles
-from functional_rb.core.draft import Draft
+from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.strategy import Selection
 from functional_rb.items import crops
+from functional_rb.native import launches
 from functional_rb.native.kernels import DECLARED, Declaration
 from functional_rb.ops import random_bits
 from functional_rb.ops.part_kernels import Table
@@ -24,7 +27,7 @@ from functional_rb.structures import sparse_set
 from functional_rb.structures.ring import Removal, RingState
 from functional_rb.writers import max_value
 from jax_backend.arrays import ops
-from jax_backend.kernels.custom_call import barrier, choose
+from jax_backend.kernels.custom_call import barrier, choose, in_use, on_gpu
 
 # Functions of the core whose operations XLA fuses better than any call.
 LEFT_TO_XLA = {
@@ -81,6 +84,26 @@ def _locate_current(ends: RingState, current: jax.Array, wanted: jax.Array) -> o
     return handles.locate_current.core(ops.OPS, ends, current, wanted)
 
 
+def _read_drawn(
+    draft: Draft,
+    spec: BufferSpec,
+    slots: jax.Array,
+    handles: jax.Array,
+    draws: jax.Array | None,
+    known: Mapping[int, jax.Array] | None = None,
+) -> Any:
+    """By a launch, where there is one for that."""
+
+    def core(arrays: Arrays, slots: jax.Array, handles: jax.Array) -> Any:
+        return functions.read_drawn.core(ops.OPS, Draft.of(arrays, spec.plan), spec, slots, handles, None)
+
+    arrays = draft.as_begun
+    launch = launches.read(arrays, spec, slots) if on_gpu() else None
+    if launch is None or not in_use(launch):
+        return functions.read_drawn.core(ops.OPS, draft, spec, slots, handles, draws, known)
+    return choose(launch, core, arrays, slots, handles)
+
+
 # What replaces which function of the core; see `functional_rb.ops.part_kernels`.
 TABLE: Table = {
     **{function: by_kernel(function, DECLARED[function]) for function in DECLARED if function not in LEFT_TO_XLA},
@@ -88,4 +111,5 @@ TABLE: Table = {
     importance.clear_leaves: _clear_leaves,
     max_value.compare: _compare,
     handles.locate_current: _locate_current,
+    functions.read_drawn: _read_drawn,
 }

@@ -62,7 +62,7 @@ def _drawn(
     handles = selection.handles.reshape(-1)
     handles = jax.numpy.where(own, handles, functions.NOTHING)
     part = Draft.of(state.own, dealing.part.plan)
-    leaves, extras = functions.read_drawn(ops.OPS, part, dealing.part.inner, own_slots, handles, more)
+    leaves, extras = functions.read_drawn(ops.OPS, part, dealing.part, own_slots, handles, more)
     read = [*leaves, *extras.values()]
     if how == "global":
         read = _exchanged(state, read, own)

@@ -24,14 +24,29 @@ STEPS, DRAWN = 5, 6
 TURNED = {"obs": frb.Unbounded((2, 3), "float16"), "other": frb.Unbounded((2,), "int32")}
 PAIRS = TURNED | {f"next_{name}": leaf for name, leaf in TURNED.items()}
 KINDS = (*COMPACT[:3], (PAIRS, {"stack": {"obs": 3, "other": 2}, "axis": {"obs": -1}}))
-MADE: Final = {"compare_frames", "add_with_frames", "store_frames", "sample_frames"}
+ADDED: Final = {"compare_frames", "add_with_frames", "store_frames"}
+AHEAD: Final = frb.n_step(3, 0.9, reward_key="gain", terminated_key="done")
+DRAWS: Final[dict[str, tuple[dict[str, Any], set[str]]]] = {
+    "uniform": ({}, {"sample_frames"}),
+    "prioritized": ({"sampler": frb.Prioritized(0.7)}, {"sample_frames"}),
+    "looking ahead": ({"sampler": frb.Prioritized(0.7), "transforms": AHEAD}, {"sample", "read_drawn"}),
+    "slices": ({"sampler": frb.Slices(2, strict_length=False)}, {"draw_slices", "read_drawn"}),
+    "slices by priority": ({"sampler": frb.PrioritizedSlices(2, period=2)}, {"draw_slices", "read_drawn"}),
+    "epochs": ({"sampler": frb.WithoutReplacement(), "transforms": AHEAD}, {"draw_epoch", "read_epoch", "read_drawn"}),
+    "epochs of slices": (
+        {"sampler": frb.SlicesWithoutReplacement(2, strict_length=False)},
+        {"draw_epoch", "read_epoch", "read_drawn"},
+    ),
+}
 
 
-def of(k: int, sampler: Any, lanes: int | None) -> frb.BufferSpec:
+def of(k: int, draws: str, lanes: int | None) -> frb.BufferSpec:
     leaves, given = KINDS[k]
     item = {"done": frb.Binary(()), "n": frb.Unbounded((), "int32"), "wide": frb.Unbounded((1100,), "uint8")}
-    more: dict[str, Any] = {"lanes": lanes, "compact": frb.Compact(**given, spare=2)}
-    return frb.BufferSpec(dict(sorted((item | leaves).items())), 8 * (lanes or 1), sampler, **more)
+    more: dict[str, Any] = {"lanes": lanes, "compact": frb.Compact(**given, spare=2)} | DRAWS[draws][0]
+    return frb.BufferSpec(
+        dict(sorted((item | {"gain": frb.Unbounded((2,))} | leaves).items())), 8 * (lanes or 1), **more
+    )
 
 
 def batch(spec: frb.BufferSpec, seed: int, steps: int = STEPS) -> Any:
@@ -55,7 +70,8 @@ def step(state: frb.State, given: Any, key: jax.Array) -> Any:
     added, marked, numbers = given
     state, sample = rb.sample(rb.add(state, added, marked), key, DRAWN)
     if state.spec.sampler.has_priorities:
-        state = rb.update(state, sample.indices, numbers)
+        handles = sample.indices.reshape(-1)
+        state = rb.update(state, handles, jnp.resize(numbers, handles.shape))
     return state, jax.tree.leaves(sample)
 
 
@@ -83,22 +99,28 @@ def several(spec: frb.BufferSpec) -> Any:
 
 PROGRAMS: Final = {program.__name__: program for program in (called, scanned, several)}
 CASES: Final = effort(
-    [("called", 0, 2), ("scanned", 1, None), ("several", 3, None)],
-    [(program, k, lanes) for program in PROGRAMS for k in range(len(KINDS)) for lanes in (None, 2)],
+    [
+        *(("called", 0, "prioritized", 2), ("scanned", 1, "looking ahead", None), ("several", 3, "slices", None)),
+        *(
+            ("scanned", 2, "epochs of slices", 2),
+            ("called", 1, "epochs", None),
+            ("scanned", 0, "slices by priority", 2),
+        ),
+    ],
+    [(program, k, d, lanes) for program in PROGRAMS for k in range(len(KINDS)) for d in DRAWS for lanes in (None, 2)],
 )
 
 
-@pytest.mark.parametrize(("program", "k", "lanes"), CASES)
-def test_programs(program: str, k: int, lanes: int | None) -> None:
+@pytest.mark.parametrize(("program", "k", "draws", "lanes"), CASES)
+def test_programs(program: str, k: int, draws: str, lanes: int | None) -> None:
     order = ("forward", "backward", "scattered")[k % 3]
-    spec = of(k, frb.Prioritized(0.7) if k != 1 else frb.Uniform(), lanes)
-    told = agreeing(PROGRAMS[program], spec, gpu_on_xla.using(order, blocks=4, share=3))
-    assert {name for name, _ in told.launched} - {"finish_update", "update"} == MADE
+    told = agreeing(PROGRAMS[program], of(k, draws, lanes), gpu_on_xla.using(order, blocks=4, share=3))
+    assert {name for name, _ in told.launched} - {"finish_update", "update"} == ADDED | DRAWS[draws][1]
 
 
 @pytest.mark.gpu
 @cuda
-@pytest.mark.parametrize("k", range(len(KINDS)))
+@pytest.mark.parametrize("draws", DRAWS)
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_programs_on_a_gpu(program: str, k: int) -> None:
-    agreeing(PROGRAMS[program], of(k, frb.Prioritized(0.7), 2), contextlib.nullcontext())
+def test_programs_on_a_gpu(program: str, draws: str) -> None:
+    agreeing(PROGRAMS[program], of(0, draws, 2), contextlib.nullcontext())

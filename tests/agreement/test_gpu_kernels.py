@@ -20,12 +20,13 @@ import functional_rb as frb
 import torch_backend as rb
 from functional_rb import _native
 from functional_rb.native import gpu
+from functional_rb.native.kernels import Launch
 from tests.agreement.chain_machine import KINDS, SAMPLERS, Kept, Programs
 from tests.support import chain_programs as programs
 from tests.support import emulated_gpu
 from tests.support.backends import needs_native
 from tests.support.effort import effort
-from torch_backend.kernels import custom_ops
+from torch_backend.kernels import custom_ops, launches
 from torch_backend.kernels.chain import CHAIN
 
 ORDERS = list(emulated_gpu.ORDERS)
@@ -241,12 +242,14 @@ class Twice:
         for name in names:
             self.names.append(name)
             given = [[copies.get(id(x)) for x in part] for part in (operands, results)]
-            with emulated_gpu.launching("scattered", 2, 500):
-                custom_ops.launch(name, records, *given)
+            masked = name == "add" and operands[-2 - records[0][0]] is not None
+            batch = int(records[1][0]) if name == "add" else len(next(x for x in results[::-1] if x is not None))
+            if name.startswith("update"):
+                batch = len(operands[3 if name == "update_priorities" else 2])
+            with emulated_gpu.using("scattered", 2, 500):
+                launches.launch(Launch(custom_ops.LAUNCHES[name], batch, masked), records, *given)
             for x in (*operands, *results):
                 assert x is None or programs.bits(x) == programs.bits(copies[id(x)])
-
-    launch = CHAIN.launch
 
 
 @pytest.mark.parametrize("sampler", [frb.Prioritized(), "lanes"])

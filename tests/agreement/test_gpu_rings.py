@@ -124,10 +124,11 @@ class Program:
 
     @property
     def rewrites(self) -> bool:
-        """Whether items may be: those that lie in one ring."""
+        """Whether items may be: those that lie in one ring, and do not tell where trajectories end."""
         return (
             self.spec.lanes is None
             and self.spec.plan.frames is None
+            and self.spec.plan.boundaries is None
             and isinstance(self.spec.sampler, frb.Uniform | frb.Prioritized)
         )
 
@@ -188,27 +189,34 @@ def epochs(draw: st.DrawFn) -> frb.BufferSpec:
 
 
 @st.composite
-def slices(draw: st.DrawFn) -> frb.BufferSpec:
+def samplers_of_slices(draw: st.DrawFn, trajectory: str = "n") -> Any:
     length, strict = draw(st.integers(1, 5), "length"), draw(st.booleans(), "strict")
-    marks: Any = draw(st.sampled_from([{"end_keys": ("done",)}, {"end_keys": ()}, {"trajectory_key": "n"}]))
+    marks: Any = draw(st.sampled_from([{"end_keys": ("done",)}, {"end_keys": ()}, {"trajectory_key": trajectory}]))
     settings = marks | {"strict_length": strict, "period": draw(st.integers(1, 3))}
     span = draw(st.sampled_from([False, not strict]))
     weighting = draw(st.sampled_from(["trajectory", "window"]))
     match draw(st.sampled_from(["priority", "epochs", "plain"])):
         case "priority":
             more: Any = {"batch": draw(st.sampled_from(["slices", "steps"])), "span": (False, span)}
-            sampler: Any = frb.PrioritizedSlices(
+            return frb.PrioritizedSlices(
                 length, new_priority=draw(st.sampled_from(["live", "ever"])), **more, **settings
             )
         case "epochs":
             more = {"weighting": weighting, "drop_last": draw(st.booleans()), "span": (False, span)}
-            sampler = frb.SlicesWithoutReplacement(length, **more, **settings)
+            return frb.SlicesWithoutReplacement(length, **more, **settings)
         case _:
             more = {"weighting": weighting, "flat": draw(st.booleans())}
             both_sides = (0, length - 1) if span and draw(st.booleans()) else span
-            sampler = frb.Slices(length, span=both_sides, **more, **settings)
-    lanes = draw(lanes_of)
+            return frb.Slices(length, span=both_sides, **more, **settings)
+
+
+@st.composite
+def slices(draw: st.DrawFn) -> frb.BufferSpec:
+    lanes, sampler = draw(lanes_of), draw(samplers_of_slices())
     return frb.BufferSpec(ITEM, (lanes or 1) * draw(st.sampled_from([5, 9, 17])), sampler, lanes=lanes)
+
+
+of_items = priorities_or_none | st.builds(frb.WithoutReplacement, drop_last=st.booleans())
 
 
 @st.composite
@@ -216,10 +224,27 @@ def compact(draw: st.DrawFn) -> frb.BufferSpec:
     leaves, given = draw(st.sampled_from(COMPACT))
     spare: Any = draw(st.sampled_from([None, 0, 30]))
     lanes, item = draw(lanes_of), dict(sorted((ITEM | leaves).items()))
-    capacity = (lanes or 1) * draw(st.sampled_from([1, 2, 9, 40]))
-    return frb.BufferSpec(
-        item, capacity, draw(priorities_or_none), lanes=lanes, compact=frb.Compact(**given, spare=spare)
-    )
+    sampler = draw(of_items | samplers_of_slices())
+    capacity = (lanes or 1) * draw(st.sampled_from([5, 9, 40] if hasattr(sampler, "length") else [1, 2, 9, 40]))
+    ahead = frb.n_step(3, 0.9, reward_key="x", terminated_key="done")
+    more: Any = {"transforms": draw(st.sampled_from([(), ahead]))}
+    return frb.BufferSpec(item, capacity, sampler, lanes=lanes, compact=frb.Compact(**given, spare=spare), **more)
+
+
+@st.composite
+def looking_ahead(draw: st.DrawFn) -> frb.BufferSpec:
+    """Of which returns are made as items are drawn."""
+    of_slices, lanes = draw(st.booleans(), "slices"), draw(lanes_of)
+    item, kinds = added_steps.ITEM, WAITING
+    if not of_slices and draw(st.booleans(), "agents"):
+        item, kinds = item | OF_AGENTS, WAITING_OF_AGENTS
+    item = item | {"x": frb.Unbounded((3,), draw(st.sampled_from(["float32", "float16", "bfloat16"])))}
+    added: Any = draw(st.sampled_from(kinds))
+    names = "reward_key", "terminated_key", "next_keys", *(() if of_slices else ("end_keys", "trajectory_key"))
+    ahead = frb.n_step(added.n, added.gamma, **{name: getattr(added, name) for name in names})
+    sampler = draw(samplers_of_slices("id") if of_slices else of_items)
+    capacity = (lanes or 1) * draw(st.sampled_from([5, 9, 40]))
+    return frb.BufferSpec(dict(sorted(item.items())), capacity, sampler, lanes=lanes, transforms=ahead)
 
 
 def check(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int]) -> None:
@@ -278,7 +303,14 @@ def test_steps_that_wait_and_buffers_that_stop(spec: frb.BufferSpec, seed: int, 
     check(spec, seed, way)
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")
 @some
+@hypothesis.given(spec=looking_ahead(), seed=seeds, way=ways)
+def test_returns_of_drawn_items(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int]) -> None:
+    check(spec, seed, way)
+
+
+@hypothesis.settings(some, max_examples=effort(30, 4000))
 @hypothesis.given(spec=compact(), seed=seeds, way=ways)
 def test_items_that_share_frames(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int]) -> None:
     check(spec, seed, way)

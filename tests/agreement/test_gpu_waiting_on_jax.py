@@ -1,4 +1,4 @@
-"""Launches for steps that wait for others, and for buffers that stop when they are full, as custom calls of JAX."""
+"""Launches for returns over n steps, and for buffers that stop when they are full, as custom calls of JAX."""
 
 from __future__ import annotations
 
@@ -27,10 +27,20 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
     "several": {"transforms": frb.n_step(4, 0.9, **KEYS, trajectory_key="id", end_keys=["done", "cut"])},
     "what follows": {"transforms": frb.n_step(3, 0.9, **KEYS, next_keys=["image", "id"])},
     "stops": {"writer": frb.StopWhenFull()},
+    "looks ahead": {
+        "transforms": frb.n_step(3, 0.9, **KEYS | {"at": "sample"}, next_keys=["image"], end_keys=["done", "cut"])
+    },
+    "looks one ahead": {"transforms": frb.n_step(1, 0.9, **KEYS | {"at": "sample"}, trajectory_key="id", end_keys=())},
 }
 MADE: Final = {
-    "one step": {"line_up", "add_waiting"},
+    "one step": {"line_up", "add_waiting", "read_drawn"},
     "stops": {"rank_in_rings", "add_to_rings"},
+    "looks ahead": {"rank_in_rings", "add_to_rings", "read_drawn"},
+    "looks one ahead": {"rank_in_rings", "add_to_rings", "read_drawn"},
+}
+DRAWN_OTHERWISE: Final = {
+    "several": frb.WithoutReplacement(),
+    "looks one ahead": frb.Slices(2, trajectory_key="id", end_keys=(), strict_length=False),
 }
 
 
@@ -75,16 +85,19 @@ def several(spec: frb.BufferSpec) -> Any:
 
 PROGRAMS: Final = {program.__name__: program for program in (donated, scanned, several)}
 CASES: Final = effort(
-    [("donated", "several", 3), ("scanned", "stops", 3), ("several", "what follows", None), ("donated", "one step", 2)],
+    [
+        *(("donated", "several", 3), ("scanned", "stops", 3), ("several", "what follows", None)),
+        *(("donated", "one step", 2), ("scanned", "looks ahead", 3), ("several", "looks one ahead", None)),
+    ],
     [(program, kind, lanes) for program in PROGRAMS for kind in KINDS for lanes in (None, 3)],
 )
 
 
 @pytest.mark.parametrize(("program", "kind", "lanes"), CASES)
 def test_programs(program: str, kind: str, lanes: int | None) -> None:
-    spec = of(kind, frb.Prioritized(0.7) if kind != "several" else frb.WithoutReplacement(), lanes)
+    spec = of(kind, DRAWN_OTHERWISE.get(kind, frb.Prioritized(0.7)), lanes)
     told = agreeing(PROGRAMS[program], spec, gpu_on_xla.using("scattered", blocks=4, share=3))
-    expected = MADE.get(kind, {"line_up", "add_waiting", "keep_waiting"})
+    expected = MADE.get(kind, {"line_up", "add_waiting", "keep_waiting", "read_drawn"})
     made = {name for name, _ in told.launched}
     assert made >= expected
     assert not made & {"compare_frames", "rank"}

@@ -18,6 +18,7 @@ import functional_rb as frb
 import torch_backend as rb
 from functional_rb.native.chain import Chains, dlpack_dtype
 from tests.support import device, emulated_gpu, gpu, gpu_life, lives
+from tests.support.chain_programs import as_tensor, random_array
 from tests.support.gpu_life import LIVES, Life
 from tests.support.members import BATCH, MEMBERS
 from torch_backend.arrays.convert import build_mapping
@@ -154,9 +155,11 @@ def test_torch_lives_are_those_of_the_cpu(life: Life) -> None:
 class OnTheDevice(emulated_gpu.OnTheCpu):
     """Makes what kernels for GPUs work on in the device's memory."""
 
-    def makers(self, memory: Any, spec: frb.BufferSpec) -> tuple[dict[str, Any], ...] | None:
-        where = memory.rows.device
-        return gpus.keywords(where, spec) if where.type == device.NAME and memory.fits else None
+    def has(self, memory: Any) -> bool:
+        return memory.rows.device.type == device.NAME and memory.fits
+
+    def where(self, device: torch.device) -> tuple[tuple[int, int], int]:
+        return (2, device.index), stream_of(device.index)
 
 
 def look(tensor: torch.Tensor) -> tuple[Any, ...] | None:
@@ -216,6 +219,44 @@ def test_torch_calls_are_launches_alone(sampler: Any, kernels: emulated_gpu.Emul
     kernels.note()
     assert [name for name, _ in kernels.launched[launched:]] == ["add", "sample"]
     assert device.counts().waits == before.waits
+
+
+# What is told of a full buffer the host has to wait for.
+CAPTURED = [life.spec for life in LIVES if life.spec.capacity < 100 and life.spec.writer.overwrites]
+
+
+@pytest.mark.parametrize("spec", CAPTURED, ids=range(len(CAPTURED)))
+def test_torch_calls_may_be_captured(spec: frb.BufferSpec, kernels: emulated_gpu.Emulated) -> None:
+    """Into a graph of CUDA's: nothing waits, the host copies nothing of its own, and each is three launches at most."""
+    lead, rng, valued = (
+        (6, *([spec.lanes] if spec.lanes else [])),
+        np.random.default_rng(0),
+        spec.sampler.has_priorities,
+    )
+    items = {name: as_tensor(random_array(rng, leaf, lead)).to(device.NAME) for name, leaf in spec.item.items()}
+    mask, priorities, found = torch.ones(lead, dtype=torch.bool), torch.ones(8), list[tuple[Any, ...]]()
+
+    def captured(function: Any, *given: Any) -> Any:
+        kernels.note()
+        kernels.launched.clear()
+        before, made, now = device.counts(), function(*given), device.counts()
+        kernels.note()
+        found.append((function, now.waits - before.waits, now.sent - before.sent, len(kernels.launched)))
+        return made
+
+    state = rb.init(spec)
+    for _ in range(2):  # first calls make what later ones find
+        found.clear()
+        state = captured(rb.add, state, items)
+        older, (state, sample) = state, captured(rb.sample, state, rb.key(0), 4)
+        state = captured(rb.add_, captured(rb.add, older, items, mask), items)
+        if valued:
+            handles = sample.indices.reshape(-1)
+            state = captured(rb.update, state, handles, priorities[: len(handles)])
+            state = captured(rb.update_, state, handles, priorities[: len(handles)])
+        state, _ = captured(rb.sample_, state, rb.key(1), 4)
+    assert [(function, *counts[:2]) for function, *counts in found] == [(function, 0, 0) for function, *_ in found]
+    assert all(0 < count <= 3 for *_, count in found), found
 
 
 def test_torch_streams_wait_for_each_other(kernels: emulated_gpu.Emulated) -> None:

@@ -226,7 +226,8 @@ def strides(spec: frb.BufferSpec, sample: Any) -> list[tuple[int, ...]]:
 
 def told_beside(sample: Any) -> list[torch.Tensor]:
     """The arrays of a sample beside its items."""
-    return [x for x in sample[1:] if isinstance(x, torch.Tensor)]
+    extras = [sample.extras[name] for name in sorted(sample.extras)]
+    return [x for x in (*sample[1:], *extras) if isinstance(x, torch.Tensor)]
 
 
 def shape_of(items: Any) -> Any:

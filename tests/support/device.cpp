@@ -30,7 +30,7 @@ constexpr c10::DeviceIndex DEVICES = 2;
 constexpr size_t RANGE = size_t{64} << 30, PAGE = 4096, FILLED = size_t{1} << 20;
 constexpr int GARBAGE = 0xA5;  // what memory holds that nobody wrote to
 
-enum Count { WAITS, OPERATIONS, RECORDED, BLOCKED, PINNED, COUNTS };
+enum Count { WAITS, OPERATIONS, RECORDED, BLOCKED, PINNED, SENT, COUNTS };
 std::atomic<int64_t> counted[COUNTS];
 
 // A piece of memory, a row of whole pages: how many operations have it open, and whether a tensor has it.
@@ -383,6 +383,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     open.add(to);
     ++counted[OPERATIONS];
     if (!is_here(to) && !non_blocking) ++counted[WAITS];
+    if (!is_here(from)) ++counted[SENT];
     on_cpu(to).copy_(on_cpu(from));
     return to;
 }

@@ -29,6 +29,7 @@ class Counts(NamedTuple):
         recorded: how many events were recorded in streams.
         blocked: how often a stream was told to wait for an event.
         pinned: for how many tensors of the host pinned memory was taken.
+        sent: how many copies of the host's memory came.
     """
 
     waits: int
@@ -36,6 +37,7 @@ class Counts(NamedTuple):
     recorded: int
     blocked: int
     pinned: int
+    sent: int
 
 
 def built() -> Path:

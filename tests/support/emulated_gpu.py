@@ -8,18 +8,16 @@ import functools
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from functional_rb import _native
-from functional_rb.buffer.spec import BufferSpec
 from functional_rb.native import gpu
 from functional_rb.native.gpu import BLOCKS, SHARE
 from functional_rb.versions.memory import Memory
 from tests.support import native_builds
 from tools.native_build import SOURCES, compiler
-from torch_backend.memory.gpus import Gpus, keywords
+from torch_backend.memory.gpus import Gpus
 from torch_backend.memory.library import TORCH
 
 ORDERS = {"forward": 0, "backward": 1, "scattered": 2}
@@ -30,9 +28,13 @@ TEAM = "team"
 class OnTheCpu(Gpus):
     """One whose memory is the CPU's."""
 
-    def makers(self, memory: Memory, spec: BufferSpec) -> tuple[dict[str, Any], ...] | None:
-        """For what lies in one piece on the CPU."""
-        return keywords(torch.device("cpu"), spec) if memory.is_ordinary else None
+    def has(self, memory: Memory) -> bool:
+        """What lies in one piece on the CPU."""
+        return memory.is_ordinary
+
+    def where(self, device: torch.device) -> tuple[tuple[int, int], int]:
+        """On the CPU, which has no streams."""
+        return (1, 0), 0
 
 
 class Emulated:

@@ -30,8 +30,11 @@ class Life(NamedTuple):
 SMALL = {name: LEAVES[name] for name in ("x", "done", "half", "image")}
 LARGE = {name: LEAVES[name] for name in ("x", "n")}
 SAMPLERS = frb.Uniform(), frb.Prioritized(alpha=0.7, beta=0.5), frb.Prioritized(1.0, 1.0, "ever")
-RETURNS = frb.n_step(3, 0.9, at="add", reward_key="x", terminated_key="done", next_keys=["image"])
+REWARDED = SMALL | {"gain": frb.Unbounded((2,))}
+RETURNS = frb.n_step(3, 0.9, at="add", reward_key="gain", terminated_key="done", next_keys=["image"])
 WINDOWS = frb.PrioritizedSlices(2, end_keys=("done",), strict_length=False)
+AHEAD = frb.n_step(3, 0.9, reward_key="gain", terminated_key="done", next_keys=["image"])
+STACKS = frb.Compact(next={}, stack={"x": 3})
 LIVES = (
     *(Life(frb.BufferSpec(SMALL, 50, sampler), (30, 40, 70, 1), 33) for sampler in SAMPLERS),
     *(Life(frb.BufferSpec(LARGE, 20_000, sampler), (7000, 9000), 5000) for sampler in SAMPLERS[1:]),
@@ -39,13 +42,18 @@ LIVES = (
     Life(frb.BufferSpec(SMALL, 50, frb.WithoutReplacement()), (30, 40, 70, 1), 8),
     Life(frb.BufferSpec(SMALL, 50, frb.Slices(3, end_keys=("done",), strict_length=False)), (30, 40, 1), 11),
     Life(frb.BufferSpec(SMALL, 51, WINDOWS, lanes=3), (10, 13, 25, 1), 11),
-    Life(frb.BufferSpec(SMALL, 51, lanes=3, transforms=RETURNS), (10, 13, 25, 1), 33),
+    Life(frb.BufferSpec(REWARDED, 51, lanes=3, transforms=RETURNS), (10, 13, 25, 1), 33),
     Life(frb.BufferSpec(SMALL, 600, frb.Prioritized(), writer=frb.StopWhenFull()), (30, 40, 70, 1), 33),
-    Life(
-        frb.BufferSpec(SMALL, 51, frb.Prioritized(), lanes=3, compact=frb.Compact(next={}, stack={"x": 3})),
-        (10, 25, 1),
-        33,
+    *(
+        Life(frb.BufferSpec(REWARDED, 51, sampler, lanes=3, compact=STACKS, transforms=transforms), (10, 25, 1), 33)
+        for sampler, transforms in (
+            (frb.Prioritized(), ()),
+            (WINDOWS, AHEAD),
+            (frb.WithoutReplacement(), AHEAD),
+            (frb.SlicesWithoutReplacement(2, end_keys=("done",), strict_length=False), ()),
+        )
     ),
+    Life(frb.BufferSpec(REWARDED, 50, frb.Prioritized(), transforms=AHEAD), (30, 40, 70, 1), 33),
 )
 
 
@@ -55,7 +63,10 @@ def carried_out(life: Life, device: str) -> list[bytes]:
     prioritized, lanes = spec.sampler.has_priorities, () if spec.lanes is None else (spec.lanes,)
 
     def items(lead: tuple[int, ...]) -> dict[str, torch.Tensor]:
-        return {name: as_tensor(random_array(rng, leaf, lead)).to(device) for name, leaf in spec.item.items()}
+        made = {name: random_array(rng, leaf, lead) for name, leaf in spec.item.items()}
+        if "gain" in made:  # of sums of what is no number each processor has bits of its own
+            made["gain"] = rng.standard_normal(made["gain"].shape, np.float32)
+        return {name: as_tensor(array).to(device) for name, array in made.items()}
 
     def priorities(lead: tuple[int, ...]) -> torch.Tensor | None:
         return torch.from_numpy(rng.choice(PRIORITIES, lead)).to(device) if prioritized else None
@@ -69,7 +80,10 @@ def carried_out(life: Life, device: str) -> list[bytes]:
         lead = tuple(handles.shape)
         rewritten = (
             items(lead)
-            if not lanes and not spec.plan.frames and isinstance(spec.sampler, frb.Uniform | frb.Prioritized)
+            if not lanes
+            and not spec.plan.frames
+            and not spec.plan.boundaries
+            and isinstance(spec.sampler, frb.Uniform | frb.Prioritized)
             else None
         )
         if not prioritized and rewritten is None:

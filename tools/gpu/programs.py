@@ -128,7 +128,7 @@ def programs() -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
     several = state(sampler, 4)
     yield from programs_of_rings(key, keys)
     yield from programs_of_frames(key, keys)
-    yield from programs_of_waiting()
+    yield from programs_of_returns(key, keys)
     yield (
         "Prioritized: a step of 4 buffers by vmap",
         jax.vmap(lambda s, b, k: step(s, (b, k))),
@@ -161,32 +161,46 @@ def programs_of_rings(key: Any, keys: Any) -> Iterator[tuple[str, Callable[..., 
 
 def programs_of_frames(key: Any, keys: Any) -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
     """Those of stacks of images, of which frames are stored once."""
-    compact = frb.Compact(stack=4, axis=-1)
-    spec = frb.BufferSpec(IMAGES, STACKS, frb.Prioritized(), lanes=LANES, compact=compact)
-    own, steps = jax.eval_shape(lambda: rb.init(spec)), ADDED // LANES
+    steps, compact = ADDED // LANES, frb.Compact(stack=4, axis=-1)
     batches = {name: of((TURNS, steps, LANES, *leaf.shape), leaf.dtype) for name, leaf in IMAGES.items()}
     one = {name: of(leaf.shape[1:], leaf.dtype) for name, leaf in batches.items()}
-    name = f"Prioritized, stacks of images, {LANES} lanes"
-    yield f"{name}: add", rb.add, (own, one)
-    yield f"{name}: add with a mask", rb.add, (own, one, of((steps, LANES), "bool"))
-    yield f"{name}: sample", lambda state, key: rb.sample(state, key, DRAWN), (own, key)
-    yield (
-        f"{name}: {TURNS} steps in a scan",
-        lambda s, b, k: lax.scan(step, s, (b, k)),
-        (own, batches, keys),
-    )
-
-
-def programs_of_waiting() -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
-    """Those of steps that wait for others, and of buffers that stop when they are full."""
-    steps = ADDED // LANES
-    returns = frb.n_step(3, 0.99, at="add", end_keys="done", terminated_key="done")
-    for name, more in (("n_step(at='add')", {"transforms": returns}), ("StopWhenFull", {"writer": frb.StopWhenFull()})):
-        spec = frb.BufferSpec(ITEM, CAPACITY, frb.Prioritized(), lanes=LANES, **more)
+    for name, sampler, more in (
+        ("Prioritized", frb.Prioritized(), {}),
+        ("PrioritizedSlices", frb.PrioritizedSlices(LENGTH, batch="steps"), {}),
+        ("SlicesWithoutReplacement", frb.SlicesWithoutReplacement(LENGTH, batch="steps"), {}),
+        ("Prioritized, n_step", frb.Prioritized(), {"transforms": frb.n_step(3, 0.99)}),
+    ):
+        spec = frb.BufferSpec(IMAGES, STACKS, sampler, lanes=LANES, compact=compact, **more)
         own = jax.eval_shape(lambda spec=spec: rb.init(spec))
-        yield f"Prioritized, {name}, {LANES} lanes: add", rb.add, (own, items(steps, LANES))
-        masked = (own, items(steps, LANES), of((steps, LANES), "bool"))
-        yield f"Prioritized, {name}, {LANES} lanes: add with a mask", rb.add, masked
+        title = f"{name}, stacks of images, {LANES} lanes"
+        yield f"{title}: add", rb.add, (own, one)
+        yield f"{title}: add with a mask", rb.add, (own, one, of((steps, LANES), "bool"))
+        yield f"{title}: sample", lambda state, key: rb.sample(state, key, DRAWN), (own, key)
+        yield (
+            f"{title}: {TURNS} steps in a scan",
+            lambda s, b, k: lax.scan(step, s, (b, k)),
+            (own, batches, keys),
+        )
+
+
+def programs_of_returns(key: Any, keys: Any) -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
+    """Those of returns over n steps, and of buffers that stop when they are full."""
+    steps, ends = ADDED // LANES, {"end_keys": "done", "terminated_key": "done"}
+    for name, more in (
+        ("n_step", {"transforms": frb.n_step(3, 0.99, **ends)}),
+        ("n_step(at='add')", {"transforms": frb.n_step(3, 0.99, at="add", **ends)}),
+        ("StopWhenFull", {"writer": frb.StopWhenFull()}),
+    ):
+        spec = frb.BufferSpec(ITEM, CAPACITY, frb.Prioritized(), lanes=LANES, **more)
+        own, title = jax.eval_shape(lambda spec=spec: rb.init(spec)), f"Prioritized, {name}, {LANES} lanes"
+        yield f"{title}: add", rb.add, (own, items(steps, LANES))
+        yield f"{title}: add with a mask", rb.add, (own, items(steps, LANES), of((steps, LANES), "bool"))
+        yield f"{title}: sample", lambda state, key: rb.sample(state, key, DRAWN), (own, key)
+        yield (
+            f"{title}: {TURNS} steps in a scan",
+            lambda s, b, k: lax.scan(step, s, (b, k)),
+            (own, items(TURNS, steps, LANES), keys),
+        )
 
 
 def compiled(device: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> str:

@@ -22,11 +22,14 @@ import torch
 
 from functional_rb import _native
 from functional_rb.base.description import REMEMBERED, Description
-from functional_rb.core.draft import Arrays
+from functional_rb.buffer import functions
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.frame_store import FramePlan
 from functional_rb.core.strategy import Selection
 from functional_rb.native import gpu
-from functional_rb.native.kernels import DECLARED, WHOLE, Declaration, Kernel, Made, fill_draws
+from functional_rb.native import launches as declared
+from functional_rb.native.kernels import DECLARED, WHOLE, Declaration, Kernel, Launch, Made, fill_draws
 from functional_rb.ops.part_kernels import Table
 from functional_rb.structures.episode_windows import Entries, Slices
 from functional_rb.structures.hash_map import HashTable
@@ -35,12 +38,31 @@ from functional_rb.structures.sparse_set import SparseSet
 from functional_rb.transforms.step_queue import Line
 from torch_backend.arrays import ops, random
 from torch_backend.arrays.tracing import constant
+from torch_backend.kernels import launches
 from torch_backend.kernels.chain import CHAIN
 
 # What does the same on a GPU, by the names of handlers.
 LAUNCHES: Final = {"add": "add", "draw": "draw", "update_priorities": "update_priorities", "update": "rewrite"}
+# The operations that there are on GPUs alone, by their names what each launches.
+ON_GPUS: Final = {
+    **{f"gpu_{name}": name for name in ("add_to_rings", "add_with_frames", "add_waiting")},
+    **{f"gpu_{name}": name for name in ("draw_items", "draw_slices", "draw_epoch", "read_drawn")},
+    "gpu_draw_epoch_of_slices": "draw_epoch",
+}
 # The kernels that change operands in place, and how many arrays each makes: torch asks for both in advance.
-CHANGING: Final = {"add": 1, "update": 1, "update_priorities": 1, "set_leaves": 0, "store": 0, "map_insert": 2}
+CHANGING: Final = {
+    "add": 1,
+    "update": 1,
+    "update_priorities": 1,
+    "set_leaves": 0,
+    "store": 0,
+    "map_insert": 2,
+    "gpu_add_to_rings": 1,
+    "gpu_add_with_frames": 1,
+    "gpu_add_waiting": 1,
+    "gpu_draw_epoch": 6,
+    "gpu_draw_epoch_of_slices": 9,
+}
 LIBRARY: Final = torch.library.Library("functional_rb", "FRAGMENT")
 
 
@@ -54,21 +76,24 @@ class Form(NamedTuple):
         operands: which tensor each is, those that are changed first; None for one that is not given.
         records: of each its dtype and its words, None for a number.
         outputs: of each which tensor is changed, or the dtype and the number of axes of what is made; None for nothing.
+        masked: whether a launch has a mask. How many rows it takes, or gives, is the last of the numbers.
     """
 
     operands: list[int | None]
     records: list[tuple[str, list[int]] | None]
     outputs: list[Any]
+    masked: bool
 
 
 def by_operation(kernel: Kernel) -> list[torch.Tensor]:
     """What a kernel makes, by an operation; what it changes in place is changed."""
-    outputs, numbers = kernel.in_order, list[Any]()
+    outputs, numbers, name = kernel.in_order, list[Any](), _operation_of(kernel)
     is_changed = [any(x is output for output in outputs) for x in kernel.operands]
     changed = [x for x, is_one in zip(kernel.operands, is_changed, strict=True) if is_one and x is not None]
     given = [x for x, is_one in zip(kernel.operands, is_changed, strict=True) if not is_one and x is not None]
     places = {id(x): place for place, x in enumerate([*changed, *given])}
-    form = Form([places.get(id(x)) for x in kernel.operands], [], [])
+    launch = kernel.on_gpu
+    form = Form([places.get(id(x)) for x in kernel.operands], [], [], launch is not None and launch.masked)
     for record in kernel.records:
         if isinstance(record, np.ndarray):
             form.records.append((record.dtype.name, record.view(np.int32).tolist()))
@@ -78,11 +103,21 @@ def by_operation(kernel: Kernel) -> list[torch.Tensor]:
     for x in outputs:
         form.outputs.append((x.dtype, len(x.shape)) if isinstance(x, Made) else places.get(id(x)))
         numbers += x.shape if isinstance(x, Made) else ()
-    assert kernel.name in CHANGING or not changed
-    tensors = [changed, given] if kernel.name in CHANGING else [given]
-    operation = getattr(torch.ops.functional_rb, kernel.name).default
+    numbers += [] if launch is None else [launch.batch]
+    assert name in CHANGING or not changed
+    tensors = [changed, given] if name in CHANGING else [given]
+    operation = getattr(torch.ops.functional_rb, name).default
     made: Any = operation(*tensors, numbers, json.dumps(form, separators=(",", ":")))
     return [] if made is None else [made] if isinstance(made, torch.Tensor) else list(made)
+
+
+def _operation_of(kernel: Kernel) -> str:
+    if kernel.name:
+        return kernel.name
+    assert kernel.on_gpu is not None
+    made = sum(isinstance(x, Made) for x in kernel.in_order)
+    names = [name for name, launched in ON_GPUS.items() if launched == kernel.on_gpu.name]
+    return next(name for name in names if CHANGING.get(name, made) == made)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -91,14 +126,14 @@ def _form(text: str) -> Form:
 
 
 @functools.lru_cache(maxsize=1024)
-def _told(text: str, numbers: tuple[int, ...]) -> tuple[list[int | None], list[Any], list[Any]]:
+def _told(text: str, numbers: tuple[int, ...]) -> tuple[list[int | None], list[Any], list[Any], bool]:
     """The form of a call, with arrays for its records, and for outputs shapes and dtypes of torch's."""
     form, left = _form(text), iter(numbers)
     records = [
         np.array([next(left)], np.int32) if record is None else np.array(record[1], np.int32).view(record[0])
         for record in form.records
     ]
-    return form.operands, records, _shaped(form, left)
+    return form.operands, records, _shaped(form, left), form.masked
 
 
 def _shaped(form: Form, sizes: Any) -> list[object]:
@@ -118,7 +153,7 @@ def _define(name: str) -> None:
 
     def carried_out(*given: Any) -> Any:
         tensors = given[0] + given[1] if changes else given[0]
-        places, records, outputs = _told(given[-1], tuple(given[-2]))
+        places, records, outputs, _ = _told(given[-1], tuple(given[-2]))
         made = [ops.empty(x[0], dtype=x[1]) for x in outputs if type(x) is tuple]
         new = iter(made)
         arrays = [next(new) if type(x) is tuple else None if x is None else tensors[x] for x in outputs]
@@ -133,8 +168,9 @@ def _define(name: str) -> None:
         return _returned(name, [torch.empty(x[0], dtype=x[1], device=device) for x in outputs if isinstance(x, tuple)])
 
     LIBRARY.define(f"{name}({changed}Tensor[] given, SymInt[] numbers, str form) -> {results}", tags=tags)
-    LIBRARY.impl(name, carried_out, "CPU")
-    if name in LAUNCHES:
+    if name not in ON_GPUS:
+        LIBRARY.impl(name, carried_out, "CPU")
+    if name in LAUNCHES or name in ON_GPUS:
         LIBRARY.impl(name, functools.partial(launched, name), "CUDA")
     torch.library.register_fake(f"functional_rb::{name}", described, lib=LIBRARY)
 
@@ -142,27 +178,13 @@ def _define(name: str) -> None:
 def launched(name: str, *given: Any) -> Any:
     """What an operation does on a GPU."""
     tensors = [x for part in given[:-2] for x in part]
-    places, records, outputs = _told(given[-1], tuple(given[-2]))
+    places, records, outputs, masked = _told(given[-1], tuple(given[-2]))
     made = [torch.empty(x[0], dtype=x[1], device=tensors[0].device) for x in outputs if type(x) is tuple]
     new = iter(made)
     results = [next(new) if type(x) is tuple else None if x is None else tensors[x] for x in outputs]
-    launch(name, records, [None if k is None else tensors[k] for k in places], results)
+    which = Launch((LAUNCHES | ON_GPUS)[name], given[-2][-1], masked)
+    launches.launch(which, records, [None if k is None else tensors[k] for k in places], results)
     return _returned(name, made)
-
-
-def launch(name: str, records: Sequence[Any], operands: Sequence[Any], results: Sequence[Any]) -> None:
-    """Fill in the results of a handler on a GPU, on torch's current stream there."""
-    plan, masked, device = records[0], False, next(x.device for x in operands if x is not None)
-    if name == "add":
-        batch, masked = int(records[1][0]), operands[-2 - plan[0]] is not None
-    else:
-        batch = len(results[-1]) if name == "draw" else len(operands[3 if name == "update_priorities" else 2])
-    wanted = _native.gpu_scratch(LAUNCHES[name], tuple(records), batch, masked)
-    scratch = torch.empty(wanted, dtype=torch.int32, device=device)
-    handler, on_cuda = _native.GPU_HANDLERS[LAUNCHES[name]], device.type == "cuda"
-    where = (2, device.index) if on_cuda else (1, 0)
-    stream = torch._C._cuda_getCurrentRawStream(device.index) if on_cuda else 0
-    CHAIN.launch(handler, tuple(records), operands, [*results, scratch], where, stream)
 
 
 def _returned(
@@ -173,7 +195,7 @@ def _returned(
     return made if count is None else made[0] if count == 1 else tuple(made) or None
 
 
-for _name in _native.HANDLERS:
+for _name in (*_native.HANDLERS, *ON_GPUS):
     _define(_name)
 
 
@@ -204,8 +226,8 @@ class _Call(NamedTuple):
 _CALLS: list[_Call] = []
 # Of calls: what is traced may carry a number as a constant, but no object.
 _NUMBERS: dict[Any, int] = {}
-# Declaration and core of each function.
-_OF: dict[Callable[..., Any], tuple[Declaration, Callable[..., Any]]] = {}
+# Declaration and core of each function, on CPUs and on GPUs.
+_OF: dict[tuple[Callable[..., Any], bool], tuple[Declaration, Callable[..., Any]]] = {}
 # Arguments that are numbers and may be symbols; others are settings.
 SYMBOLS: Final = {"batch", "steps"}
 
@@ -213,7 +235,7 @@ SYMBOLS: Final = {"batch", "steps"}
 def _by_operation(
     function: Callable[..., object], declaration: Declaration, core: Callable[..., object], on_gpu: bool = False
 ) -> Any:
-    _OF[function] = declaration, core
+    _OF[function, on_gpu] = declaration, core
 
     def work(*args: object, **named: object) -> Any:
         operands: list[object] = []
@@ -338,7 +360,7 @@ def _call(number: int, *operands: object) -> tuple[torch.Tensor, ...]:
         return tuple(by_operation(kernel))
     args, named = _together(template, operands, static)  # there are no rows
     made: dict[int, torch.Tensor] = {}
-    _take(outline, _OF[function][1](*args, **named), made)
+    _take(outline, _OF[function, on_gpu][1](*args, **named), made)
     return tuple(made[k] for k in sorted(made, reverse=True))
 
 
@@ -346,7 +368,7 @@ def _declared(
     function: Any, on_gpu: bool, template: object, operands: Sequence[object], static: Sequence[object]
 ) -> Kernel | None:
     args, named = _together(template, operands, static)
-    declaration = _OF[function][0]
+    declaration = _OF[function, on_gpu][0]
     given = inspect.signature(declaration).bind(*args, **named).arguments
     fixed = {name: int(x) if isinstance(x, torch.SymInt) and name not in SYMBOLS else x for name, x in given.items()}
     kernel = declaration(**fixed)
@@ -374,10 +396,42 @@ TABLE: Final[Table] = {
     for function, declaration in (DECLARED | WHOLE).items()
 }
 
+
+def _none(*_: object, **__: object) -> None:
+    """What there is in place of a launch where there is none."""
+
+
+_choose = _by_operation(declared.choose, declared.choose, _none, True)
+_read = _by_operation(declared.read, declared.read, _none, True)
+
+
+def _chosen(draft: Draft, spec: BufferSpec, draws: torch.Tensor, beta: torch.Tensor, batch: int) -> Any:
+    """Do what `functions.choose` does on a GPU."""
+    found = _choose(draft.as_begun, spec, draws, beta, batch, draft.wanted)
+    if found is None:
+        return functions.choose.core(ops.OPS, draft, spec, draws, beta, batch)
+    after, slots, selection = found
+    again = Draft.of(after, spec.plan)
+    draft.counters, draft.origin = again.counters, again.origin
+    return slots, selection
+
+
+def _read_drawn(
+    draft: Draft, spec: BufferSpec, slots: torch.Tensor, handles: torch.Tensor, draws: Any, known: Any = None
+) -> Any:
+    """Do what `functions.read_drawn` does on a GPU."""
+    found = _read(draft.as_begun, spec, slots)
+    return functions.read_drawn.core(ops.OPS, draft, spec, slots, handles, draws, known) if found is None else found
+
+
 # The same on a GPU that kernels have been loaded for.
 ON_GPU: Final[Table] = {
-    function: _by_operation(function, declaration, functools.partial(getattr(function, "core", function), ops), True)
-    for function, declaration in WHOLE.items()
+    **{
+        function: _by_operation(function, declaration, functools.partial(function, ops), True)
+        for function, declaration in (WHOLE | {functions.add: declared.whole_add}).items()
+    },
+    functions.choose: _chosen,
+    functions.read_drawn: _read_drawn,
 }
 
 draws = _by_operation(fill_draws, fill_draws, random.draws)

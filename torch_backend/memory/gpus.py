@@ -19,14 +19,20 @@ NUMBERS = torch.int32, torch.float32, torch.bool, torch.uint8
 class Gpus:
     """Those that torch has."""
 
-    def makers(self, memory: Memory, spec: BufferSpec) -> tuple[dict[str, object], ...] | None:
-        """Keywords of `torch.empty` for what a memory's states and samples are made of; None if it is on no GPU."""
+    def has(self, memory: Memory) -> bool:
+        """Whether kernels can be carried out where a memory lies."""
         device = memory.rows.device
         if not (device.type == "cuda" and memory.fits and all(map(memory.is_plain_array, memory.arrays))):
-            return None
-        if not gpu.ready(device.index, "torch"):
-            return None
-        return keywords(device, spec)
+            return False
+        return gpu.ready(device.index, "torch")
+
+    def makers(self, memory: Memory, spec: BufferSpec) -> tuple[dict[str, object], ...] | None:
+        """Keywords of `torch.empty` for what a memory's states and samples are made of; None if it is on no GPU."""
+        return keywords(memory.rows.device, spec) if self.has(memory) else None
+
+    def where(self, device: torch.device) -> tuple[tuple[int, int], int]:
+        """A device as DLPack has it, and torch's current stream there."""
+        return (2, device.index), torch._C._cuda_getCurrentRawStream(device.index)
 
     def traces(self, arrays: Sequence[torch.Tensor]) -> bool:
         """Whether arrays lie on one GPU with kernels, while torch.compile traces what is done with them."""

@@ -41,6 +41,8 @@ class Torch(Library):
     gpus: Gpus | None = None
     # A module with `TABLE` and `draws`, the kernels as torch.compile sees them, where there are any.
     operations: Any
+    # A module with `TABLE`, the launches for arrays on GPUs.
+    on_gpu: Any
     # These are entered often, so they are the functions themselves.
     is_tracing = staticmethod(_compiling)
     is_batched = staticmethod(is_batched)
@@ -66,6 +68,13 @@ class Torch(Library):
     def uses_kernels(self, memory: versioned.Memory) -> bool:
         """Whether kernels read and write a memory: not while tracing."""
         return HAVE_KERNELS and not _compiling() and memory.is_ordinary and switch.on
+
+    def launches(self, memory: versioned.Memory) -> Table:
+        """On a GPU with kernels, over which nobody maps."""
+        if self.gpus is None or self.chain_now() is None or not switch.on or not self.gpus.has(memory):
+            return NONE
+        table: Table = self.on_gpu.TABLE
+        return table
 
     def traced(self, memory: versioned.Memory) -> Table:
         """The kernels as operations, for a memory on the CPU, or on a GPU, over which nobody maps."""

@@ -436,7 +436,7 @@ def _read_own(
 def _read_drawn(
     ops: Ops, arrays: Arrays, spec: BufferSpec, slots: Array, handles: Array, words: Array | None
 ) -> object:
-    return functions.read_drawn(ops, Draft.of(arrays, spec.plan), spec.inner, slots, handles, words)
+    return functions.read_drawn(ops, Draft.of(arrays, spec.plan), spec, slots, handles, words)
 
 
 # Read the rows of a batch that are this process's own, and give each process its share of the batch.

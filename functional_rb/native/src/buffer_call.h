@@ -22,6 +22,7 @@ struct BufferCall {
   int32_t* in_episode;
   // Rows of another layout beside the items: those of steps that wait for others, or of frames that items share.
   const int32_t *queue, *frames, *beside_plan;  // records
+  const int32_t* returns;                       // that are made as items are read, see `QueueRecord`
   const int64_t* beside;
   int32_t* frame_at;
   const int32_t* counters;

@@ -190,7 +190,6 @@ template <bool IN_PLACE> PyObject* added(Turn& turn, Batch& batch, PyObject* mas
   const RingRecord* ring = known->writes ? nullptr : known->rings();
   const int64_t lanes = ring ? ring->lanes : 1;
   if (batch.rows % lanes || (known->waits() && batch.priorities)) return not_here();
-  if (turn.on_gpu() && known->chain() && (known->remembers || ring->window_length)) return not_here();
   if (known->stops && !(checked && turn.on_gpu())) FRB_TRY(find_room(turn, batch));
   Write write(turn, IN_PLACE, batch.rows);
   FRB_TRY(write.check_owner());
@@ -198,7 +197,8 @@ template <bool IN_PLACE> PyObject* added(Turn& turn, Batch& batch, PyObject* mas
   const int64_t steps_each = batch.rows / lanes;
   const int64_t n = least<int64_t>(batch.rows + known->waiting(), known->plan()->capacity);
   const int64_t shown = ring && ring->window_length ? 3 * n + lanes : 0, lost = known->most_lost(steps_each), more = shown + lost;
-  const int64_t moves = place->beside<int32_t>(ORDER) ? 5 * ((shown ? shown : n) + lost) + lanes : 0;
+  const int64_t each_time = known->chain() && turn.on_gpu() ? 2 : 1;  // as items come, and as others lose their frames
+  const int64_t moves = place->beside<int32_t>(ORDER) ? each_time * (5 * ((shown ? shown : n) + lost) + lanes) : 0;
   const bool steps = ring && ring->next;
   FRB_TRY(write.prepare({n, more, moves, true, place->tree != nullptr, place->beside<float>(KEPT) != nullptr, steps,
                          place->beside<int32_t>(TIMES) != nullptr, known->most_beside(steps_each)}));

@@ -39,7 +39,7 @@ class Drawn {
         items_(where.on_gpu || given_ ? 0 : bytes_of_items()) {
     if (where.on_gpu || !told_ || !items_) return;
     for (int k = 0; k < columns(); ++k) columns_[k] = told_.take<char>(bytes(k));
-    if (known->tells_slots()) slots_ = told_.take<int32_t>(4 * steps_);
+    if (known->tells_slots(false)) slots_ = told_.take<int32_t>(4 * steps_);
     for (size_t k = 0; !given_ && k < leaves(); ++k)
       leaves_[k] = reinterpret_cast<int64_t>(items_.take<char>(read_[k].bytes * steps_));
     if (!given_ && bytes_of_discounts()) discounts_ = items_.take<float>(bytes_of_discounts());
@@ -105,11 +105,11 @@ class Drawn {
   enum Column { HANDLES, WEIGHTS, PROBABILITIES, MASK, IS_FIRST, IS_LAST, TRUNCATED, MOST_COLUMNS, SLOTS = MOST_COLUMNS, FIRST_LEAF };
 
   int columns() const { return known_->slices() ? MOST_COLUMNS : known_->masked ? MASK + 1 : MASK; }
-  size_t leaves() const { return known_->reads ? read_.size() : 0; }
+  size_t leaves() const { return known_->reads_now(where_.on_gpu) ? read_.size() : 0; }
   static bool of_draws(int k) { return k == WEIGHTS || k == PROBABILITIES; }
   int64_t bytes(int k) const { return of_draws(k) ? 4 * draws_ : k == HANDLES ? 4 * steps_ : steps_; }
   int64_t bytes_told() const {
-    int64_t sum = known_->tells_slots() ? whole_lines(4 * steps_) : 0;
+    int64_t sum = known_->tells_slots(false) ? whole_lines(4 * steps_) : 0;
     for (int k = 0; k < columns(); ++k) sum += whole_lines(bytes(k));
     return sum;
   }
@@ -119,7 +119,7 @@ class Drawn {
     return sum + whole_lines(bytes_of_discounts());
   }
   int64_t bytes_of_discounts() const {  // one for each number of steps
-    return known_->extras.empty() || !known_->reads ? 0 : read_[size_t(known_->extras[0].leaf)].bytes * steps_;
+    return known_->extras.empty() || !known_->reads || where_.on_gpu ? 0 : read_[size_t(known_->extras[0].leaf)].bytes * steps_;
   }
   template <class T> T* column(Column k) const { return reinterpret_cast<T*>(columns_[k]); }
 
@@ -146,7 +146,7 @@ class Drawn {
     for (int k = 0; k < columns(); ++k)
       columns_[k] = take(size_t(k), of_draws(k) ? FLOAT32S : k == HANDLES ? INT32S : BOOLS, of_draws(k) ? 1 : axes,
                          of_draws(k) ? &draws_ : shape);
-    if (known_->tells_slots()) slots_ = reinterpret_cast<int32_t*>(take(SLOTS, INT32S, 1, &steps_));
+    if (known_->tells_slots(true)) slots_ = reinterpret_cast<int32_t*>(take(SLOTS, INT32S, 1, &steps_));
     for (size_t k = 0; k < leaves(); ++k) {
       const int own = shape_of(read_[k], shape);
       leaves_[k] = reinterpret_cast<int64_t>(take(FIRST_LEAF + k, LEAVES + int(k), own, shape));

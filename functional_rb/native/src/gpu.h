@@ -34,6 +34,7 @@ struct Call : BufferCall {
   int64_t ranked, lines;  // a block ranks the rows of so many lanes; so many lines of blocks compare frames
   int32_t ranges[6];      // what a write to each lane may change, by distances: see `episode_windows.h`
   int64_t range_count;
+  int64_t returns_at;     // where in `beside` it says which returns are made as items are read
   FRB_INLINE char* const* saved() const { return items + given; }
   FRB_INLINE int64_t saved_arrays() const { return item_count - given; }
   // Leaves of another kind, where nothing is saved behind those that are named first.
@@ -510,24 +511,28 @@ FRB_INLINE int32_t draw_prioritized(const Call& call, const Plan& plan, const Wo
   return node;
 }
 
-// Read leaves of items from `slot(i)` to rows from `first` on; of wide items each line of blocks a share of the bytes.
+// Read a leaf of items from `slot(i)` to rows from `first` on; of wide items each line of blocks a share of the bytes.
+template <class Block, class Slot>
+FRB_INLINE void load_leaf(const Block& block, const Call& call, const Plan& plan, int64_t& turn, int64_t k, int64_t first,
+                          int64_t count, const Slot& slot) {
+  const LeafRecord& leaf = plan.leaf(k);
+  const int64_t bytes = leaf.bytes, stride = plan.stored_bytes(leaf.storage);
+  if (!bytes || !call.items[k]) return;
+  const char* stored = call.storage[leaf.storage] + leaf.offset;
+  char* rows = call.items[k] + first * bytes;
+  const int64_t unit = int64_t(unit_of(aligned(stored, stride, rows, bytes) | uint64_t(bytes)));
+  const int64_t share = parts(bytes / unit, block.rows()) * unit, from = block.y() * share;
+  const int64_t width = least(share, bytes - from);
+  if (width > 0)
+    copy_each(block, turn, count, width, uint64_t(unit), [&](int64_t i) { return rows + i * bytes + from; },
+              [&](int64_t i) { return stored + int64_t(slot(i)) * stride + from; });
+}
+// The same of all leaves.
 template <class Block, class Slot>
 FRB_INLINE void load_items(const Block& block, const Call& call, const Plan& plan, int64_t first, int64_t count,
                            const Slot& slot) {
   int64_t turn = 0;
-  for (int64_t k = 0; k < plan->leaves; ++k) {
-    const LeafRecord& leaf = plan.leaf(k);
-    const int64_t bytes = leaf.bytes, stride = plan.stored_bytes(leaf.storage);
-    if (!bytes || !call.items[k]) continue;
-    const char* stored = call.storage[leaf.storage] + leaf.offset;
-    char* rows = call.items[k] + first * bytes;
-    const int64_t unit = int64_t(unit_of(aligned(stored, stride, rows, bytes) | uint64_t(bytes)));
-    const int64_t share = parts(bytes / unit, block.rows()) * unit, from = block.y() * share;
-    const int64_t width = least(share, bytes - from);
-    if (width > 0)
-      copy_each(block, turn, count, width, uint64_t(unit), [&](int64_t i) { return rows + i * bytes + from; },
-                [&](int64_t i) { return stored + int64_t(slot(i)) * stride + from; });
-  }
+  for (int64_t k = 0; k < plan->leaves; ++k) load_leaf(block, call, plan, turn, k, first, count, slot);
   block.wait();
 }
 
@@ -551,6 +556,7 @@ template <class Block> FRB_INLINE int64_t draw_slots(const Block& block, const C
     slots[i] = plan->levels ? draw_prioritized(call, plan, words, begin + i, tells)
                : in_rings   ? draw_uniform_in_rings(call, ring, words, ends, begin + i, tells)
                             : draw_uniform(call, plan, words, begin + i, tells);
+    if (tells && call.slots) call.slots[begin + i] = slots[i];
   });
   return here;
 }

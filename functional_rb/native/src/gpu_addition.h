@@ -13,23 +13,25 @@ struct Addition {
   const Plan plan;
   const Ring ring;
   const int64_t lanes, steps, each, places;
+  // Places that new frames may take, and items that they may take them from; with these the oldest of each lane may change too,
+  // in its turn or behind all others.
+  const int64_t frame_places, most_lost, lost_entries;
   // Entries of the tree, or of the sparse set, that change in a lane, and in all; slots that leave or come.
   const int64_t changing, entries, most_moving;
   const bool keeps;  // more than items and counters
-  // Places that new frames may take, and items that they may take them from.
-  const int64_t frame_places, most_lost;
   int32_t *marked, *bases, *rows, *slots, *values, *in_episode, *changed, *numbers;
   int32_t *leaving, *coming, *work, *sources, *targets;
   // Of frames: which steps do not go on with those before, how many frames they and those before them take, and items
-  // that lose theirs.
-  int32_t *differ, *frame_ends, *lost, *losing, *end;
+  // that lose theirs, and what the sampler counts there afterwards.
+  int32_t *differ, *frame_ends, *lost, *lost_numbers, *losing, *end;
 
   FRB_INLINE explicit Addition(const Call& call)
       : call(call), plan(plan_of(call)), ring(ring_of(call)), lanes(ring->lanes), steps(short_div(call.batch, lanes)),
-        each(least<int64_t>(steps, ring->length)), places(each * lanes), changing(changing_in(call)),
-        entries(ring->window_length ? lanes * changing : 0), most_moving(call.order ? most(places, entries) : 0),
-        keeps(plan->levels || call.kept || call.order || ring->next || call.frames), frame_places(lanes * frames_in(call, true)),
-        most_lost(lanes * frames_in(call, false)) {
+        each(least<int64_t>(steps, ring->length)), places(each * lanes), frame_places(lanes * frames_in(call, true)),
+        most_lost(lanes * frames_in(call, false)), lost_entries(call.frames ? most_lost + 2 * lanes : 0),
+        changing(changing_in(call)), entries(ring->window_length ? lanes * changing : 0),
+        most_moving(call.order ? most(most(places, entries), lost_entries) : 0),
+        keeps(plan->levels || call.kept || call.order || ring->next || call.frames) {
     const int64_t masked = ranks() ? 1 : 0, kept = keeps ? places : 0;
     marked = call.scratch, bases = marked + (call.mask || call.queue ? lanes : 0), rows = bases + masked * lanes;
     slots = rows + masked * call.batch, values = slots + kept, in_episode = values + kept;
@@ -37,7 +39,8 @@ struct Addition {
     leaving = numbers + entries, coming = leaving + most_moving, work = coming + most_moving;
     sources = work + 4 * most_moving, targets = sources + (call.order ? lanes : 0);
     differ = targets + (call.order ? lanes : 0), frame_ends = differ + (call.frames ? 2 * call.lines * call.batch : 0);
-    lost = frame_ends + (call.frames ? lanes * steps : 0), losing = lost + most_lost;
+    lost = frame_ends + (call.frames ? lanes * steps : 0), lost_numbers = lost + lost_entries;
+    losing = lost_numbers + lost_entries;
     end = losing + (call.frames ? lanes : 0);
   }
   FRB_INLINE int64_t frames_in(const Call& call, bool places) const {

@@ -10,9 +10,16 @@ namespace gpu {
 // it.
 struct Deck {
   int32_t *order, *place, *saved;
-  int64_t capacity, room;
+  int64_t capacity, column, room;
+  // Where items share frames, half of the room is for when they come, and half for when others go.
   FRB_INLINE Deck(const Call& call, const Plan& plan)
-      : order(call.order), place(call.place), saved(call.saved_deck), capacity(plan->capacity), room(call.deck_room) {}
+      : order(call.order), place(call.place), saved(call.saved_deck), capacity(plan->capacity), column(call.deck_room),
+        room(call.saved_at ? column / 2 : column) {}
+  FRB_INLINE Deck second() const {
+    Deck other = *this;
+    if (saved) other.saved += room;
+    return other;
+  }
   FRB_INLINE void put(int64_t at, int32_t slot) const {
     order[at] = slot, place[bounded(slot, capacity)] = int32_t(at);
   }
@@ -27,8 +34,8 @@ struct Deck {
       int64_t at = 0, slot = -1;
       if (k < count) tell(k, at, slot);
       at = bounded(at, capacity), slot = bounded(slot < 0 ? order[at] : slot, capacity);
-      saved[k] = int32_t(at), saved[room + k] = order[at];
-      saved[2 * room + k] = int32_t(slot), saved[3 * room + k] = place[slot];
+      saved[k] = int32_t(at), saved[column + k] = order[at];
+      saved[2 * column + k] = int32_t(slot), saved[3 * column + k] = place[slot];
     });
   }
   // Exchange what lies at distinct positions below a boundary for what stays behind it, the first for the first; `work`

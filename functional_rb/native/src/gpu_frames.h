@@ -137,8 +137,7 @@ template <class Block> FRB_INLINE void compare_frames(const Block& block, const 
   block.each(here, [&](int64_t i) { differ[i] = shares[i], differ[call.batch + i] = moves[i]; });
 }
 
-// Number the frames that steps take, note at which one the items' own end, and find the oldest items that lose theirs:
-// `frame_store.plan_frames` and `frame_store.overwritten`. The new cursors and sizes are there; the latter change.
+// Number the frames that steps take, and note at which one the items' own end: `frame_store.plan_frames`.
 template <class Block> FRB_INLINE void number_frames(const Block& block, const Addition& of) {
   const Call& call = of.call;
   const Frames frames(call);
@@ -162,27 +161,44 @@ template <class Block> FRB_INLINE void number_frames(const Block& block, const A
   block.each(of.lanes, [&](int64_t lane) {
     call.new_counters[frames.told.cursor + lane] = int32_t(floor_mod(frames.cursor(lane) + frames.all_of(of, lane), limit));
   });
+}
+
+// How many items of a lane lose frames.
+FRB_INLINE int64_t lost_in(const Addition& of, int64_t lane) { return of.losing[lane] - (lane ? of.losing[lane - 1] : 0); }
+
+// Find the oldest items, which lose frames: `frame_store.overwritten`. Of each lane these come one behind the other, and then
+// the oldest of those that are left where windows may begin anew with it: before those of other lanes, or, if all lose frames
+// that may, behind these.
+template <class Block> FRB_INLINE void find_lost(const Block& block, const Addition& of) {
+  const Call& call = of.call;
+  const Frames frames(call);
+  const Ring& ring = of.ring;
   const int64_t each = of.most_lost / of.lanes, items = frames.chain.item_limit, length = ring->length;
-  auto lost_slot = [&](int64_t lane, int64_t k) {
-    const int64_t oldest = int64_t(call.new_counters[ring->cursors + lane]) - call.new_counters[ring->sizes + lane] + items;
-    return lane * length + floor_mod(oldest + k, items) % length;
-  };
+  const int32_t *cursors = call.new_counters + ring->cursors, *sizes = call.new_counters + ring->sizes;
+  block.each(of.lost_entries, [&](int64_t i) { of.lost[i] = -1; });
   auto is_lost = [&](int64_t i) {
-    const int64_t lane = short_div(i, each), k = i - lane * each, slot = lost_slot(lane, k);
+    const int64_t lane = short_div(i, each), k = i - lane * each, oldest = int64_t(cursors[lane]) - sizes[lane] + items;
+    const int64_t slot = lane * length + floor_mod(oldest + k, items) % length;
     int64_t behind = int64_t(call.new_counters[frames.told.cursor + lane]) -
                      (call.frame_at[bounded(slot, of.plan->capacity)] >> 1);
-    behind += (behind < 0 ? limit : 0) + frames.chain.depth - 1;
-    const bool gone = k < call.new_counters[ring->sizes + lane] && behind > frames.chain.room;
-    of.lost[i] = gone ? int32_t(slot) : -1;
-    if (call.saved_values) call.saved_slots[of.places + i] = int32_t(slot), call.saved_values[of.places + i] = call.tree[slot];
+    behind += (behind < 0 ? frames.chain.limit : 0) + frames.chain.depth - 1;
+    const bool gone = k < sizes[lane] && behind > frames.chain.room;
+    if (gone) of.lost[i + lane] = int32_t(slot);
     return int32_t(gone);
   };
-  block.running(of.most_lost, is_lost, sum, [&](int64_t i, int32_t found) {
+  block.running(of.most_lost, is_lost, [](int32_t a, int32_t b) { return a + b; }, [&](int64_t i, int32_t found) {
     if (short_mod(i, each) == each - 1) of.losing[short_div(i, each)] = found;
   });
-  block.each(of.lanes, [&](int64_t lane) {
-    call.new_counters[ring->sizes + lane] -= of.losing[lane] - (lane ? of.losing[lane - 1] : 0);
+  block.each(ring->window_length ? of.lanes : 0, [&](int64_t lane) {
+    const int64_t gone = lost_in(of, lane), left = sizes[lane] - gone, head = short_mod(cursors[lane], length);
+    const int64_t at = gone < each ? lane * (each + 1) + each : of.most_lost + of.lanes + lane;
+    if (left > 0) of.lost[at] = int32_t(lane * length + place_of(ring, head, left));
   });
+  if (call.saved_values)
+    block.each(of.lost_entries, [&](int64_t i) {
+      const int32_t slot = most(of.lost[i], 0);
+      call.saved_slots[of.places + of.entries + i] = slot, call.saved_values[of.places + of.entries + i] = call.tree[slot];
+    });
 }
 
 // Copy parts of frames, of which `from` names one for each of `count` places, from pieces that lie apart to where they lie
@@ -255,11 +271,11 @@ template <class Block> FRB_INLINE void store_frames(const Block& block, const Ca
 
 // --- draws ----------------------------------------------------------------------------------------------------------
 
-// Read the stacks of items from `slots`, and those that follow on them, to rows from `first` on; of each row the lines of
-// blocks have a share of the bytes. `newest` has room for three times as many numbers.
-template <class Block>
+// Read the stacks of items from `slots`, and those that follow on them, as far as they are wanted, to rows from `first` on; of
+// each row the lines of blocks have a share of the bytes. `newest` has room for three times as many numbers.
+template <class Block, class Wanted>
 FRB_INLINE void load_frames(const Block& block, const Call& call, int64_t first, int64_t count, const int32_t* slots,
-                            int32_t* newest) {
+                            int32_t* newest, const Wanted& wanted) {
   const Frames frames(call);
   const ChainRecord& chain = frames.chain;
   const int64_t room = chain.room;
@@ -273,7 +289,7 @@ FRB_INLINE void load_frames(const Block& block, const Call& call, int64_t first,
   for (int64_t k = 0; k < 2 * frames.told.stacks; ++k) {
     const StackRecord& stack = frames.stacks[k / 2];
     const int64_t leaf = k % 2 ? stack.following : stack.leaf, depth = stack.depth, piece_bytes = depth * stack.bytes;
-    if (leaf < 0 || !call.others()[leaf]) continue;
+    if (leaf < 0 || !call.others()[leaf] || !wanted(leaf)) continue;
     const int32_t* ends = k % 2 ? following : newest;
     const int64_t bytes = stack.outer * piece_bytes;
     char* rows = call.others()[leaf] + first * bytes;
@@ -320,7 +336,7 @@ template <class Block> FRB_INLINE void sample_frames(const Block& block, const C
   int32_t* slots = block.shared();
   const int64_t begin = block.x() * call.tile, here = draw_slots(block, call, slots, slots + MOST_DRAWS);
   load_items(block, call, plan_of(call), begin, here, [&](int64_t i) { return slots[i]; });
-  load_frames(block, call, begin, here, slots, slots + MOST_DRAWS);
+  load_frames(block, call, begin, here, slots, slots + MOST_DRAWS, [](int64_t) { return true; });
 }
 
 }  // namespace gpu

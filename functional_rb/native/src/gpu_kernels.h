@@ -1,9 +1,7 @@
 // The kernels for GPUs, and the threads of a block of each: of one of many, or of one that does much by itself.
 #pragma once
-#include "gpu_rings.h"
-#include "gpu_slices.h"
+#include "gpu_reading.h"
 #include "gpu_updates.h"
-#include "gpu_waiting.h"
 
 FRB_BEGIN
 
@@ -15,7 +13,7 @@ constexpr int THREADS = 256, THREADS_OF_ONE = 1024;
   X(rank_in_rings, THREADS_OF_ONE) X(add_to_rings, THREADS_OF_ONE) X(draw_epoch, THREADS_OF_ONE)                   \
   X(read_epoch, THREADS) X(draw_slices, THREADS) X(compare_frames, THREADS)                                      \
   X(add_with_frames, THREADS_OF_ONE) X(store_frames, THREADS) X(sample_frames, THREADS)      \
-  X(line_up, THREADS_OF_ONE) X(add_waiting, THREADS_OF_ONE) X(keep_waiting, THREADS)
+  X(line_up, THREADS_OF_ONE) X(add_waiting, THREADS_OF_ONE) X(keep_waiting, THREADS) X(read_drawn, THREADS)
 
 }  // namespace gpu
 

@@ -50,13 +50,13 @@ template <class Block> FRB_INLINE void count_steps(const Block& block, const Add
 }
 
 // Let slots leave the sparse set, others take positions over (in lanes that have a target), and new ones come, which
-// are not in this epoch.
+// are not in this epoch. Returns how many there are then.
 template <class Block>
-FRB_INLINE void renew(const Block& block, const Addition& of, const Deck& deck, int64_t gone, int64_t come,
-                      bool moves) {
+FRB_INLINE int64_t renew(const Block& block, const Addition& of, const Deck& deck, int64_t size, int64_t gone, int64_t come,
+                         bool moves) {
   const Call& call = of.call;
   const Epoch epoch = epoch_of(call);
-  const int64_t size = call.counters[epoch->count], remaining = call.counters[epoch->remaining];
+  const int64_t remaining = call.new_counters[epoch->remaining];
   const int64_t moving = moves ? of.lanes : 0;
   int32_t *positions = of.work, *work = positions + of.most_moving;
   const int64_t drawable = block.ranks(gone, [&](int64_t i) { return deck.place[of.leaving[i]] < remaining; },
@@ -83,13 +83,14 @@ FRB_INLINE void renew(const Block& block, const Addition& of, const Deck& deck, 
   block.each(1, [&](int64_t) {
     const bool emptied = remaining > 0 && remaining == drawable;
     call.new_counters[epoch->remaining] = int32_t(remaining - drawable);
-    call.new_counters[epoch->epochs_done] = saturated(int64_t(call.counters[epoch->epochs_done]) + emptied);
-    if (moves) call.new_counters[epoch->count] = int32_t(size - gone + come);
+    call.new_counters[epoch->epochs_done] = saturated(int64_t(call.new_counters[epoch->epochs_done]) + emptied);
+    if (of.ring->window_length) call.new_counters[epoch->count] = int32_t(size - gone + come);
   });
+  return size - gone + come;
 }
 
 // Let new items be in the sparse set in place of those that lay there: `WithoutReplacement.added`.
-template <class Block> FRB_INLINE void renew_items(const Block& block, const Addition& of) {
+template <class Block> FRB_INLINE int64_t renew_items(const Block& block, const Addition& of) {
   const Deck deck(of.call, of.plan);
   const int64_t size = of.call.counters[epoch_of(of.call)->count];
   auto comes = [&](int64_t place) { return of.slots[place] >= 0; };
@@ -98,12 +99,12 @@ template <class Block> FRB_INLINE void renew_items(const Block& block, const Add
                                    [&](int64_t place, int64_t found) { of.leaving[found] = of.slots[place]; });
   const int64_t come = block.ranks(of.places, comes,
                                    [&](int64_t place, int64_t found) { of.coming[found] = of.slots[place]; });
-  renew(block, of, deck, gone, come, false);
+  return renew(block, of, deck, size, gone, come, false);
 }
 
 // Let what begins where steps have come be in the sparse set; the trajectory that goes on in a lane keeps its position
 // as its last start moves: `SlicesWithoutReplacement.added`.
-template <class Block> FRB_INLINE void renew_starts(const Block& block, const Addition& of) {
+template <class Block> FRB_INLINE int64_t renew_starts(const Block& block, const Addition& of) {
   enum { LEAVES = 1, COMES = 2, GOES_ON = 4 };
   const Call& call = of.call;
   const Ring& ring = of.ring;
@@ -141,7 +142,7 @@ template <class Block> FRB_INLINE void renew_starts(const Block& block, const Ad
                                    [&](int64_t i, int64_t found) { of.leaving[found] = of.changed[i]; });
   const int64_t come = block.ranks(of.entries, [&](int64_t i) { return (of.numbers[i] & COMES) != 0; },
                                    [&](int64_t i, int64_t found) { of.coming[found] = of.changed[i]; });
-  renew(block, of, deck, gone, come, true);
+  return renew(block, of, deck, size, gone, come, true);
 }
 
 // The entries whose numbers the steps that have come may have changed: `changed`.
@@ -185,6 +186,37 @@ template <class Block> FRB_INLINE void count_items(const Block& block, const Add
   block.each(1, [&](int64_t) { call.new_counters[CURSOR] = 0, call.new_counters[SIZE] = int32_t(size); });
 }
 
+// Let samplers know which items have lost frames: `removed`.
+template <class Block> FRB_INLINE void lose(const Block& block, const Addition& of, int64_t members) {
+  const Call& call = of.call;
+  const Ring& ring = of.ring;
+  block.each(of.lanes, [&](int64_t lane) { call.new_counters[ring->sizes + lane] -= int32_t(lost_in(of, lane)); });
+  count_items(block, of);
+  if (!ring->window_length && !call.order) return;
+  const Lanes lanes{call.new_counters + ring->cursors, call.new_counters + ring->sizes};
+  block.each(of.lost_entries, [&](int64_t i) {
+    const int64_t slot = of.lost[i], e = slot < 0 ? 0 : lane_of(ring, slot);
+    const Lane lane(ring, lanes, call.in_episode, e);
+    const bool may_begin = ring->window_length && slot >= 0;
+    of.lost_numbers[i] = may_begin ? int32_t(lane.number(back_of(ring, lane.head, slot - e * ring->length))) : 0;
+  });
+  if (call.order) {
+    const Deck deck = Deck(call, of.plan).second();
+    auto old = [&](int64_t i) { return of.lost[i] >= 0 && deck.has(of.lost[i], members); };
+    const int64_t gone = block.ranks(of.lost_entries, [&](int64_t i) { return old(i) && !of.lost_numbers[i]; },
+                                     [&](int64_t i, int64_t found) { of.leaving[found] = of.lost[i]; });
+    const int64_t come = block.ranks(of.lost_entries, [&](int64_t i) { return of.lost_numbers[i] > 0 && !old(i); },
+                                     [&](int64_t i, int64_t found) { of.coming[found] = of.lost[i]; });
+    renew(block, of, deck, members, gone, come, false);
+    return;
+  }
+  block.each(of.lost_entries, [&](int64_t i) {
+    const int32_t slot = of.lost[i], number = of.lost_numbers[i];
+    if (slot >= 0) call.tree[slot] = !call.kept ? float(number) : number > 0 ? call.kept[slot] : 0.0f;
+  });
+  refresh_above(block, of.plan, call.tree, 1, of.lost_entries, [&](int64_t i) { return of.lost[i]; });
+}
+
 // All but the rows, by one block.
 template <bool OF_FRAMES, class Block> FRB_INLINE void add_beside(const Block& block, const Addition& of) {
   const Call& call = of.call;
@@ -220,11 +252,9 @@ template <bool OF_FRAMES, class Block> FRB_INLINE void add_beside(const Block& b
     of.values[place] = call.priorities ? value_of(plan, call.priorities[of.row(at.lane, at.k)]) : BAD;
     if (ring->next) call.in_episode[of.slots[place]] = of.in_episode[at.lane * of.steps + at.k];
   });
-  if (OF_FRAMES) {
-    number_frames(block, of);
-    count_items(block, of);
-  }
-  if (call.order && !ring->window_length) renew_items(block, of);
+  if (OF_FRAMES) number_frames(block, of), find_lost(block, of);
+  int64_t members = 0;
+  if (call.order && !ring->window_length) members = renew_items(block, of);
   if (values) {
     auto value = [&](int64_t place) { return of.values[place] < 0 ? by_default : of.values[place]; };
     block.each(of.places, [&](int64_t place) {
@@ -242,16 +272,17 @@ template <bool OF_FRAMES, class Block> FRB_INLINE void add_beside(const Block& b
   }
   if (ring->window_length) {
     find_changed(block, of);
-    if (call.order) renew_starts(block, of);
+    if (call.order) members = renew_starts(block, of);
     else show(block, of);
   } else if (values) {
-    const int64_t most_lost = OF_FRAMES ? of.most_lost : 0;
-    block.each(most_lost, [&](int64_t i) {  // what is gone has no priority
+    const int64_t lost = OF_FRAMES ? of.lost_entries : 0;
+    block.each(lost, [&](int64_t i) {  // what is gone has no priority
       if (of.lost[i] >= 0) call.tree[of.lost[i]] = 0;
     });
-    refresh_above(block, plan, call.tree, 1, of.places + most_lost,
+    refresh_above(block, plan, call.tree, 1, of.places + lost,
                   [&](int64_t i) { return i < of.places ? of.slots[i] : of.lost[i - of.places]; });
   }
+  if (OF_FRAMES) lose(block, of, members);
 }
 
 // Write a batch. Each column of blocks but the first saves and writes `tile` places, also saves those behind what is

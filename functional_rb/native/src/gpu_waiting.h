@@ -8,10 +8,54 @@ FRB_BEGIN
 
 namespace gpu {
 
-// What all parts of an addition know of the steps that wait. A call's batch has as many rows as there are columns.
-struct Queued {
-  const Call& call;
+// What a record tells of returns over n steps, and what is added up.
+struct Returns {
+  struct Reward { int32_t leaf, agents, dtype; };
   const QueueRecord& told;
+  FRB_INLINE const int32_t* ends() const { return reinterpret_cast<const int32_t*>(&told + 1); }
+  FRB_INLINE const int32_t* following() const { return ends() + told.ends; }
+  FRB_INLINE const int32_t* own() const { return following() + told.following; }
+  FRB_INLINE const int32_t* done() const { return own() + told.own; }
+  FRB_INLINE const Reward* rewards() const { return reinterpret_cast<const Reward*>(done() + told.done); }
+  FRB_INLINE double discount(int64_t k) const {
+    double power;
+    memcpy(&power, reinterpret_cast<const int32_t*>(rewards() + told.rewards) + 2 * k, 8);
+    return power;
+  }
+  FRB_INLINE static bool is_among(const int32_t* leaves, int64_t count, int64_t leaf) {
+    for (int64_t k = 0; k < count; ++k)
+      if (leaves[k] == leaf) return true;
+    return false;
+  }
+  FRB_INLINE bool follows(int64_t leaf) const { return is_among(following(), told.following, leaf); }
+  FRB_INLINE bool is_own(int64_t leaf) const { return is_among(own(), told.own, leaf); }
+  FRB_INLINE bool is_reward(int64_t leaf) const {
+    bool found = false;
+    for (int64_t r = 0; r < told.rewards; ++r) found |= rewards()[r].leaf == leaf;
+    return found;
+  }
+  // Rewards of so many steps, each product and each sum of which is rounded by itself.
+  template <class T, class Number> FRB_INLINE T sum(int64_t steps, const Number& number) const {
+    T total = number(0);
+    for (int64_t k = 1; k < told.n; ++k) {
+      const T term = k < steps ? number(k) * T(discount(k)) : T(0);
+      total += term != 0 ? term : T(0);  // which makes of -0 a 0
+    }
+    return total;
+  }
+};
+
+// Call a function with a number as which rewards of a dtype are added up, and one as they are stored.
+template <class F> FRB_INLINE void by_dtype(int32_t dtype, const F& f) {
+  if (dtype == OF_FLOAT64) f(double(), double());
+  else if (dtype == OF_FLOAT32) f(float(), float());
+  else if (dtype == OF_FLOAT16) f(float(), Half());
+  else f(float(), Brain());
+}
+
+// What all parts of an addition know of the steps that wait. A call's batch has as many rows as there are columns.
+struct Queued : Returns {
+  const Call& call;
   const Plan packed;
   const int64_t n, lanes, columns, before, agents, words;
   // For each column the row of its step and how many steps count, of all and of each agent; for each lane how many wait; for
@@ -19,7 +63,7 @@ struct Queued {
   int32_t *line, *whole, *steps, *pending, *waiting, *ranks, *kept, *end;
 
   FRB_INLINE Queued(const Call& call, int32_t* scratch)
-      : call(call), told(*reinterpret_cast<const QueueRecord*>(call.beside)),
+      : Returns{*reinterpret_cast<const QueueRecord*>(call.beside)}, call(call),
         packed{{reinterpret_cast<const BufferRecord*>(call.beside_plan)}}, n(told.n), lanes(told.lanes),
         columns(short_div(call.batch, lanes)), before(lanes * (n - 1)), agents(told.agents),
         words(told.id < 0 ? 0 : packed.leaf(told.id).bytes / 4) {
@@ -33,17 +77,6 @@ struct Queued {
     int64_t sum = 0;
     for (int64_t array = 0; array < 1 + packed->wide; ++array) sum += packed.stored_bytes(array);
     return sum;
-  }
-  FRB_INLINE const int32_t* ends() const { return reinterpret_cast<const int32_t*>(&told + 1); }
-  FRB_INLINE const int32_t* following() const { return ends() + told.ends; }
-  FRB_INLINE const int32_t* own() const { return following() + told.following; }
-  FRB_INLINE const int32_t* done() const { return own() + told.own; }
-  struct Reward { int32_t leaf, agents, dtype; };
-  FRB_INLINE const Reward* rewards() const { return reinterpret_cast<const Reward*>(done() + told.done); }
-  FRB_INLINE double discount(int64_t k) const {
-    double power;
-    memcpy(&power, reinterpret_cast<const int32_t*>(rewards() + told.rewards) + 2 * k, 8);
-    return power;
   }
   // A leaf of a step, which waits or is of the batch, by its row among both.
   FRB_INLINE const char* leaf(int64_t k, int64_t row) const {
@@ -143,7 +176,7 @@ template <class Block> FRB_INLINE void line_up(const Block& block, const Call& c
     });
 }
 
-// Write a reward of rows, added up over steps as numbers T, each product and each sum of which is rounded by itself.
+// Write a reward of rows, added up over steps as numbers T.
 template <class T, class Stored, class Block, class Slot>
 FRB_INLINE void store_reward(const Block& block, const Addition& of, const Queued& queue, const Queued::Reward& reward,
                              int64_t begin, int64_t here, const Slot& slot) {
@@ -157,12 +190,7 @@ FRB_INLINE void store_reward(const Block& block, const Addition& of, const Queue
     if (entry < 0) return;
     const int64_t steps = reward.agents > 1 ? queue.steps_of(entry, at) : queue.whole[entry];
     auto number = [&](int64_t j) { return T(reinterpret_cast<const Stored*>(queue.leaf(reward.leaf, queue.step(entry, j)))[at]); };
-    T total = number(0);
-    for (int64_t j = 1; j < queue.n; ++j) {
-      const T term = j < steps ? number(j) * T(queue.discount(j)) : T(0);
-      total += term != 0 ? term : T(0);  // which makes of -0 a 0
-    }
-    reinterpret_cast<Stored*>(of.call.storage[leaf.storage] + leaf.offset + slot(i) * stride)[at] = Stored(total);
+    reinterpret_cast<Stored*>(of.call.storage[leaf.storage] + leaf.offset + slot(i) * stride)[at] = Stored(queue.sum<T>(steps, number));
   });
 }
 
@@ -189,10 +217,9 @@ FRB_INLINE void store_returns(const Block& block, const Addition& of, const Queu
   });
   for (int64_t r = 0; r < queue.told.rewards; ++r) {
     const Queued::Reward& reward = queue.rewards()[r];
-    if (reward.dtype == OF_FLOAT64) store_reward<double, double>(block, of, queue, reward, begin, here, slot);
-    else if (reward.dtype == OF_FLOAT32) store_reward<float, float>(block, of, queue, reward, begin, here, slot);
-    else if (reward.dtype == OF_FLOAT16) store_reward<float, Half>(block, of, queue, reward, begin, here, slot);
-    else store_reward<float, Brain>(block, of, queue, reward, begin, here, slot);
+    by_dtype(reward.dtype, [&](auto number, auto stored) {
+      store_reward<decltype(number), decltype(stored)>(block, of, queue, reward, begin, here, slot);
+    });
   }
   if (block.y() != 0) return;  // numbers of steps lie in rows that are packed
   block.each(here * agents, [&](int64_t k) {
@@ -224,18 +251,11 @@ FRB_INLINE void store_complete(const Block& block, const Addition& of, const Que
   int64_t turn = 0;
   auto own = [&](int64_t entry) { return queue.step(entry, 0); };
   auto last = [&](int64_t entry) { return queue.step(entry, queue.whole[entry] - 1); };
-  auto is_among = [](const int32_t* leaves, int64_t count, int64_t leaf) {
-    for (int64_t k = 0; k < count; ++k)
-      if (leaves[k] == leaf) return true;
-    return false;
-  };
   for (int64_t k = 0; k < queue.packed->leaves; ++k) {
-    bool is_reward = false;
-    for (int64_t r = 0; r < queue.told.rewards; ++r) is_reward |= queue.rewards()[r].leaf == k;
-    if (is_reward) continue;
-    if (is_among(queue.following(), queue.told.following, k)) {
+    if (queue.is_reward(k)) continue;
+    if (queue.follows(k)) {
       store_leaf(block, of, queue, turn, k, k, begin, here, slot, last);
-    } else if (is_among(queue.own(), queue.told.own, k)) {  // of each agent's own last step
+    } else if (queue.is_own(k)) {  // of each agent's own last step
       const LeafRecord& leaf = of.plan.leaf(k);
       const int64_t bytes = leaf.bytes / queue.agents, stride = of.plan.stored_bytes(leaf.storage);
       const Part part = part_of(block, leaf.storage, leaf.bytes);

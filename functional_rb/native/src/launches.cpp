@@ -22,9 +22,8 @@ int64_t numbers_of_frames(int64_t stacks) {
   return int64_t(sizeof(ChainRecord) + sizeof(FramesRecord) + sizeof(StackRecord) * size_t(stacks)) / 4;
 }
 
-int64_t numbers_of_queue(const BufferCall& c) {
-  const Queue of = record_of<Queue>(c.queue);
-  return int64_t(sizeof(QueueRecord)) / 4 + of->ends + of->following + of->own + of->done + 3 * of->rewards + 2 * of->n;
+int64_t numbers_of_returns(const Queue& of) {
+  return int64_t(sizeof(QueueRecord)) / 4 + of->ends + of->following + of->own + of->done + 3 * of->rewards + 2 * of->powers;
 }
 
 // Copy a plan's numbers; how many arrays it has.
@@ -50,9 +49,13 @@ Call call_of(const BufferCall& c) {
     for (int64_t k = 0; k < arrays; ++k) call.rows_beside[k] = reinterpret_cast<char*>(c.beside[k]);
   }
   if (c.queue) {
-    std::copy_n(c.queue, numbers_of_queue(c), call.beside);
+    std::copy_n(c.queue, numbers_of_returns(record_of<Queue>(c.queue)), call.beside);
     const int64_t arrays = take_layout(c.beside_plan, call.beside_plan), n = record_of<Queue>(c.queue)->n;
     for (int64_t k = 0; n > 1 && k < arrays; ++k) call.rows_beside[k] = reinterpret_cast<char*>(c.beside[k]);
+  }
+  if (c.returns) {  // behind the frames
+    call.returns_at = c.frames ? numbers_of_frames(stacks_of(c)) : 0;
+    std::copy_n(c.returns, numbers_of_returns(record_of<Queue>(c.returns)), call.beside + call.returns_at);
   }
   for (int64_t k = 0; k < c.arrays; ++k) call.storage[k] = reinterpret_cast<char*>(c.storage[k]);
   for (int64_t k = 0; k < c.item_count; ++k) call.items[k] = reinterpret_cast<char*>(c.items[k]);
@@ -103,6 +106,9 @@ int add(const BufferCall& c) {
 
 // Have memory for what the parts of an addition tell each other; false if there is none.
 bool take_numbers(Call& call) {
+  const Ring ring = ring_of(call);
+  const int64_t each = std::min<int64_t>(call.batch / ring->lanes, ring->length);
+  if (ring->window_length) call.range_count = distances(ring, each, call.ranges);
   const Addition of(call);
   const int64_t numbers = of.end - call.scratch;
   if (call.mask) call.ranked = std::max(parts(of.lanes, most_blocks), parts(share, of.steps));
@@ -152,7 +158,7 @@ int add_frames(const BufferCall& c) {
     call.items[MOST + k] = reinterpret_cast<char*>(c.saved_beside[k]);
   call.tile = std::min<int64_t>(parts(of.frame_places, most_blocks), MOST_DRAWS);
   const int outcome = launch(call, store_frames_kernel, THREADS, parts(of.frame_places, call.tile), call.lines);
-  return saved(c, outcome, of.places, of.most_lost, 0, of.frame_places);
+  return saved(c, outcome, of.places, c.order ? 0 : of.entries + of.lost_entries, c.deck_room, of.frame_places);
 }
 
 // Add steps that wait for others: they are lined up, then those that are complete are written, then the others wait.
@@ -182,9 +188,6 @@ int add_to_rings(const BufferCall& c) {
   if (c.queue) return add_waiting(c);
   if (c.frames) return add_frames(c);
   Call call = call_of(c);
-  const Ring ring = ring_of(call);
-  const int64_t each = std::min<int64_t>(c.batch / ring->lanes, ring->length);
-  if (ring->window_length) call.range_count = distances(ring, each, call.ranges);
   if (!take_numbers(call)) return NO_MEMORY;
   const Addition of(call);
   if (c.mask)
@@ -211,7 +214,7 @@ int update_priorities(const BufferCall& c) { return update_by(c, true); }
 int sample(const BufferCall& c) {
   Call call = call_of(c);
   call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
-  if (c.frames) {  // the leaves are all of them, in the order in which they are given
+  if (c.frames && c.given) {  // the leaves are all of them, in the order in which they are given
     for (int64_t k = 0; k < c.given; ++k) call.items[MOST + k] = reinterpret_cast<char*>(c.items[k]);
     for (int64_t k = 0; k < plan_of(call)->leaves; ++k) call.items[k] = call.others()[stored_leaves(c)[k]];
     return launch(call, sample_frames_kernel, THREADS, parts(c.batch, call.tile),
@@ -236,6 +239,23 @@ int draw_epoch(const BufferCall& c) {
   const int64_t columns = parts(c.batch, call.tile);
   const int outcome = launch(call, read_epoch_kernel, THREADS, columns, lines_of(plan_of(call), share));
   return saved(c, outcome, 0, 0, c.deck_room);
+}
+
+// Where leaves that are given, and what there is behind them, go as the kernel reads them.
+int read(const BufferCall& c) {
+  Call call = call_of(c);
+  const Plan plan = plan_of(call);
+  call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
+  int64_t lines = lines_of(plan, share);
+  if (c.frames) {
+    const Queue returns = record_of<Queue>(c.returns);
+    const int64_t all = c.given - (c.returns ? 3 + returns->rewards : 0);
+    for (int64_t k = 0; k < all; ++k) call.items[MOST + k] = reinterpret_cast<char*>(c.items[k]);
+    for (int64_t k = 0; k < plan->leaves; ++k) call.items[k] = call.others()[stored_leaves(c)[k]];
+    for (int64_t k = all; k < c.given; ++k) call.items[plan->leaves + k - all] = reinterpret_cast<char*>(c.items[k]);
+    lines = std::max(lines, lines_of_frames(call));
+  }
+  return launch(call, read_drawn_kernel, THREADS, parts(c.batch, call.tile), lines);
 }
 
 // --- for Python -----------------------------------------------------------------------------------------------------
@@ -274,6 +294,7 @@ PyMethodDef methods[] = {{"gpu_driver", take_driver, METH_VARARGS, nullptr},
 }  // namespace
 
 const BufferKernels buffers{add, add_to_rings, update, update_priorities, sample, draw_slices, draw_epoch, nullptr, nullptr};
+int read_drawn(const BufferCall& call) { return read(call); }
 
 const char* problem(int outcome) {
   const char* text = nullptr;

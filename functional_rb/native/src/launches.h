@@ -28,6 +28,8 @@ struct Device {
 
 // What `BufferKernels` says; null for what there is no kernel for.
 extern const BufferKernels buffers;
+// Read what was drawn: items from `slots`, with returns, and with the frames that they share.
+int read_drawn(const BufferCall& call);
 
 // CUDA's words for what a launch returned.
 const char* problem(int outcome);

@@ -57,13 +57,14 @@ struct KnownBuffer : KnownObject, KnownRecord {
   // How many items a batch may take out, and how many rows beside it may write, with so many steps in each lane.
   // With these the oldest of each lane may change too.
   int64_t most_lost(int64_t steps) const {
-    return chain() ? rings()->lanes * (most_frames(chain(), steps, chain()->length) + 1) : 0;
+    return chain() ? rings()->lanes * (most_frames(chain(), steps, chain()->length) + 2) : 0;
   }
   int64_t most_beside(int64_t steps) const { return chain() ? rings()->lanes * most_frames(chain(), steps, chain()->room) : waiting(); }
   // What is read of items that are drawn: on a GPU also those leaves that are stored as frames.
   const std::vector<Leaf>& leaves_drawn(bool on_gpu) const { return on_gpu && chain() ? added : leaves; }
   bool slices() const { return draws == SLICES || draws == EPOCH_OF_SLICES; }
-  bool tells_slots() const { return slices() || (masked && !reads); }  // to who reads elsewhere
+  bool reads_now(bool on_gpu) const { return reads && !(on_gpu && later); }
+  bool tells_slots(bool on_gpu) const { return slices() || (masked && !reads) || (on_gpu && later); }  // to who reads elsewhere
   const RingRecord* rings() const { return reinterpret_cast<const RingRecord*>(ring.data()); }
 };
 

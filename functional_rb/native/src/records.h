@@ -54,8 +54,9 @@ FRB_RECORD(StackRecord, leaf, following, depth, outer, bytes);
 // Steps that wait until there are n: where in the counters it says how many wait, leaves by their positions or -1, how many
 // agents there are that may be done one by one, or 1, and how many leaves of a kind. Behind it lie those that mark ends, those
 // that come from the last step of all, those from each agent's own, those that say when one is done, the rewards, of each how
-// many agents have their own and its dtype too, see `RewardDtype`, and the powers of the discount, float64 [n].
-FRB_RECORD(QueueRecord, n, lanes, pending, id, terminated, truncated, agents, ends, following, own, done, rewards);
+// many agents have their own and its dtype too, see `RewardDtype`, and powers of the discount, float64. Of returns that are made
+// as items are read `pending` is where a leaf says how many steps each is, or -1 if that is to be found.
+FRB_RECORD(QueueRecord, n, lanes, pending, id, terminated, truncated, agents, ends, following, own, done, rewards, powers);
 
 // A hash map. Behind it lie masks, factors and signs, each as many as words.
 FRB_RECORD(MapRecord, capacity, words, table_size, hash_bits, mask, factor);
@@ -64,10 +65,10 @@ FRB_RECORD(MapRecord, capacity, words, table_size, hash_bits, mask, factor);
 // much of such a size a draw is, how many lanes users' batches have, or 0, how many items a draw gives, and whether along an
 // axis of their own; what is drawn, numbered as by `known.Draws`, whether that changes the state, and may be masked;
 // whether there are priorities, what may be written to, rewritten, added to in rings, and of what priorities alone set;
-// whether users' items are taken as they are, and given out so, are read too, or as arrays of NumPy's; whether it stops
-// when it is full.
+// whether users' items are taken as they are, and given out so, are read too (on a GPU later, by a launch of their own), or as
+// arrays of NumPy's; whether it stops when it is full.
 FRB_RECORD(KnownRecord, words, batch_size, unit, lanes, length, divided, draws, remembers, masked, prioritized, writes,
-           rewrites, appends, updates, adds, samples, reads, in_numpy, stops);
+           rewrites, appends, updates, adds, samples, reads, later, in_numpy, stops);
 
 template <class R> struct Record {
   const R* at = nullptr;

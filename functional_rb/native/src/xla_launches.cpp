@@ -42,8 +42,9 @@ struct Asked {
     for (int64_t k = 0; k < (count < 0 ? plan()->leaves : count); ++k) items.push_back(reinterpret_cast<int64_t>(at(k)));
     call.items = items.data(), call.given = call.item_count = int64_t(items.size());
   }
-  // Rows of another layout beside the items; how many arrays they are.
+  // Rows of another layout beside the items, if there are any; how many arrays they are.
   template <class At> int64_t set_frames(At at) {
+    if (!record(3)[0]) return 0;
     call.frames = record(3), call.beside_plan = record(4);
     const int64_t arrays = 1 + Plan{{reinterpret_cast<const BufferRecord*>(call.beside_plan)}}->wide;
     for (int64_t k = 0; k < arrays; ++k) beside.push_back(reinterpret_cast<int64_t>(at(k)));
@@ -118,18 +119,22 @@ int rewrite(Asked& asked) {
 
 // plan, rings, batch, of epochs also these; rows, *wide, tree, order, place, in_episode, kept, counters, mask, priorities,
 // *leaves -> rows, *wide, tree, order, place, in_episode, kept, counters.
-int add_to_rings(Asked& asked) {
+int added(Asked& asked, int64_t leaves, int64_t count) {
   BufferCall& call = asked.call;
   const int64_t beside = 1 + asked.plan()->wide;
   asked.set_storage([&](int64_t k) { return asked.out<char>(k); });
-  asked.set_leaves([&](int64_t k) { return asked.in<char>(beside + 8 + k); });
-  call.ring = asked.record(1), call.batch = asked.record(2)[0], call.epoch = asked.record(3);
+  asked.set_leaves([&](int64_t k) { return asked.in<char>(leaves + k); }, count);
+  call.ring = asked.record(1), call.batch = asked.record(2)[0];
   call.tree = asked.out<float>(beside), call.kept = asked.out<float>(beside + 4);
   call.order = asked.out<int32_t>(beside + 1), call.place = asked.out<int32_t>(beside + 2);
   call.in_episode = asked.out<int32_t>(beside + 3);
   call.counters = asked.in<int32_t>(beside + 5), call.new_counters = asked.out<int32_t>(beside + 5);
   call.mask = asked.in<uint8_t>(beside + 6), call.priorities = asked.in<int32_t>(beside + 7);
   return buffers.add_to_rings(call);
+}
+int add_to_rings(Asked& asked) {
+  asked.call.epoch = asked.record(3);
+  return added(asked, 1 + asked.plan()->wide + 8, asked.plan()->leaves);
 }
 
 // plan, rings, words, of epochs also these; rows, *wide, tree, order, place, in_episode, kept, counters, key of JAX's,
@@ -152,22 +157,17 @@ int draw_from_rings(Asked& asked) {
   call.is_last = asked.out<uint8_t>(told + 6), call.truncated = asked.out<uint8_t>(told + 7);
   call.order = asked.out<int32_t>(told + 8), call.place = asked.out<int32_t>(told + 9);
   call.new_counters = asked.out<int32_t>(told + 10);
-  return call.epoch ? buffers.draw_epoch(call) : buffers.draw_slices(call);
+  return call.epoch ? buffers.draw_epoch(call) : record_of<Ring>(call.ring)->window_length ? buffers.draw_slices(call) : buffers.sample(call);
 }
 
-// plan, rings, batch, frames, their layout; rows, *wide, tree, counters, frame_at, *frames, mask, priorities, in_episode, *leaves
-// -> rows, *wide, tree, counters, frame_at, *frames, in_episode. All leaves are given.
+// plan, rings, batch, frames, their layout, of epochs also these; as `add_to_rings`, but frame_at and *frames before the leaves,
+// all of which are given, and behind the results.
 int add_with_frames(Asked& asked) {
   BufferCall& call = asked.call;
   const int64_t beside = 1 + asked.plan()->wide;
-  asked.set_storage([&](int64_t k) { return asked.out<char>(k); });
-  const int64_t after = beside + 3 + asked.set_frames([&](int64_t k) { return asked.out<char>(beside + 3 + k); });
-  asked.set_leaves([&](int64_t k) { return asked.in<char>(after + 3 + k); }, asked.frame.frame->arguments.size - after - 3);
-  call.ring = asked.record(1), call.batch = asked.record(2)[0], call.tree = asked.out<float>(beside);
-  call.counters = asked.in<int32_t>(beside + 1), call.new_counters = asked.out<int32_t>(beside + 1);
-  call.frame_at = asked.out<int32_t>(beside + 2), call.in_episode = asked.out<int32_t>(after);
-  call.mask = asked.in<uint8_t>(after), call.priorities = asked.in<int32_t>(after + 1);
-  return buffers.add_to_rings(call);
+  const int64_t leaves = beside + 9 + asked.set_frames([&](int64_t k) { return asked.out<char>(beside + 7 + k); });
+  call.frame_at = asked.out<int32_t>(beside + 6), call.epoch = asked.record(5);
+  return added(asked, leaves, asked.frame.frame->arguments.size - leaves);
 }
 
 // plan, rings, batch, queue, its layout, of epochs also these; rows, *wide, tree, order, place, counters, *queue, mask, *leaves
@@ -206,6 +206,22 @@ int sample_frames(Asked& asked) {
   return buffers.sample(call);
 }
 
+// plan, rings, returns, frames, their layout (of 0 where there are none); rows, *wide, counters, in_episode, slots, frame_at,
+// *frames -> *all leaves, and what is told of returns.
+int read(Asked& asked) {
+  BufferCall& call = asked.call;
+  const int64_t beside = 1 + asked.plan()->wide;
+  asked.set_storage([&](int64_t k) { return asked.in<char>(k); });
+  if (asked.record(2)[0]) call.returns = asked.record(2);
+  asked.set_frames([&](int64_t k) { return asked.in<char>(beside + 4 + k); });
+  asked.set_leaves([&](int64_t k) { return asked.out<char>(k); }, asked.frame.frame->results.size - 1);
+  call.batch = asked.frame.operand(beside + 2).length(), call.ring = asked.record(1);
+  call.counters = asked.in<int32_t>(beside), call.in_episode = const_cast<int32_t*>(asked.in<int32_t>(beside + 1));
+  call.slots = const_cast<int32_t*>(asked.in<int32_t>(beside + 2));
+  call.frame_at = const_cast<int32_t*>(asked.in<int32_t>(beside + 3));
+  return read_drawn(call);
+}
+
 template <int (*F)(Asked&)> void* handle_on_gpu(xla::Frame* frame) {
   if (is_asked(frame, xla::COMMAND_BUFFERS)) return nullptr;
   xla::Stream stream{sizeof(xla::Stream), nullptr, frame->context, nullptr};
@@ -240,6 +256,8 @@ const Handler handlers[] = {{"add", reinterpret_cast<void*>(&handle_on_gpu<&add>
                             {"add_with_frames", reinterpret_cast<void*>(&handle_on_gpu<&add_with_frames>)},
                             {"add_waiting", reinterpret_cast<void*>(&handle_on_gpu<&add_waiting>)},
                             {"sample_frames", reinterpret_cast<void*>(&handle_on_gpu<&sample_frames>)},
+                            {"draw_items", reinterpret_cast<void*>(&handle_on_gpu<&draw_from_rings>)},
+                            {"read_drawn", reinterpret_cast<void*>(&handle_on_gpu<&read>)},
                             {"draw_slices", reinterpret_cast<void*>(&handle_on_gpu<&draw_from_rings>)},
                             {"draw_epoch", reinterpret_cast<void*>(&handle_on_gpu<&draw_from_rings>)}, {}};
 
@@ -280,12 +298,13 @@ PyObject* tell_scratch(PyObject*, PyObject* args) {
   Records records;
   if (!PyArg_ParseTuple(args, "sO!Lp", &name, &PyTuple_Type, &given, &batch, &masked) || !records.take(given)) return nullptr;
   const std::string which = name;
+  if (which == "read_drawn") return PyLong_FromLong(0);
   BufferCall call{};
   const uint8_t mask = 0;
   int32_t any = 0;
   call.plan = records[0], call.batch = batch, call.device = -1, call.mask = masked ? &mask : nullptr;
   if (which == "add_to_rings" || which == "draw_epoch") call.ring = records[1], call.epoch = records[3];
-  if (which == "add_with_frames") call.ring = records[1], call.frames = records[3], call.beside_plan = records[4];
+  if (which == "add_with_frames") call.ring = records[1], call.frames = records[3], call.beside_plan = records[4], call.epoch = records[5];
   if (which == "add_waiting") call.ring = records[1], call.queue = records[3], call.beside_plan = records[4], call.epoch = records[5];
   const int64_t nowhere[MOST_BESIDE] = {};
   call.beside = nowhere;

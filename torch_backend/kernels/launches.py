@@ -1,0 +1,68 @@
+"""Launches on GPUs for torch's tensors there, as XLA has them; see `functional_rb.native.launches`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from functional_rb import _native
+from functional_rb.buffer import functions
+from functional_rb.buffer.spec import BufferSpec
+from functional_rb.core.draft import Draft
+from functional_rb.native import gpu, launches
+from functional_rb.native.kernels import Kernel, Launch, Made, rebuilt
+from functional_rb.ops.part_kernels import Table
+from torch_backend.arrays import ops
+from torch_backend.memory.library import TORCH
+
+
+def launched(kernel: Kernel) -> Any:
+    """What a kernel makes on the GPU that its operands lie on."""
+    assert kernel.on_gpu is not None
+    device = next(x.device for x in kernel.operands if isinstance(x, torch.Tensor))
+    made = {
+        id(x): torch.empty(x.shape, dtype=ops.DTYPES[x.dtype], device=device)
+        for x in kernel.in_order
+        if isinstance(x, Made)
+    }
+    outputs = [None if isinstance(x, str) else made.get(id(x), x) for x in kernel.in_order]
+    launch(kernel.on_gpu, kernel.records, kernel.operands, outputs)
+    return rebuilt(kernel.results, lambda x: made.get(id(x), x))
+
+
+def launch(which: Launch, records: Sequence[Any], operands: Sequence[Any], results: Sequence[Any]) -> None:
+    """Fill in the results of a handler on a GPU, on torch's current stream there."""
+    device = next(x.device for x in operands if x is not None)
+    told = tuple(records)
+    scratch = torch.empty(
+        _native.gpu_scratch(which.name, told, which.batch, which.masked), dtype=torch.int32, device=device
+    )
+    where, stream = gpus().where(device)
+    TORCH.chain.launch(_native.GPU_HANDLERS[which.name], told, operands, [*results, scratch], where, stream)
+
+
+def gpus() -> Any:
+    """Those that torch has."""
+    assert TORCH.gpus is not None
+    return TORCH.gpus
+
+
+def _read_drawn(
+    draft: Draft,
+    spec: BufferSpec,
+    slots: torch.Tensor,
+    handles: torch.Tensor,
+    draws: torch.Tensor | None,
+    known: Mapping[int, torch.Tensor] | None = None,
+) -> Any:
+    """Do what `functions.read_drawn` does."""
+    kernel = launches.read(draft.as_begun, spec, slots)
+    if kernel is None or not gpu.fits(kernel):
+        return functions.read_drawn.core(ops.OPS, draft, spec, slots, handles, draws, known)
+    return launched(kernel)
+
+
+# What stands in for functions of the core on a GPU, where nobody traces.
+TABLE: Final[Table] = {functions.read_drawn: _read_drawn}
