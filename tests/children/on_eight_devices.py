@@ -82,9 +82,9 @@ SPECS = {name: frb.BufferSpec(ITEM, LANES * LENGTH, sampler, lanes=LANES) for na
 }
 # On each number of shards; the others on one.
 ALL = ("prioritized",)
-# In `make test`, beside those; `make test-all` has the others too. Slices, prioritized and of n steps, and queues are
-# dealt to devices in tests of their own below.
-SOME = ("prioritized, with a limit", "n-step of added, groups", "compact slices", "reservoir", "best")
+# In `make test`, beside those; `make test-all` has the others too. Slices, prioritized and of n steps, are dealt to
+# devices in tests of their own below.
+SOME = ("prioritized, with a limit", "n-step of added, groups", "compact slices", "queue", "reservoir", "best")
 
 
 class Log(NamedTuple):
