@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import ours
+from functional_rb.datasets.reader import open_reader
 
 TORCHRL = "torchrl"
 # Bytes, or why it did not run, by format, size of the file, and who converts.
@@ -46,7 +47,7 @@ def main(who: str, source: str, to: str) -> None:
         import functional_rb as frb
 
         def convert() -> object:
-            return frb.datasets.convert(frb.datasets.open_reader(source), Path(to) / "made")
+            return frb.datasets.convert(open_reader(source), Path(to) / "made")
     else:
         import minari  # noqa: F401  # used by torchrl: imported before, so that its memory does not count
 

@@ -26,6 +26,7 @@ from benchmarks.dataset_memory import TORCHRL, Peaks, peaks_of
 from benchmarks.goals import BYTES, COLD_BYTES, MINARI, OURS_COLD, WRITTEN, dataset_comparisons
 from benchmarks.group_report import markdown, who_did_not_run
 from benchmarks.report import ratio_rows
+from functional_rb.datasets.reader import open_reader
 
 MEASURED: tuple[Offline, ...] = ("minari", "d4rl")
 GROUPS: tuple[tuple[Backend, Offline], ...] = (("jax", "minari"), *(("torch", group) for group in get_args(Offline)))
@@ -217,7 +218,7 @@ def of_ours(name: str, work: DatasetWorkload, backend: Backend, group: Offline) 
     """The converter, and a state of what it made."""
     rb, folder = importlib.import_module(f"{backend}_backend"), Folder()
     _, source = _source(work, group)
-    frb.datasets.convert(frb.datasets.open_reader(source), folder.path / "kept")
+    frb.datasets.convert(open_reader(source), folder.path / "kept")
     sampler = frb.Slices(work.length, strict_length=False)
     state = frb.datasets.load(folder.path / "kept", rb, sampler=sampler)
     keys = itertools.cycle(list(rb.split(rb.key(work.seed), work.keys)))
@@ -240,7 +241,7 @@ def _converting(work: DatasetWorkload, group: Offline) -> Callable[[], None]:
 
     def convert() -> None:
         assert origin.path.exists()
-        frb.datasets.convert(frb.datasets.open_reader(source), folder.path / f"made {next(count)}")
+        frb.datasets.convert(open_reader(source), folder.path / f"made {next(count)}")
 
     return convert
 
@@ -304,7 +305,7 @@ def of_written(name: str, work: DatasetWorkload, backend: Backend, group: Offlin
     """All arrays of the files read, and as many bytes written as ours has, into another file each time."""
     read, folder, count = _reading(work, group), Folder(), itertools.count()
     _, source = _source(work, group)
-    frb.datasets.convert(frb.datasets.open_reader(source), folder.path / "kept")
+    frb.datasets.convert(open_reader(source), folder.path / "kept")
     content = np.concatenate([np.fromfile(path, np.uint8) for path in sorted((folder.path / "kept").iterdir())])
 
     def copy() -> None:

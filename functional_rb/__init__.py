@@ -22,7 +22,6 @@ _HOMES = {
         "trees",
     ),
     "functional_rb.base": ("errors",),
-    "functional_rb.base.containers": ("record",),
     "functional_rb.buffer.frame_dedup": ("Compact",),
     "functional_rb.buffer.spec": ("BufferSpec",),
     "functional_rb.buffer.state": ("Sample", "State"),

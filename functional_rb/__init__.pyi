@@ -9,7 +9,6 @@ from functional_rb import ted as ted
 from functional_rb import text as text
 from functional_rb import trees as trees
 from functional_rb.base import errors as errors
-from functional_rb.base.containers import record as record
 from functional_rb.buffer.frame_dedup import Compact as Compact
 from functional_rb.buffer.spec import BufferSpec as BufferSpec
 from functional_rb.buffer.state import Sample as Sample

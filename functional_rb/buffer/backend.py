@@ -105,11 +105,6 @@ class Backend(mapping.Mapper, Protocol):
     def split(self, key: PRNGKey) -> Iterable[PRNGKey]:
         """Two keys from one."""
 
-    def random_crop(
-        self, leaves: Sequence[BackendArray], lengths: BackendArray | None, key: PRNGKey, length: int
-    ) -> tuple[list[BackendArray], BackendArray, BackendArray]:
-        """Crop windows at random places, as `transforms.crop.random_crop` does."""
-
     def drawable(self, state: SameState, n: int) -> BackendArray:
         """Whether n can be drawn."""
 

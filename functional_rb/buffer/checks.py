@@ -510,42 +510,6 @@ def check_epochs(spec: BufferSpec, given: object) -> None:
         raise ValueError("epochs: expected batch_size >= 1, got 0")
 
 
-def crop(
-    names: Sequence[str], arrays: Sequence[BackendArray], length: object, unsupported: Callable[[str], str | None]
-) -> int:
-    """Check trajectories [B, T, ...] and the length of pieces; returns B."""
-    if not arrays:
-        raise ValueError("random_crop: expected at least one leaf; give the items of a sample, say")
-    for name, array in zip(names, arrays, strict=True):
-        dtype = dtypes.shown(array.dtype) if hasattr(array, "dtype") else None
-        if dtype not in dtypes.ITEMSIZE and dtype != "object":
-            got = dtype or type(array).__name__
-            raise TypeError(
-                f"random_crop: leaf {name!r}: expected an array of numbers, got {got}; convert it, or leave it out"
-            )
-        why = unsupported(dtype)
-        if why is not None:
-            raise TypeError(f"random_crop: leaf {name!r}: dtype {dtype} {why}")
-        shape, first = tuple(array.shape), tuple(arrays[0].shape)
-        if len(shape) < 2 or shape[:2] != first[:2]:
-            lead = first[:2] if len(first) >= 2 else ("B", "T")
-            raise ValueError(
-                f"random_crop: leaf {name!r}: expected shape {(*lead, '...')}, got {shape}; "
-                f"give trajectories of one length, padded, and lengths=..."
-            )
-    batch, steps = (int(n) for n in arrays[0].shape[:2])
-    if not 1 <= count("random_crop", "length", length) <= steps:
-        raise ValueError(f"random_crop: expected length from 1 to the {steps} steps of a trajectory, got {length}")
-    return batch
-
-
-def crop_lengths(lengths: BackendArray, batch: int) -> None:
-    """Check how long trajectories are."""
-    check_dtype("lengths", lengths, "int32")
-    if tuple(lengths.shape) != (batch,):
-        raise ValueError(f"lengths: expected shape ({batch},), one for each trajectory, got {tuple(lengths.shape)}")
-
-
 def check_nonempty(spec: BufferSpec, drawable: bool, size: int) -> None:
     """Refuse to draw from nothing, where that can be known.
 

@@ -1,4 +1,4 @@
-"""The public functions around samples: whole epochs of them, their specs, and pieces of the trajectories in them.
+"""The public functions around samples: whole epochs of them, and their specs.
 
 A backend binds each of these to itself, as those of `api`.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike, Nest, PRNGKey
+from functional_rb.base.arrays import Nest, PRNGKey
 from functional_rb.buffer import api, checks, mapping, reading
 from functional_rb.buffer.backend import Backend, check_one
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import AnySample, Crop, State
+from functional_rb.buffer.state import AnySample, State
 from functional_rb.core.item_function import ItemFunction
 from functional_rb.specs import freeze
 from functional_rb.specs.regrouped import with_lead
@@ -136,39 +136,3 @@ def sample_spec(backend: mapping.Mapper, spec: BufferSpec, batch_size: int | Non
         if one is None:
             return mapping.batch_spec(backend, spec.on_sample, lead)
     return with_lead(one, lambda shape: (*lead, *shape))
-
-
-def random_crop(backend: Backend, items: Nest, key: PRNGKey, length: int, lengths: ArrayLike = None) -> Crop[Nest]:
-    """Cut a random piece out of each of a batch of trajectories, for buffers whose items are whole trajectories.
-
-    Args:
-        items: a nest of arrays [B, T, *shape], such as `sample.items`.
-        key: randomness, from `key(seed)` or `split`.
-        length: steps of a piece.
-        lengths: int32 [B], how many of the T steps are real; T by default. The rest is padding.
-
-    Returns:
-        The pieces, [B, length, *shape], every start from which a piece is whole being equally likely, with their
-        starts and a mask; a trajectory shorter than a piece comes from its start on, masked behind its end.
-
-    Raises:
-        TypeError: for a leaf that is no array of the backend, or lengths that are not int32.
-        ValueError: if a leaf is not [B, T, ...] as the first one is, or `length` is not from 1 to T.
-
-    Example:
-        >>> whole = {"reward": np.arange(10, dtype=np.float32)[None]}
-        >>> piece = rb.random_crop(whole, rb.key(0), length=3)
-        >>> start = int(piece.starts[0])
-        >>> piece.items["reward"][0].tolist() == [start, start + 1, start + 2]
-        True
-    """
-    checks.check_unpacked(items, "random_crop")
-    leaves, structure = nest.flatten(items, mapping.is_leaf)
-    names = [nest.show(path) for path in structure.paths]
-    arrays = [backend.as_vector(leaf, f"leaf {name!r}") for name, leaf in zip(names, leaves, strict=True)]
-    batch = checks.crop(names, arrays, length, backend.unsupported)
-    if lengths is not None:
-        lengths = backend.as_vector(lengths, "lengths")
-        checks.crop_lengths(lengths, batch)
-    cut, starts, mask = backend.random_crop(arrays, lengths, key, length)
-    return Crop(nest.unflatten(structure, cut, backend.build_mapping, (batch, length)), starts, mask)

@@ -283,17 +283,3 @@ class SliceSample(NamedTuple, Generic[Items]):
 
 # What `sample` returns, as the sampler has it: a tuple of arrays alone, which can be mapped over and batched.
 AnySample = Sample[Items] | MaskedSample[Items] | SliceSample[Items]
-
-
-class Crop(NamedTuple, Generic[Items]):
-    """Random pieces of trajectories.
-
-    Attributes:
-        items: the structure that was given, leaves [B, length, *shape].
-        starts: int32 [B], where each piece begins.
-        mask: bool [B, length], which steps are real.
-    """
-
-    items: Items
-    starts: BackendArray
-    mask: BackendArray

@@ -85,7 +85,7 @@ def from_json(text: str | bytes, known: Iterable[object] = ()) -> Any:
     Args:
         text: what `to_json` returned.
         known: the users' classes and functions that the text may name: NamedTuples, dataclasses, containers
-            (`TensorDict`, tensorclasses), reward functions. Records (`frb.record`) are known anyway.
+            (`TensorDict`, tensorclasses), reward functions. Records (`frb.text.record`) are known anyway.
 
     Returns:
         A spec equal to the one that was written, of the same types throughout.

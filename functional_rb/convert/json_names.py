@@ -40,7 +40,7 @@ _BY_MODULE: Final[dict[str, str]] = {
     "functional_rb.items.names": "Rename Select",
     "functional_rb.items.normalize": "Denormalize Normalize",
     "functional_rb.items.resize": "Resize",
-    "functional_rb.items.rewards": "ClipReward SignReward",
+    "functional_rb.items.rewards": "ClipReward",
     "functional_rb.items.to_image": "FromImage ToImage",
     "functional_rb.hash_maps.spec": "HashMapSpec",
     "functional_rb.text.padding": "Padded",

@@ -12,17 +12,16 @@ from functional_rb.datasets.derived import map_episodes as map
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.exporting.export import export
 from functional_rb.datasets.fetching.fetch import fetch
-from functional_rb.datasets.fetching.remote import FetchError, RemoteFile, Retry
+from functional_rb.datasets.fetching.remote import RemoteFile, Retry
 from functional_rb.datasets.gymnasium import Recording
 from functional_rb.datasets.loading import info, load
-from functional_rb.datasets.reader import Reader, open_reader, register
+from functional_rb.datasets.reader import Reader, register
 from functional_rb.datasets.statistics import statistics
 
 __all__ = [
     "Conversion",
     "DatasetError",
     "Episode",
-    "FetchError",
     "Reader",
     "Recording",
     "RemoteFile",
@@ -36,7 +35,6 @@ __all__ = [
     "info",
     "load",
     "map",
-    "open_reader",
     "register",
     "split",
     "statistics",

@@ -107,9 +107,7 @@ def convert(
     """
     target = os.path.abspath(as_path(path, WHO))
     if not hasattr(reader, "spec") or not hasattr(reader, "episodes"):
-        raise TypeError(
-            f"{WHO}: expected a reader, got {reader!r:.80}; open_reader(name) gives one, and load takes the name itself"
-        )
+        raise TypeError(f"{WHO}: expected a reader, got {reader!r:.80}; load takes the name of a dataset")
     how = conversion_of(conversion, WHO)
     steps = reader.spec(how.narrow)
     compact = is_large(steps.observation) if how.compact is None else how.compact

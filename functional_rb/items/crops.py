@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from functional_rb.base import dtypes, nest
 from functional_rb.base.nest import Key
@@ -121,9 +121,9 @@ class Crop(Windows):
 
 @dataclasses.dataclass(frozen=True)
 class CenterCrop(Crop):
-    """The middle of images; see `center_crop`."""
+    """The middle of images; see `crop`."""
 
-    who: ClassVar[str] = "center_crop"
+    who: ClassVar[str] = "crop"
 
     def corner(self, ops: ItemOps, words: Array, rows: int, columns: int) -> tuple[Array, Array]:
         """Half of what is left over, rounded down."""
@@ -165,9 +165,9 @@ class RandomWindows(Windows):
 
 @dataclasses.dataclass(frozen=True)
 class RandomCrop(RandomWindows, Crop):
-    """A random piece of images; see `random_crop`."""
+    """A random piece of images; see `crop`."""
 
-    who: ClassVar[str] = "random_crop"
+    who: ClassVar[str] = "crop"
 
     def places(self, rows: int, columns: int) -> tuple[int, int, int]:
         """From where pieces are whole."""
@@ -196,57 +196,46 @@ class RandomShift(RandomWindows):
         return 2 * self.pad + 1, 2 * self.pad + 1, -self.pad
 
 
-def center_crop(
-    size: int | tuple[int, int], keys: Key | Sequence[Key] | None = None, *, channels: Channels | None = None
-) -> CenterCrop:
-    """The middle of images, for `frb.map_items`: of an odd number of pixels left over, more stay away behind it.
-
-    Args:
-        size: rows and columns, or one number for both.
-        keys: the images, of any real dtype; by default all that are, as for `to_image`.
-        channels: where they have their channels, "first" or "last"; by default on their smallest axis.
-
-    Raises:
-        ValueError: where it is used, for leaves that are no images, or smaller ones, naming them.
-
-    Example:
-        >>> from functional_rb import Bounded, items
-        >>> from functional_rb.core.item_function import item_after
-        >>> item_after(items.center_crop(64), {"pixels": Bounded(0, 255, (84, 84, 3), "uint8")})
-        Composite({'pixels': Bounded(0, 255, (64, 64, 3), 'uint8')})
-    """
-    return CenterCrop(nest.checked_keys(keys, "keys", "center_crop"), channels, pair(size, "center_crop"))
-
-
-def random_crop(
+def crop(
     size: int | tuple[int, int],
     keys: Key | Sequence[Key] | None = None,
     *,
+    at: Literal["center", "random"] = "center",
     per: Per = "slice",
     channels: Channels | None = None,
-) -> RandomCrop:
-    """A random piece of images, for `frb.map_items`: every place where it is whole is equally likely.
+) -> CenterCrop | RandomCrop:
+    """A piece of images, for `frb.map_items`: the middle, or a random one.
 
-    All images of an item are cut in the same place: observation and next observation stay alike. Where they should not,
-    there is one function for each: `frb.items.compose(random_crop(64, "obs"), random_crop(64, "next_obs"))`.
+    In the middle, of an odd number of pixels left over more stay away behind it. At random, every place where the piece
+    is whole is equally likely. All images of an item are cut in the same place: observation and next observation stay
+    alike. Where they should not, there is one function for each:
+    `frb.items.compose(crop(64, "obs", at="random"), crop(64, "next_obs", at="random"))`.
 
     Args:
         size: rows and columns, or one number for both.
         keys: the images, of any real dtype; by default all that are, as for `to_image`.
-        per: of slices, whether all steps are cut in the same place, "slice", or each in its own, "step".
+        at: which piece, "center" or "random".
+        per: of random pieces of slices, whether all steps are cut in the same place, "slice", or each in its own,
+            "step".
         channels: where they have their channels, "first" or "last"; by default on their smallest axis.
 
     Raises:
-        ValueError: where it is used, for leaves that are no images, or smaller ones, naming them.
+        ValueError: for another place; where it is used, for leaves that are no images, or smaller ones, naming them.
 
     Example:
         >>> from functional_rb import Bounded, items
         >>> from functional_rb.core.item_function import item_after
-        >>> item_after(items.random_crop(64), {"pixels": Bounded(0, 255, (84, 84, 3), "uint8")})
+        >>> item_after(items.crop(64), {"pixels": Bounded(0, 255, (84, 84, 3), "uint8")})
         Composite({'pixels': Bounded(0, 255, (64, 64, 3), 'uint8')})
+        >>> items.crop(64, at="random").words
+        2
     """
-    whole = nest.checked_keys(keys, "keys", "random_crop")
-    return RandomCrop(keys=whole, channels=channels, size=pair(size, "random_crop"), per=per)
+    images = nest.checked_keys(keys, "keys", "crop")
+    if at == "center":
+        return CenterCrop(images, channels, pair(size, "crop"))
+    if at != "random":
+        raise ValueError(f"crop: expected at as 'center' or 'random', got {at!r}")
+    return RandomCrop(keys=images, channels=channels, size=pair(size, "crop"), per=per)
 
 
 def random_shift(

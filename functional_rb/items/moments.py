@@ -1,4 +1,4 @@
-"""Running mean and deviation as a value: `rb.moments`, and what `frb.items.vec_norm` normalizes with."""
+"""Running mean and deviation as a value: `rb.moments`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ import numpy as np
 
 from functional_rb.base.arrays import BackendArray
 from functional_rb.base.containers import add_rule
-from functional_rb.base.dtypes import shown
-from functional_rb.base.nest import Key
-from functional_rb.items.normalize import Normalize, normalize
 from functional_rb.ops.protocol import Array, ItemOps
 
 
@@ -28,6 +25,22 @@ class Moments(NamedTuple):
     count: BackendArray
     mean: BackendArray
     m2: BackendArray
+
+    def deviation(self, eps: float = 1e-4) -> BackendArray:
+        """The standard deviation of all that was met, `sqrt(max(m2 / count, eps))`, float32 [*shape].
+
+        Of what varies less than `sqrt(eps)`, or before anything was met, the deviation counts as that.
+
+        Args:
+            eps: the least variance.
+
+        Example:
+            >>> import torch_backend as rb, torch
+            >>> seen = rb.moments(torch.tensor([1.0, 3.0]))
+            >>> (torch.tensor([1.0, 5.0]) - seen.mean) / seen.deviation()
+            tensor([-1.,  3.])
+        """
+        return (self.m2 / self.count.clip(1)).clip(eps) ** 0.5
 
 
 def problem(moments: Moments) -> str | None:
@@ -93,50 +106,3 @@ def moments(ops: ItemOps, x: Array, shape: Sequence[int] = (), mask: Array | Non
     mean = ops.total(columns) / ops.maximum(real, ops.full_like(real, 1))
     apart = (columns - mean[:, None]) * weights
     return Moments(real, mean.reshape(shape), ops.total(apart * apart).reshape(shape))
-
-
-def normalized(ops: ItemOps, moments: Moments, x: Array, eps: float = 1e-4) -> BackendArray:
-    """`(x - mean) / sqrt(max(m2 / count, eps))`, in the dtype of x: the variance is that of all that was met.
-
-    Of what varies less than `sqrt(eps)`, or before anything was met, the deviation counts as that.
-
-    Args:
-        moments: of vectors of a shape.
-        x: floats [..., *shape] of the backend or NumPy.
-        eps: the least variance.
-
-    Raises:
-        TypeError: for what are no moments, or those of another backend; for what are no floats.
-        ValueError: for vectors of another shape.
-
-    Example:
-        >>> import torch_backend as rb, torch
-        >>> seen = rb.moments(torch.tensor([1.0, 3.0]))
-        >>> rb.normalize(seen, torch.tensor([1.0, 5.0]))
-        tensor([-1.,  3.])
-    """
-    variance = moments.m2 / ops.maximum(moments.count, ops.full_like(moments.count, 1))
-    deviation = ops.maximum(variance, ops.full_like(variance, eps)) ** 0.5
-    return ops.cast((ops.cast(x, "float32") - moments.mean) / deviation, shown(x.dtype))
-
-
-def vec_norm(moments: Moments, keys: Key | Sequence[Key], eps: float = 1e-4) -> Normalize:
-    """Leaves less the mean, divided by the deviation, for `frb.map_items`: `normalize` with the numbers of moments.
-
-    The numbers are those that the moments have now, and stay: they are part of the spec. Moments that go on are pure
-    values, `rb.moments`, `rb.merge` and `rb.normalize`, for the training step; `frb.save` writes them.
-
-    Args:
-        moments: what `rb.moments` made, on any device, or NumPy arrays.
-        keys: the leaves of floats, or containers of such, of the moments' shape.
-        eps: the least variance.
-
-    Raises:
-        ValueError: where it is used, for leaves of another shape, naming them.
-
-    Example:
-        >>> vec_norm(Moments(np.float32(2), np.float32(1), np.float32(8)), "obs")
-        Normalize(loc=1.0, scale=2.0, keys=['obs'])
-    """
-    count, mean, m2 = (np.asarray(x.tolist() if hasattr(x, "tolist") else x, np.float64) for x in moments)
-    return normalize(mean, np.sqrt(np.maximum(m2 / np.maximum(count, 1.0), eps)), keys)

@@ -102,8 +102,8 @@ def normalize(loc: object, scale: object, keys: Key | Sequence[Key] | None = Non
     Bounds become those of the new numbers, further apart by a few roundings of the dtype where they are not whole.
 
     Args:
-        loc: a number, or an array that broadcasts to the leaf's shape.
-        scale: likewise, above 0.
+        loc: a number, or an array that broadcasts to the leaf's shape, such as the `mean` of `rb.moments`.
+        scale: a number, or such an array, above 0, such as the `deviation()` of `rb.moments`.
         keys: the leaves, or containers of leaves; by default all of floats.
 
     Raises:
@@ -116,5 +116,7 @@ def normalize(loc: object, scale: object, keys: Key | Sequence[Key] | None = Non
         >>> item_after(items.normalize(5, 5), {"x": Bounded(0, 10, (3,))})
         Composite({'x': Bounded(-1.0, 1.0, (3,))})
     """
-    given: tuple[Any, Any, Any] = loc, scale, keys
-    return Normalize(*given)
+    # Arrays may lie on any device, as those of `rb.moments` do.
+    numbers: list[Any] = [x.tolist() if hasattr(x, "tolist") else x for x in (loc, scale)]
+    named: Any = keys
+    return Normalize(loc=numbers[0], scale=numbers[1], keys=named)

@@ -1,4 +1,4 @@
-"""Rewards between bounds, and their signs."""
+"""Rewards between bounds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key, Path
 from functional_rb.core.boundaries import USUAL_REWARDS
 from functional_rb.core.item_function import ItemFunction, Leaves, Specs, chosen
@@ -66,32 +65,6 @@ class ClipReward(ItemFunction):
         return leaves | {path: ops.minimum(ops.maximum(x, ops.full_like(x, self.low)), ops.full_like(x, self.high))}
 
 
-@dataclasses.dataclass(frozen=True)
-class SignReward(ItemFunction):
-    """The signs of rewards; see `sign_reward`."""
-
-    reward_key: Key | None = None
-
-    def __post_init__(self) -> None:
-        """Check the key."""
-        if self.reward_key is not None:
-            object.__setattr__(self, "reward_key", name_of(self.reward_key, "reward_key", "sign_reward"))
-
-    def spec(self, leaves: Specs, lead: int) -> Specs:
-        """Numbers from -1 to 1."""
-        path = reward_path(leaves, self.reward_key, "sign_reward")
-        return leaves | {path: Bounded(-1, 1, leaves[path].shape, array_spec(leaves[path]).dtype)}
-
-    def apply(
-        self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
-    ) -> Leaves:
-        """Compare with 0."""
-        path = reward_path(leaves, self.reward_key, "sign_reward")
-        x = leaves[path]
-        sign = ops.cast(x > 0, "int32") - ops.cast(x < 0, "int32")
-        return leaves | {path: ops.cast(sign, shown(x.dtype))}
-
-
 def clip_reward(low: float = -1.0, high: float = 1.0, reward_key: Key | None = None) -> ClipReward:
     """Rewards between two bounds, for `frb.map_items`.
 
@@ -109,21 +82,3 @@ def clip_reward(low: float = -1.0, high: float = 1.0, reward_key: Key | None = N
         Composite({'reward': Bounded(0.0, 10.0)})
     """
     return ClipReward(low, high, reward_key)
-
-
-def sign_reward(reward_key: Key | None = None) -> SignReward:
-    """The signs of rewards, -1, 0 or 1, for `frb.map_items` (V. Mnih et al., "Human-level control", 2015); NaN gives 0.
-
-    Args:
-        reward_key: the leaf of rewards, of floats; by default "next/reward" or "reward".
-
-    Raises:
-        ValueError: where it is used, for an item without rewards.
-
-    Example:
-        >>> from functional_rb import Unbounded, items
-        >>> from functional_rb.core.item_function import item_after
-        >>> item_after(items.sign_reward(), {"next": {"reward": Unbounded(())}})
-        Composite({'next': Composite({'reward': Bounded(-1.0, 1.0)})})
-    """
-    return SignReward(reward_key)

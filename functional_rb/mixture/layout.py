@@ -71,16 +71,23 @@ def layout_of(form: Form, mapper: Mapper | None = None) -> Layout:
     Raises:
         ValueError: if the buffers hold different items and no leaves are named, or one of those is not in all of them.
     """
+    mapped = any(spec.on_sample is not None for spec in specs_of(form))
+    return _layout_of(form, mapper if mapped else None)
+
+
+def _layout_of(form: Form, mapper: Mapper | None) -> Layout:
     if isinstance(form, BufferSpec):
         # Shapes are asked for with a batch of 2, whose axis is then left out.
         outline, lead = form.plan.outline, form.sampler.leading_shape(2)[1:]
-        if mapper is not None and form.on_sample is not None:  # its spec has the batch's axes itself
+        # The steps of a slice are axes of what a function of items gives, as it may change them. They are so for all
+        # buffers of a mixture or for none, as a TensorDict knows how many axes of it are the batch's.
+        if mapper is not None:
             spec_of_sample = samples.sample_spec(mapper, form, 2)
             outline, lead = Outline.of(with_lead(spec_of_sample, lambda shape: shape[1:]), "Mixture"), ()
         leaves = tuple(((*lead, *leaf.shape), str(leaf.dtype)) for leaf in outline.leaves)
         return Layout(outline.structure, outline.names, leaves)
     spec, forms = form
-    members = tuple(layout_of(one, mapper) for one in forms)
+    members = tuple(_layout_of(one, mapper) for one in forms)
     first = members[0]
     if spec.leaves is None:
         for k, other in enumerate(members):

@@ -13,7 +13,7 @@ from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest, PRNGKey
 from functional_rb.base.description import Described, Description
 from functional_rb.buffer import api, in_place, reading, samples
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import AnySample, Counts, Crop, State
+from functional_rb.buffer.state import AnySample, Counts, State
 from functional_rb.core.item_function import ItemFunction
 from functional_rb.lib import A, Lib, documented_by
 from functional_rb.mixture import functions as mixed
@@ -51,13 +51,10 @@ NAMES: Final = (
     "merge",
     "moments",
     "newest",
-    "normalize",
-    "ones",
     "priorities",
     "probabilities",
     "project",
     "rand",
-    "random_crop",
     "sample",
     "sample_",
     "sample_spec",
@@ -368,8 +365,3 @@ def map_spec(
 @documented_by(samples.sample_spec)
 def sample_spec(lib: Lib[A], spec: BufferSpec, batch_size: int | None = None) -> Nest:
     return samples.sample_spec(lib.mapper, spec, batch_size)
-
-
-@documented_by(samples.random_crop)
-def random_crop(lib: Lib[A], items: object, key: A, length: int, lengths: ArrayLike = None) -> Crop[Nest]:
-    return samples.random_crop(lib.host, items, key, length, lengths)

@@ -1,4 +1,4 @@
-"""`rb.moments`, `rb.normalize`, and `rb.merge` of moments: `functional_rb.items.moments`, on what a caller gives."""
+"""`rb.moments`, and `rb.merge` of moments: `functional_rb.items.moments`, on what a caller gives."""
 
 from __future__ import annotations
 
@@ -25,19 +25,6 @@ def moments(lib: Lib[A], x: object, shape: Sequence[int] = (), mask: ArrayLike =
     numbers = _array(lib, x, None, "moments", "x", ("bool", "int", "float"))
     chosen = None if mask is None else _array(lib, mask, numbers, "moments", "mask", ("bool",))
     return core.moments(lib.ops, numbers, shape, chosen)
-
-
-@documented_by(core.normalized)
-def normalize(lib: Lib[A], moments: Moments, x: object, eps: float = 1e-4) -> A:
-    check_moments(lib, moments, "normalize")
-    numbers = _array(lib, x, moments.count, "normalize", "x", ("float",))
-    shape = tuple(moments.mean.shape)
-    if tuple(numbers.shape)[max(len(numbers.shape) - len(shape), 0) :] != shape:
-        raise ValueError(
-            f"normalize: expected x of shape {('...', *shape)}, that of the vectors of the moments, got "
-            f"{tuple(numbers.shape)}"
-        )
-    return core.normalized(lib.ops, moments, numbers, eps)
 
 
 def merge(lib: Lib[A], one: Moments, other: Moments) -> Moments:

@@ -32,7 +32,7 @@ class Engine:
         backend = self._library.backend
         self.as_vector, self.value_of, self.unsupported = backend.as_vector, backend.value_of, backend.unsupported
         self.inside, self.count_invalid, self.split = backend.inside, backend.count_invalid, backend.split
-        self.build_mapping, self.random_crop = backend.build_mapping, backend.random_crop
+        self.build_mapping = backend.build_mapping
         self.map_items, self.evaluated = backend.map_items, backend.evaluated
 
     def init(self, spec: BufferSpec, device: object = None) -> SharedState:

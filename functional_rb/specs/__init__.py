@@ -8,7 +8,6 @@ from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.array import Binary as Binary
 from functional_rb.specs.array import Bounded as Bounded
 from functional_rb.specs.array import Unbounded as Unbounded
-from functional_rb.specs.base import Domain
 from functional_rb.specs.base import Spec as Spec
 from functional_rb.specs.categorical import Categorical as Categorical
 from functional_rb.specs.categorical import OneHot
@@ -16,7 +15,7 @@ from functional_rb.specs.composite import Composite as Composite
 from functional_rb.specs.composite import freeze as freeze
 from functional_rb.specs.counting import cardinality
 from functional_rb.specs.example import spec_of
-from functional_rb.specs.exclusive import consolidate, has_stacked
+from functional_rb.specs.exclusive import consolidate
 from functional_rb.specs.graph import Graph
 from functional_rb.specs.multi_categorical import MultiCategorical, MultiOneHot
 from functional_rb.specs.non_tensor import NonTensor
@@ -28,7 +27,6 @@ from functional_rb.specs.varying import Varying as Varying
 
 __all__ = [
     "ArraySpec",
-    "Domain",
     "Graph",
     "MultiCategorical",
     "MultiOneHot",
@@ -40,7 +38,6 @@ __all__ = [
     "Text",
     "cardinality",
     "consolidate",
-    "has_stacked",
     "spec_of",
     "stack",
 ]

@@ -7,26 +7,10 @@ import itertools
 
 from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.base import SpecNest
-from functional_rb.specs.composite import Composite, freeze, map_members, members
+from functional_rb.specs.composite import Composite, freeze, map_members
 from functional_rb.specs.non_tensor import NonTensor
 from functional_rb.specs.stacked import Stacked
 from functional_rb.specs.varying import Varying
-
-
-def has_stacked(spec: SpecNest) -> bool:
-    """Whether a nest of specs has members side by side that differ (`Stacked`) in it.
-
-    Example:
-        >>> from functional_rb import Unbounded
-        >>> has_stacked({"agents": Stacked([Unbounded((3,)), Unbounded((5,))])}), has_stacked(Unbounded())
-        (True, False)
-    """
-    for _, leaf in members(freeze(spec)):
-        inner = leaf.parts if isinstance(leaf, Varying) else leaf
-        parts = inner.values() if isinstance(inner, Composite) else ()
-        if isinstance(leaf, Stacked) or any(map(has_stacked, parts)):
-            return True
-    return False
 
 
 def consolidate(spec: SpecNest) -> SpecNest:

@@ -103,30 +103,6 @@ def zeros(lib: Lib[A], spec: SpecNest, batch: int | Sequence[int] = (), device: 
     return built(lib, outline, made, lead)
 
 
-def ones(lib: Lib[A], spec: SpecNest, batch: int | Sequence[int] = (), device: DeviceLike = None) -> Nest:
-    """Ones in the structure of a spec, whether or not one lies in its domain; truth values are True.
-
-    Args:
-        spec: a spec, or a nest of them.
-        batch: a number, or the sizes of leading axes; none by default.
-        device: where the values live; the backend's default if None.
-
-    Returns:
-        A nest like the spec, leaves [*batch, *shape]. A `NonTensor` leaf is None, or an object array of None.
-
-    Example:
-        >>> rb.ones({"reward": frb.Unbounded(()), "done": frb.Binary()}, 2)["done"].tolist()
-        [True, True]
-    """
-    outline, lead = outline_of(lib, spec, "ones"), _lead(batch)
-    ops, made = lib.ops, {}
-    for k in outline.arrays:
-        leaf = outline.leaves[k]
-        true = ~ops.zeros((*lead, *leaf.shape), "bool", device)
-        made[k] = true if leaf.dtype == "bool" else ops.cast(true, leaf.dtype)
-    return built(lib, outline, made, lead)
-
-
 def enumerate_values(lib: Lib[A], spec: SpecNest) -> Nest:
     """All values of a spec, each once, the last element of the last leaf changing fastest, leaves sorted by name.
 

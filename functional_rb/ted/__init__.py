@@ -11,15 +11,11 @@ from functional_rb.ted.buffers import from_form, to_form
 from functional_rb.ted.check import check
 from functional_rb.ted.check_env import check_env
 from functional_rb.ted.files import load, save
-from functional_rb.ted.forms import Flat, Nested
 from functional_rb.ted.items import item_from_env
-from functional_rb.ted.recording import begin, from_gymnasium, to_gymnasium
-from functional_rb.ted.steps import Transition, from_transitions, step_mdp, to_transitions
+from functional_rb.ted.recording import begin, from_gymnasium
+from functional_rb.ted.steps import from_transitions, step_mdp, to_transitions
 
 __all__ = [
-    "Flat",
-    "Nested",
-    "Transition",
     "begin",
     "check",
     "check_env",
@@ -31,7 +27,6 @@ __all__ = [
     "save",
     "step_mdp",
     "to_form",
-    "to_gymnasium",
     "to_transitions",
 ]
 __dir__ = __all__.copy

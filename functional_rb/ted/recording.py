@@ -21,7 +21,7 @@ from functional_rb.specs import Composite
 from functional_rb.specs.base import SpecNest
 from functional_rb.ted.check import is_leaf, leaves_of, values_of
 from functional_rb.ted.host import cast, encoded, encoded_observation, encoding_item, is_encoding
-from functional_rb.ted.steps import Transition, as_array, assemble, check_rows, to_transitions
+from functional_rb.ted.steps import Transition, as_array, assemble, check_rows
 
 NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"
 
@@ -210,35 +210,6 @@ def from_gymnasium(
             )
     ended = {NEXT_STEP: done, SAME_STEP: never, DISABLED: done | idle}[mode]
     return Carry(observation, ended, spec), items, ~(never if mode == SAME_STEP else idle)
-
-
-def to_gymnasium(steps: object, *, observation_key: str | None = None) -> tuple[Carry, Nest, GymnasiumStep]:
-    """The arguments from which `from_gymnasium` makes these steps: its inverse.
-
-    Args:
-        steps: a nest in TED, leaves [E, *shape], or [*shape].
-        observation_key: the name of the observation; see `to_transitions`.
-
-    Returns:
-        The carry, with the observation before the step; the action; and what `env.step` returned, with autoreset
-        disabled: (observation, reward, terminated, truncated, infos), infos an empty dict.
-
-    Raises:
-        TypeError: for a leaf that is no array, or of another dtype in "next".
-        ValueError: if the steps are not in TED, see `check`.
-
-    Example:
-        >>> no = np.zeros(2, bool)
-        >>> step = (np.ones(2), np.ones(2), no, no, {})
-        >>> _, items, _ = from_gymnasium(begin(np.zeros(2)), np.zeros(2), step, "Disabled")
-        >>> carry, action, (observation, reward, *_) = to_gymnasium(items)
-        >>> carry.observation.tolist(), observation.tolist()
-        ([0.0, 0.0], [1.0, 1.0])
-    """
-    rows = to_transitions(steps, observation_key=observation_key)
-    infos: dict[str, object] = {}
-    step = (rows.next_observation, rows.reward, rows.terminated, rows.truncated, infos)
-    return Carry(rows.observation, False), rows.action, step
 
 
 def _encoded_final(

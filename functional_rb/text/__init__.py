@@ -1,5 +1,6 @@
 """Text: the data of reinforcement learning from human feedback, as records and pure functions on both backends."""
 
+from functional_rb.base.containers import record
 from functional_rb.text.decoding import Decoding, Reward
 from functional_rb.text.kl import KLController
 from functional_rb.text.packing import pack
@@ -20,5 +21,6 @@ __all__ = [
     "pack",
     "preference",
     "prompts",
+    "record",
 ]
 __dir__ = __all__.copy

@@ -35,7 +35,6 @@ __all__ = [
     "UCB1",
     "CompletedQ",
     "Expansion",
-    "Forest",
     "ForestSpec",
     "GumbelMuZero",
     "MuZero",

@@ -29,7 +29,7 @@ LINE = "#b8bec8"
 
 def to_string(seen: Nodes, node_format: Describe | None, max_nodes: int) -> str:
     """The text of `TreeView.to_string`."""
-    max_nodes = checked_count("trees.to_string: max_nodes", max_nodes, 1, INT32_MAX)
+    max_nodes = checked_count("TreeView.to_string: max_nodes", max_nodes, 1, INT32_MAX)
     describe = node_format or _described
     order = seen.in_preorder[:max_nodes]
     lines, last = [], np.zeros(int(seen.depth[-1]) + 1, bool)
@@ -108,7 +108,7 @@ def plot(
     max_nodes: int,
 ) -> Figure:
     """The figure of `TreeView.plot`."""
-    page = imported("plotly.graph_objects", "trees.plot").Figure(figure(seen, labels, max_nodes))
+    page = imported("plotly.graph_objects", "TreeView.plot").Figure(figure(seen, labels, max_nodes))
     if path is not None:
         page.write_html(str(path), include_plotlyjs=True, config={"scrollZoom": True, "displaylogo": False})
     return page
@@ -116,7 +116,7 @@ def plot(
 
 def figure(seen: Nodes, labels: Describe | None = None, max_nodes: int = MOST) -> Json:
     """The figure of `plot` as plotly's JSON describes it, with arrays: `data` and `layout`."""
-    shown = folded(seen, checked_count("trees.plot: max_nodes", max_nodes, 1, INT32_MAX))
+    shown = folded(seen, checked_count("TreeView.plot: max_nodes", max_nodes, 1, INT32_MAX))
     x, y = layout(seen, shown), -seen.depth.astype(np.float64)
     nodes = np.flatnonzero(shown)
     below = nodes[1:]

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from functional_rb.base.arrays import BackendArray, NumpyArray
@@ -23,7 +22,6 @@ from functional_rb.core.strategy import Selection
 from functional_rb.specs import values
 from functional_rb.specs.values import Outline
 from functional_rb.structures import row_layout
-from functional_rb.transforms import crop
 from jax_backend import compat
 from jax_backend.arrays import devices, ops, rules
 from jax_backend.arrays.convert import as_vector as as_vector
@@ -353,21 +351,3 @@ def look(
 ) -> jax.Array:
     """What a function of `buffer` reads off a state."""
     return function(ops, state, state.spec, *(x for x in (handles, n) if x is not None))
-
-
-@functools.partial(jax.jit, static_argnames=("length", "kernels"), inline=True)
-@compile.program
-def _random_crop(
-    leaves: list[jax.Array], lengths: jax.Array | None, key: jax.Array, length: int
-) -> tuple[list[jax.Array], jax.Array, jax.Array]:
-    batch, steps = leaves[0].shape[:2]
-    lengths = jnp.full(batch, steps, jnp.int32) if lengths is None else lengths
-    return crop.random_crop(ops.OPS, leaves, lengths, compile.draws(key, batch, 2), length)
-
-
-def random_crop(
-    leaves: Sequence[jax.Array], lengths: jax.Array | None, key: jax.Array, length: int
-) -> tuple[list[jax.Array], jax.Array, jax.Array]:
-    """Do what `crop.random_crop` does."""
-    check_key(key)
-    return _random_crop(list(leaves), lengths, key, length, kernels=compile.use_kernels())

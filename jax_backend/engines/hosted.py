@@ -302,21 +302,6 @@ def look(
     return out(state, [np.asarray(_engine.look(state, function, handles, n))])[0]
 
 
-def random_crop(
-    leaves: Sequence[BackendArray], lengths: BackendArray | None, key: PRNGKey, length: int
-) -> tuple[list[BackendArray], BackendArray, BackendArray]:
-    """Do what `crop.random_crop` does; objects are found by where they were."""
-    batch, steps = leaves[0].shape[:2]
-    objects = {k: leaf for k, leaf in enumerate(leaves) if is_object_array(leaf)}
-    places = np.arange(batch * steps, dtype=np.int32).reshape(batch, steps)
-    arrays: list[BackendArray] = [places if k in objects else leaf for k, leaf in enumerate(leaves)]
-    made, starts, mask = execute.random_crop(arrays, lengths, key, length)
-    cut: list[BackendArray] = list(made)
-    for k, leaf in objects.items():
-        cut[k] = leaf.reshape(batch * steps, *leaf.shape[2:])[np.asarray(made[k])]
-    return cut, starts, mask
-
-
 # ---------------------------------------------------------------- pytrees
 
 _Outline = tuple[BufferSpec, int, Held | None, DeviceLike]

@@ -366,32 +366,6 @@ def test_init_refuses_items_that_do_not_fit(library: Backend) -> None:
         rb.init(spec_with(), items={**steps(3), "id": np.arange(3)})
 
 
-def test_random_crop_refuses(library: Backend) -> None:
-    rb, whole = library.rb, {"x": np.zeros((2, 5, 3), np.float32), "y": np.zeros((2, 5), np.int32)}
-    cases: Cases = [
-        ("random_crop: expected length from 1 to the 5 steps of a trajectory, got 0", whole, 0),
-        ("from 1 to the 5 steps of a trajectory, got 6", whole, 6),
-        ("TypeError: random_crop: expected length as a Python int", whole, 2.0),
-        (r"leaf 'x': expected shape \('B', 'T', '...'\), got \(2,\); give", {"x": floats(2)}, 1),
-        (r"leaf 'y': expected shape \(2, 5, '...'\), got", {**whole, "y": np.zeros((2, 4), np.int32)}, 1),
-        ("TypeError: leaf 'x/0': expected an array of numbers, got int", {"x": [1, 2]}, 1),
-        ("random_crop: expected at least one leaf", {"x": None}, 1),
-        ("TypeError: leaf 'x': expected an array of numbers, got <U1", {"x": np.asarray([["a"]])}, 1),
-        ("random_crop: expected at least one leaf", {}, 1),
-        ("TypeError: lengths: expected dtype int32, got int64; convert", whole, 2, np.array([5, 2])),
-        ("TypeError: lengths: expected an array of dtype int32, got list", whole, 2, [5, 2]),
-        (r"lengths: expected shape \(2,\), one for each trajectory, got \(1,\)", whole, 2, np.array([5], np.int32)),
-    ]
-    for words, items, *more in cases:
-        with refused(words):
-            rb.random_crop(items, rb.key(0), *more)
-    with pytest.raises(TypeError, match=r"^key: expected .* made by rb\.key\(seed\)"):
-        rb.random_crop(whole, 0, 2)
-    if library.library == "jax":
-        with pytest.raises(TypeError, match=r"leaf 'x': dtype float64 needs JAX's 64-bit mode.*use float32"):
-            rb.random_crop({"x": np.zeros((2, 5))}, rb.key(0), 2)
-
-
 # --- specs ----------------------------------------------------------------------------------------------------------
 
 

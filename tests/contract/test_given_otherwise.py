@@ -99,7 +99,6 @@ REFUSED: list[tuple[Callable[[Any, Any, Any], Any], str]] = [
     (lambda rb, s, pair: rb.get(s, pair[1]), "got Sample; give sample.indices"),
     (lambda rb, s, pair: rb.add(s, pair), "add: expected items, got a state and a sample; unpack it"),
     (lambda rb, s, pair: rb.add(s, pair[1]), "add: expected items, got a Sample; give sample.items"),
-    (lambda rb, s, pair: rb.random_crop(pair, rb.key(0), 1), "random_crop: .* got a state and a sample; unpack it"),
     (lambda rb, s, pair: rb.text.pairs_of_groups(pair, np.zeros((1, 2))), "pairs_of_groups: .*; unpack it"),
     (lambda rb, s, pair: rb.size(pair), "size: expected a State, got tuple; unpack it"),
 ]

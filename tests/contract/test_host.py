@@ -281,12 +281,6 @@ def test_a_function_that_fails_takes_nothing_with_it() -> None:
 # ---------------------------------------------------------------- the rest
 
 
-def test_pieces_of_trajectories_with_objects() -> None:
-    whole = {"id": np.arange(10, dtype=np.int32).reshape(2, 5), "note": np.arange(10).astype(object).reshape(2, 5)}
-    piece = rb.random_crop(whole, rb.key(0), 3)
-    assert piece.items["note"].tolist() == np.asarray(piece.items["id"]).tolist()
-
-
 def test_bfloat16_without_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(ImportError, match=r"needs ml_dtypes: pip install '\.\[jax\]' in a checkout"):

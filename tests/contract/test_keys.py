@@ -53,14 +53,12 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], ItemFunction], str, int]] = {
     "cat": (lambda keys: items.cat(keys, "joined"), "observation", 1),
     "flatten": (items.flatten, "pixels", 1),
     "normalize": (lambda keys: items.normalize(1, 2, keys), "pixels of floats", 1),
-    "vec_norm": (lambda keys: items.vec_norm(items.Moments(1.0, 1.0, 1.0), keys), "pixels of floats", 1),
     "one_hot": (lambda keys: items.one_hot(4, keys), "choice", 1),
     "select": (items.exclude, "observation", 1),
     "to_image": (items.to_image, "pixels", 1),
     "grayscale": (items.grayscale, "pixels", 1),
     "resize": (lambda keys: items.resize(4, keys=keys), "pixels", 1),
-    "center_crop": (lambda keys: items.center_crop(4, keys), "pixels", 1),
-    "random_crop": (lambda keys: items.random_crop(4, keys), "pixels", 1),
+    "crop": (lambda keys: items.crop(4, keys), "pixels", 1),
     "frame_stack": (lambda keys: items.frame_stack(2, keys), "observation", 2),
 }
 

@@ -283,16 +283,6 @@ def test_validation_is_of_the_other_leaves(variant: Backend) -> None:
     assert values(variant.rb.items(state)["note"]) == [1, 2, None, None]
 
 
-def test_random_crop() -> None:
-    ids = torch.arange(40).reshape(4, 10)
-    pieces = rb.random_crop({"id": ids, "note": array_of([Note(k) for k in range(80)], (4, 10, 2))}, rb.key(2), 3)
-    assert pieces.items["note"].shape == (4, 3, 2)
-    wanted = [k for row in pieces.items["id"].reshape(-1).tolist() for k in (2 * row, 2 * row + 1)]
-    assert values(pieces.items["note"]) == wanted
-    alone = rb.random_crop(array_of([Note(k) for k in range(40)], (4, 10)), rb.key(2), 3)
-    assert values(alone.items) == pieces.items["id"].reshape(-1).tolist()
-
-
 @set_list_to_stack(True)  # as it is by default from tensordict 0.10 on
 def test_specs_of_tensordicts_with_objects() -> None:
     batch = TensorDict({"x": torch.zeros(3, 2), "note": ["a", "b", "c"]}, batch_size=[3])
@@ -322,8 +312,6 @@ def test_tensordicts() -> None:
     state = rb.add(rb.add(state, got), same)  # and back in, as they came out
     assert [str(x) for x in rb.items(state).get("note").tolist()] == ["same", "same", "None", str(torch.tensor([1, 2]))]
     assert rb.get(state, torch.zeros(0, dtype=torch.int32)).batch_size == (0,)
-    crops = TensorDict({"x": torch.zeros(1, 2), "note": NonTensorStack(NonTensorStack("a", "b"))}, [1, 2])
-    assert rb.random_crop(crops, rb.key(0), 2).items.get("note").tolist() == [["a", "b"]]
 
 
 # ---------------------------------------------------------------- states are values

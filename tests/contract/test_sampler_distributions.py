@@ -28,7 +28,6 @@ import torch_backend
 from functional_rb.buffer import functions
 from functional_rb.core.draft import Arrays
 from functional_rb.ops.part_kernels import NONE, Table, using
-from functional_rb.transforms import crop
 from jax_backend.arrays import ops as jax_ops
 from tests.support.effort import effort
 from tests.support.laws import edge_draws, intervals, probabilities
@@ -541,23 +540,6 @@ def test_reservoir(way: str, batches: str) -> None:
     check_law(law_of(outcomes, choices), dict.fromkeys(itertools.combinations(range(5), 2), 1 / 10))
 
 
-def cropped(ops: Any, length: int, leaf: Any, lengths: Any, draws: Any) -> Any:
-    return crop.random_crop(ops, [leaf], lengths, draws, length)
-
-
-@each_library
-def test_random_crop(way: str) -> None:
-    choices = numbers(12)  # lengths leave one to four starts
-    draws = both_ends(choices)
-    steps = np.broadcast_to(np.arange(6, dtype=np.int32), (len(draws), 6))
-    for length in range(-1, 8):
-        (cut,), starts, mask = WAYS[way](cropped, 3, steps, np.full(len(draws), length, np.int32), draws)
-        real = min(max(length, 0), 6)
-        check_law(law_of(starts.tolist(), choices), dict.fromkeys(range(max(real - 2, 1)), 1 / max(real - 2, 1)))
-        assert mask.tolist() == [[x + k < real for k in range(3)] for x in starts.tolist()]
-        np.testing.assert_array_equal(cut[mask], (starts[:, None] + np.arange(3))[mask])
-
-
 def check_counts(outcomes: Sequence[Hashable], law: Law) -> None:
     """Pearson's chi-square, below a bound that it exceeds with probability 1e-9 if the law is right.
 
@@ -673,11 +655,3 @@ def test_keys_reach_the_draws_of_a_reservoir(way: str) -> None:
     stored = for_keys(way, lambda key: rb.items(rb.add(empty, items, key=key))["id"], 1000)
     law = dict.fromkeys(itertools.combinations(range(5), 2), 1 / 10)
     check_counts([tuple(sorted(x)) for x in stored.tolist()], law)
-
-
-@each_library
-def test_keys_reach_the_draws_of_a_crop(way: str) -> None:
-    rb = jax_backend if way == "jax" else torch_backend
-    steps = rb.from_dlpack(np.broadcast_to(np.arange(6, dtype=np.int32), (512, 6)).copy(), copy=True)
-    starts = for_keys(way, lambda key: rb.random_crop(steps, key, 3).starts, 64)
-    check_independent(starts.tolist(), dict.fromkeys(range(4), 1 / 4))

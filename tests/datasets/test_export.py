@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 
 import functional_rb as frb
 from functional_rb.base import nest
-from functional_rb.datasets import DatasetError, Episode, Recording, StepSpec, convert, export, info, open_reader
+from functional_rb.datasets import DatasetError, Episode, Recording, StepSpec, convert, export, info
 from functional_rb.datasets.exporting import lerobot_files
+from functional_rb.datasets.reader import open_reader
 from functional_rb.datasets.stored import Stored
 from functional_rb.specs.values import Outline
 from functional_rb.storage import disk

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from functional_rb.base import progress
-from functional_rb.datasets import FetchError, RemoteFile, Retry, fetch
+from functional_rb.datasets import RemoteFile, Retry, fetch
 from functional_rb.datasets.fetching import http, paths
-from functional_rb.datasets.fetching.remote import RefusedError
+from functional_rb.datasets.fetching.remote import FetchError, RefusedError
 from tests.datasets.file_server import Served, serving
 from tests.support.effort import effort
 

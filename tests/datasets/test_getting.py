@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 import functional_rb as frb
-from functional_rb.datasets import FetchError, Retry, fetch, open_reader, sources
+from functional_rb.datasets import Retry, fetch, sources
 from functional_rb.datasets.fetching import listing
-from functional_rb.datasets.reader import prefixes
+from functional_rb.datasets.fetching.remote import FetchError
+from functional_rb.datasets.reader import open_reader, prefixes
 from tests.datasets import datasets_of_others as others
 from tests.datasets.file_server import Served, serving
 

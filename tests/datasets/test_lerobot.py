@@ -18,8 +18,9 @@ import pyarrow
 import pytest
 
 import functional_rb as frb
-from functional_rb.datasets import DatasetError, open_reader, parquet
+from functional_rb.datasets import DatasetError, parquet
 from functional_rb.datasets import lerobot_videos as videos
+from functional_rb.datasets.reader import open_reader
 from tests.datasets import datasets_of_others as others
 from tests.datasets.episodes import read_in_pieces_of
 

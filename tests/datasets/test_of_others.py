@@ -11,7 +11,7 @@ import pytest
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb.datasets import open_reader
+from functional_rb.datasets.reader import open_reader
 from tests.datasets.datasets_of_others import FORMATS, LENGTHS, Format
 from tests.datasets.episodes import read_in_pieces_of
 

@@ -20,9 +20,10 @@ from PIL import Image
 
 import functional_rb as frb
 import torch_backend
-from functional_rb.datasets import DatasetError, open_reader
+from functional_rb.datasets import DatasetError
 from functional_rb.datasets import hdf5 as hdf5_files
 from functional_rb.datasets.formats import images
+from functional_rb.datasets.reader import open_reader
 from tests.datasets import datasets_of_others as others
 from tests.datasets import protobuf
 from tests.datasets.made_up import MadeUp
@@ -385,7 +386,9 @@ def test_names_and_roots_of_another_kind() -> None:
         ):
             frb.datasets.split("made", shares, to)
     for wrong in ("minari:x", None, 3):
-        with pytest.raises(TypeError, match=r"datasets\.convert: expected a reader, got .*; open_reader\(name\) gives"):
+        with pytest.raises(
+            TypeError, match=r"datasets\.convert: expected a reader, got .*; load takes the name of a dataset"
+        ):
             frb.datasets.convert(wrong, "made")
     for wrong in ("x", None, 3):
         with pytest.raises((TypeError, ValueError), match=r"datasets\.fetch: expected "):

@@ -255,7 +255,7 @@ def test_choices_change_their_form() -> None:
         assert vectors.to_categorical() == numbers
         assert numbers.to_one_hot("int8").dtype == "int8"
         assert vectors.to_categorical("int64", start=0).dtype == "int64"
-    assert frb.specs.OneHot(3).to_categorical(start=2).domain == frb.specs.Domain(2, 4, True)
+    assert frb.specs.OneHot(3).to_categorical(start=2).domain == (2, 4, True)
     assert frb.specs.MultiCategorical(3, shape=(2, 2)).to_one_hot() == frb.specs.MultiOneHot([3, 3], shape=(2, 6))
     with pytest.raises(ValueError, match=r"same numbers of choices in all rows.*a part of an item for each"):
         frb.specs.MultiCategorical([[1, 2], [3, 4]]).to_one_hot()

@@ -78,10 +78,11 @@ def test_unmarked_rows_are_in_ted_too() -> None:
     ted.check(steps, time_axis=0)
 
 
-def test_and_back_to_gymnasium() -> None:
+def test_transitions_are_what_was_recorded() -> None:
     for items, _ in recorded.stream(recorded.make(EPISODES, SAME_STEP, "dict"), SAME_STEP, 6):
-        carry, action, step = ted.to_gymnasium(items)
-        following, again, mask = ted.from_gymnasium(carry, action, step, DISABLED)
+        rows = ted.to_transitions(items)
+        step = (rows.next_observation, rows.reward, rows.terminated, rows.truncated, {})
+        following, again, mask = ted.from_gymnasium(ted.begin(rows.observation), rows.action, step, DISABLED)
         assert recorded.same(again, items)
         assert mask.all()
         assert recorded.same(following.observation, {name: items["next"][name] for name in ("position", "inner")})

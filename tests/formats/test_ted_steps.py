@@ -18,6 +18,7 @@ from tensordict import TensorDict
 
 import functional_rb as frb
 from functional_rb import ted
+from functional_rb.ted.steps import Transition
 from tests.formats import recorded
 from tests.formats.recorded import FLAGS, NO
 from tests.support.backends import Backend
@@ -353,9 +354,7 @@ def test_rows_and_back(lead: tuple[int, ...], kind: str, key: str | None, seed: 
         return {"array": x, "dict": {"x": x, "in": {"n": n}}, "tuple": (x, n)}[kind]
 
     terminated, truncated = (np.asarray(rng.random(lead) < 0.5) for _ in range(2))
-    rows = ted.Transition(
-        observation(), rng.normal(size=lead), rng.normal(size=lead), observation(), terminated, truncated
-    )
+    rows = Transition(observation(), rng.normal(size=lead), rng.normal(size=lead), observation(), terminated, truncated)
     steps = ted.from_transitions(*rows, observation_key=key)
     ted.check(steps)
     assert not any(np.any(steps[flag]) for flag in FLAGS)

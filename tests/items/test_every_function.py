@@ -10,7 +10,6 @@ import pytest
 import functional_rb as frb
 from functional_rb.convert.json_names import CLASSES, class_named
 from functional_rb.core.item_function import item_after
-from functional_rb.items import Moments
 from functional_rb.ops import numpy_ops
 from functional_rb.specs.regrouped import leaves_of
 from functional_rb.testing.map_rules import applied
@@ -31,16 +30,17 @@ ITEM = {
     "reward": frb.Unbounded(()),
     "done": frb.Binary(()),
 }
-MOMENTS = Moments(np.float32(3), np.float32([1, 2]), np.float32([3, 12]))
 FUNCTIONS: dict[str, Any] = {
     "action_discretize": items.action_discretize([3, 4], SPACE, "u"),
     "burn_in": items.burn_in(2),
     "cast": items.cast("float32", ["n", "half", "done"]),
     "cat": items.cat(["v", "reward"], "joined"),
-    "center_crop": items.center_crop((4, 2)),
+    "crop": items.crop((4, 2)),
     "clip_reward": items.clip_reward(-0.5, 0.5),
     "color_jitter": items.color_jitter(0.4, 0.4, 0.4, 0.3, "floats"),
-    "compose": items.compose(items.random_shift(2, "pixels"), items.to_image("pixels"), items.random_crop(3, "floats")),
+    "compose": items.compose(
+        items.random_shift(2, "pixels"), items.to_image("pixels"), items.crop(3, "floats", at="random")
+    ),
     "reward_to_go, in place": items.reward_to_go(0.9, "v", None),
     "flatten": items.flatten(),
     "frame_stack": items.frame_stack(3, ["floats", "pixels", "n"], padding="zeros"),
@@ -48,16 +48,14 @@ FUNCTIONS: dict[str, Any] = {
     "grayscale": items.grayscale(),
     "normalize": items.normalize([1.0, 2.0], 4, ["v", "half"]),
     "one_hot": items.one_hot(4, "n", "float32"),
-    "random_crop": items.random_crop((4, 2), per="step"),
+    "crop, at random": items.crop((4, 2), at="random", per="step"),
     "random_shift": items.random_shift(2),
     "rename": items.rename({"v": "obs/v"}),
     "resize": items.resize((4, 7)),
     "resize, nearest": items.resize((4, 7), "pixels", method="nearest"),
     "reward_to_go": items.reward_to_go(0.9),
     "select": items.select(["v", "n"]),
-    "sign_reward": items.sign_reward(),
     "to_image": items.to_image(),
-    "vec_norm": items.vec_norm(MOMENTS, "v"),
 }
 INVERTED = ("action_discretize", "cast", "cat", "flatten", "frame_stack", "normalize", "one_hot", "to_image")
 # torch.compile takes long to trace them all.

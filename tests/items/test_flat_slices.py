@@ -22,7 +22,7 @@ ITEM = {
 }
 RANDOM = items.compose(
     items.random_shift(2, ["pixels", ("next", "pixels")]),
-    items.random_crop((5, 4), "image"),
+    items.crop((5, 4), "image", at="random"),
     items.color_jitter(0.4, 0.3, 0.2, 0.1, "image"),
     items.random_shift(1, "pixels", per="step"),
 )
@@ -71,7 +71,7 @@ def test_flat_slices_are_changed_as_others_are(library: Backend, name: str) -> N
 
 
 @pytest.mark.few_on_jax(1)
-@pytest.mark.parametrize("function", [items.random_shift(2, "where"), items.random_crop(5, "where")])
+@pytest.mark.parametrize("function", [items.random_shift(2, "where"), items.crop(5, "where", at="random")])
 def test_the_steps_of_a_slice_are_moved_alike(backend: Backend, function: Any) -> None:
     """Of images that tell their places; with `per="step"` each has its own."""
     item = {"where": frb.Bounded(0, 99, (8, 9, 1), "uint8"), "done": frb.Binary(())}

@@ -148,14 +148,14 @@ def test_every_shift_is_equally_likely_and_repeats_the_edge(front: bool) -> None
 
 def test_every_crop_is_equally_likely() -> None:
     x = images(12, 6, 5, 3)
-    made = on_numpy(items.random_crop((4, 2)), {"x": PIXELS}, {"x": x}, (12,), evenly(12))["x"]
+    made = on_numpy(items.crop((4, 2), at="random"), {"x": PIXELS}, {"x": x}, (12,), evenly(12))["x"]
     places = itertools.product(range(3), range(4))
     expected = np.stack([x[k, a : a + 4, b : b + 2] for k, (a, b) in enumerate(places)])
     np.testing.assert_array_equal(made, expected)
-    middle = on_numpy(items.center_crop((3, 2)), {"x": PIXELS}, {"x": x}, (12,))["x"]
+    middle = on_numpy(items.crop((3, 2)), {"x": PIXELS}, {"x": x}, (12,))["x"]
     np.testing.assert_array_equal(middle, x[:, 1:4, 1:3])
-    with pytest.raises(ValueError, match=r"center_crop: leaf 'x': expected an image of at least 7 x 7 pixels, got 6"):
-        after(items.center_crop(7), {"x": PIXELS})
+    with pytest.raises(ValueError, match=r"crop: leaf 'x': expected an image of at least 7 x 7 pixels, got 6"):
+        after(items.crop(7), {"x": PIXELS})
 
 
 def test_slices_move_as_a_whole_unless_steps_are_asked_for() -> None:
@@ -206,7 +206,7 @@ def test_colours_change_by_the_formulas() -> None:
 
 def test_what_is_an_image_is_found_by_its_shape() -> None:
     item = {"far": PIXELS, "state": frb.Unbounded((3,)), "near": frb.Unbounded((1, 9, 9), "uint8")}
-    made = after(items.center_crop(3), item)
+    made = after(items.crop(3), item)
     assert (made.far.shape, made.near.shape, made.state.shape) == ((3, 3, 3), (1, 3, 3), (3,))
     for function, given, message in (
         (items.resize(3), {"state": frb.Unbounded((3,))}, r"resize: no leaf has the shape of an image.*\('state',\)"),
@@ -222,6 +222,7 @@ def test_what_is_an_image_is_found_by_its_shape() -> None:
         lambda: items.resize(0),
         lambda: items.resize((3, 4, 5)),  # type: ignore[arg-type]  # refused
         lambda: items.resize(3, method="area"),  # type: ignore[arg-type]  # refused
+        lambda: items.crop(3, at="middle"),  # type: ignore[arg-type]  # refused
         lambda: items.random_shift(-1),
         lambda: items.random_shift(4, per="image"),  # type: ignore[arg-type]  # refused
         lambda: items.to_image(channels="middle"),  # type: ignore[arg-type]  # refused

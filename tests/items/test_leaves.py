@@ -8,7 +8,6 @@ import pytest
 from hypothesis import strategies as st
 
 import functional_rb as frb
-from functional_rb.items import Moments
 from functional_rb.ops import numpy_ops
 from functional_rb.specs.regrouped import leaves_of
 from functional_rb.testing.map_rules import applied
@@ -53,7 +52,6 @@ INVERTED = {
     "cat": VECTORS,
     "flatten": items.flatten(["m", "s"]),
     "one_hot": items.one_hot(4, "c", "float32"),
-    "vec_norm": items.vec_norm(Moments(np.float32(3), np.float32([1, 2]), np.float32([3, 12])), ["a"]),
     "compose": items.compose(items.normalize(0, 2, "a"), items.flatten("m"), items.cat(["a", "b"], "v")),
     "nothing": items.compose(),
 }
@@ -149,16 +147,15 @@ def test_one_hot_compares_with_every_number() -> None:
     assert after(items.one_hot(3, "c"), {"c": mask}).c == mask.to_one_hot()
 
 
-def test_rewards_are_clipped_and_signed() -> None:
+def test_rewards_are_clipped() -> None:
     reward = np.float32([-3, -0.5, 0, 0.5, 3])
     item = {"reward": frb.Unbounded(())}
     assert on_numpy(items.clip_reward(), item, {"reward": reward}, (5,))["reward"].tolist() == [-1, -0.5, 0, 0.5, 1]
-    assert on_numpy(items.sign_reward(), item, {"reward": reward}, (5,))["reward"].tolist() == [-1, -1, 0, 1, 1]
     two = {"reward": frb.Unbounded(()), "next": {"reward": frb.Bounded(-5, 0.5, ())}}
     assert after(items.clip_reward(), two) == frb.Composite(
         reward=frb.Unbounded(()), next={"reward": frb.Bounded(-1, 0.5)}
     )
-    named = after(items.sign_reward("reward"), two)
+    named = after(items.clip_reward(reward_key="reward"), two)
     assert (named.reward, named.next.reward) == (frb.Bounded(-1, 1), frb.Bounded(-5, 0.5))
 
 
@@ -192,7 +189,7 @@ ERRORS: dict[str, tuple[Any, Any, str]] = {
     "choices": (items.one_hot(3, "c"), ITEM, r"one_hot: leaf 'c': expected numbers from 0 to 2, got Categorical\(4\)"),
     "space": (items.action_discretize(4, SPACE, "s"), ITEM, r"action_discretize: leaf 's': expected actions of"),
     "reward": (items.clip_reward(), ITEM, r"clip_reward: the item has no leaf 'reward' .*name the leaf of rewards"),
-    "bool": (items.sign_reward("d"), ITEM, r"sign_reward: leaf 'd': expected a dtype of float, got bool"),
+    "bool": (items.clip_reward(reward_key="d"), ITEM, r"clip_reward: leaf 'd': expected a dtype of float, got bool"),
 }
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb.items import Moments
+from functional_rb.items.moments import Moments
 from tests.items.item_functions import on_numpy
 from tests.support.backends import Backend
 
@@ -63,7 +63,7 @@ def test_both_backends_compute_save_and_normalize(library: Backend, tmp_path: Pa
 
     def both(value: Any) -> Any:
         value = rb.merge(rb.merge(value, rb.moments(x, (2,))), rb.moments(y, (2,)))
-        return value, rb.normalize(value, x)
+        return value, (x - value.mean) / value.deviation()
 
     if library.library == "jax":
         import jax
@@ -84,12 +84,12 @@ def test_both_backends_compute_save_and_normalize(library: Backend, tmp_path: Pa
     frb.save(value, tmp_path / "kept")
     again = frb.load(tmp_path / "kept", rb)
     assert all((library.numpy(a) == library.numpy(b)).all() for a, b in zip(again, value, strict=True))
-    function = frb.items.vec_norm(value, "x")
+    function = frb.items.normalize(value.mean, value.deviation(), "x")
     fixed = on_numpy(function, {"x": frb.Unbounded((2,))}, {"x": library.numpy(x)}, (8,))["x"]
     np.testing.assert_allclose(fixed, library.numpy(made), rtol=1e-4, atol=1e-4)
     of_numpy = rb.moments(batches([8])[0], (2,), np.arange(8) < 3)
     assert int(of_numpy.count) == 3
-    least = rb.normalize(start, x)
+    least = (x - start.mean) / start.deviation()
     np.testing.assert_allclose(library.numpy(least), library.numpy(x) * 100, rtol=1e-5)
 
 
@@ -106,18 +106,11 @@ def test_what_are_no_moments_or_no_numbers_is_refused(library: Backend) -> None:
     seen, single = rb.moments(library.array(x), (2,)), rb.moments(x)
     seen_map, theirs = rb.init(frb.HashMapSpec(frb.Unbounded(()), 2)), other.moments(x, (2,))
     cases: list[tuple[Any, type[Exception], str]] = [
-        *((lambda m=m: rb.normalize(m, x), TypeError, "normalize: expected moments, as rb.moments") for m in (3, {})),
-        (lambda: rb.normalize(seen_map, x), TypeError, "normalize: expected moments, .* makes them, got HashMap$"),
         (lambda: rb.merge(seen, 3), TypeError, "merge: expected moments, as rb.moments makes them, got int$"),
         (lambda: rb.merge(seen, seen_map), TypeError, "merge: expected moments, .* makes them, got HashMap$"),
         (lambda: rb.merge(seen, theirs), TypeError, r"merge: .* this backend, .*; bring them over by rb\.from_dlpack"),
         (lambda: rb.merge(theirs, seen), TypeError, "merge: expected moments of this backend, got count as"),
-        (lambda: rb.normalize(theirs, x), TypeError, "normalize: expected moments of this backend, got count as"),
         (lambda: rb.merge(seen, single), ValueError, r"merge: .* the same shape, \(2,\), got \(\)$"),
-        (lambda: rb.normalize(seen, x[:, :1]), ValueError, r"normalize: expected x of shape \('...', 2\), .*\(3, 1\)$"),
-        (lambda: rb.normalize(seen, np.float32(1)), ValueError, r"normalize: expected x of shape .*got \(\)$"),
-        (lambda: rb.normalize(seen, x.astype(np.int32)), TypeError, "normalize: x: expected .* kind float, got int32;"),
-        (lambda: rb.normalize(seen, [1.0, 2.0]), TypeError, "normalize: x: expected an array .*got builtins.list"),
         (lambda: rb.moments([1.0]), TypeError, "moments: x: expected an array of this backend or NumPy, got builtins"),
         (
             lambda: rb.moments(theirs.mean),
@@ -137,7 +130,7 @@ def test_what_are_no_moments_or_no_numbers_is_refused(library: Backend) -> None:
         with pytest.raises(kind, match=f"^{text}"):
             call()
     assert int(rb.merge(seen, rb.from_dlpack(theirs)).count) == 6  # the remedy
-    assert rb.normalize(single, 1.0).tolist() == 0
+    assert float(single.deviation()) == pytest.approx(0.01)
 
 
 @pytest.mark.usefixtures("tensors_of_the_cpu")

@@ -257,19 +257,24 @@ SAMPLERS = [frb.Uniform(), frb.Slices(2), frb.Slices(2, flat=True)]
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
-@pytest.mark.parametrize("mapped", [False, True])
-def test_tensordicts_have_the_axes_that_those_of_one_buffer_have(mapped: bool, sampler: Any) -> None:
+@pytest.mark.parametrize("mapped", ["none", "both", "first", "second"])
+def test_tensordicts_have_the_axes_that_those_of_one_buffer_have(mapped: str, sampler: Any) -> None:
     items = tensordict.TensorDict({"x": torch.arange(6.0), "in": {"y": torch.ones(6, 3)}, "done": torch.arange(6) == 3})
     items.auto_batch_size_(1)
-    transforms = frb.map_items(lambda item: item) if mapped else ()
-    spec = frb.BufferSpec(frb.specs.spec_of(items[0]), 8, sampler, transforms=transforms)
-    state = torch_backend.add(torch_backend.init(spec), items)
-    alone, mixed = (
-        torch_backend.sample(one, torch_backend.key(0), 4)[1].items for one in (state, frb.Mixture([state, state]))
+    states = []
+    for which in ("first", "second"):
+        transforms = frb.map_items(lambda item: item) if mapped in (which, "both") else ()
+        spec = frb.BufferSpec(frb.specs.spec_of(items[0]), 8, sampler, transforms=transforms)
+        states.append(torch_backend.add(torch_backend.init(spec), items))
+    mixture = frb.Mixture(states)
+    alone, *several = (
+        torch_backend.sample(one, torch_backend.key(0), 4)[1].items
+        for one in (states[0], mixture, frb.Mixture([states[0], mixture]))
     )
-    assert mixed.batch_size == alone.batch_size
-    assert mixed["in"].batch_size == alone["in"].batch_size
-    assert mixed["in", "y"].shape == alone["in", "y"].shape
+    for mixed in several:
+        assert mixed.batch_size == alone.batch_size
+        assert mixed["in"].batch_size == alone["in"].batch_size
+        assert mixed["in", "y"].shape == alone["in", "y"].shape
 
 
 def test_only_common_leaves_are_given(library: Backend) -> None:

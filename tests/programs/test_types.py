@@ -8,7 +8,8 @@ import functional_rb as frb
 import jax_backend
 import torch_backend
 from functional_rb.hash_maps.functions import HashMap
-from functional_rb.trees import Expansion, Forest
+from functional_rb.trees import Expansion
+from functional_rb.trees.forest import Forest
 from functional_rb.trees.view import TreeView
 
 BUFFER = frb.BufferSpec({"x": frb.Unbounded(())}, 4)

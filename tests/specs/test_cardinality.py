@@ -121,18 +121,6 @@ def test_too_many_are_refused_by_name(library: Backend) -> None:
             rb.enumerate({"a": frb.Binary(()), "x": spec})
 
 
-def test_ones(library: Backend) -> None:
-    rb = library.rb
-    spec = {"flag": frb.Binary(), "x": frb.Unbounded((2,), "bfloat16"), "n": frb.Unbounded((), "uint8")}
-    made = rb.ones(spec, (3, 1))
-    for name, leaf in spec.items():
-        assert tuple(made[name].shape) == (3, 1, *leaf.shape)
-        assert str(made[name].dtype).removeprefix("torch.") == leaf.dtype
-        assert (library.numpy(made[name]).astype(np.float32) == 1).all()
-    if library.library == "jax":
-        assert not any(x.weak_type for x in made.values())
-
-
 # -- choices numbered by floats
 
 

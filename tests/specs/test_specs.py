@@ -27,22 +27,22 @@ from tests.support.grammar import Data, Pair
 
 INF = math.inf
 SPECS = [
-    (frb.specs.ArraySpec((3,), "int16"), (3,), "int16", frb.specs.Domain(-32768, 32767, True)),
-    (frb.specs.ArraySpec(), (), "float32", frb.specs.Domain(-INF, INF, False)),
-    (frb.Unbounded((2, 0)), (2, 0), "float32", frb.specs.Domain(-INF, INF, False)),
-    (frb.Unbounded((), "uint64"), (), "uint64", frb.specs.Domain(0, 2**64 - 1, True)),
-    (frb.Unbounded((), "bool"), (), "bool", frb.specs.Domain(0, 1, True)),
-    (frb.Bounded(-1.0, 1.0, (6,)), (6,), "float32", frb.specs.Domain(-1.0, 1.0, False)),
-    (frb.Bounded(0, 255, (2, 2), np.uint8), (2, 2), "uint8", frb.specs.Domain(0, 255, True)),
-    (frb.Bounded([0, -1], 1, (2,), "int8"), (2,), "int8", frb.specs.Domain((0, -1), 1, True)),
+    (frb.specs.ArraySpec((3,), "int16"), (3,), "int16", (-32768, 32767, True)),
+    (frb.specs.ArraySpec(), (), "float32", (-INF, INF, False)),
+    (frb.Unbounded((2, 0)), (2, 0), "float32", (-INF, INF, False)),
+    (frb.Unbounded((), "uint64"), (), "uint64", (0, 2**64 - 1, True)),
+    (frb.Unbounded((), "bool"), (), "bool", (0, 1, True)),
+    (frb.Bounded(-1.0, 1.0, (6,)), (6,), "float32", (-1.0, 1.0, False)),
+    (frb.Bounded(0, 255, (2, 2), np.uint8), (2, 2), "uint8", (0, 255, True)),
+    (frb.Bounded([0, -1], 1, (2,), "int8"), (2,), "int8", ((0, -1), 1, True)),
     (
         frb.Bounded(-INF, np.asarray([[1.0], [2.0]]), (2, 2)),
         (2, 2),
         "float32",
-        frb.specs.Domain(-INF, ((1, 1), (2, 2)), False),
+        (-INF, ((1, 1), (2, 2)), False),
     ),
-    (frb.Binary(), (), "bool", frb.specs.Domain(0, 1, True)),
-    (frb.Binary((4,), "float32"), (4,), "float32", frb.specs.Domain(0, 1, True)),
+    (frb.Binary(), (), "bool", (0, 1, True)),
+    (frb.Binary((4,), "float32"), (4,), "float32", (0, 1, True)),
 ]
 COMPOSITE = frb.Composite(
     obs=frb.Composite(pos=frb.Unbounded((3,)), rgb=frb.Unbounded((8, 8), "uint8")), done=frb.Binary()
@@ -89,7 +89,7 @@ def test_composites_give_their_parts() -> None:
     assert dict(spec) == {"obs": spec.obs, "done": frb.Binary()}
     assert spec.shape == {"obs": {"pos": (3,), "rgb": (8, 8)}, "done": ()}
     assert spec.dtype == {"obs": {"pos": "float32", "rgb": "uint8"}, "done": "bool"}
-    assert spec.domain["obs"]["rgb"] == frb.specs.Domain(0, 255, True)
+    assert spec.domain["obs"]["rgb"] == (0, 255, True)
     pair = frb.Composite(p=Pair(frb.Unbounded((2,)), (frb.Binary(),)))
     assert pair.shape == {"p": Pair((2,), ((),))}
     with pytest.raises(AttributeError, match=r"no part 'missing'.*\['obs', 'done'\]"):

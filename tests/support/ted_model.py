@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 import functional_rb as frb
-from functional_rb import ted
+from functional_rb.ted.forms import Flat, Nested
 from tests.support.backends import Backend
 
 GOES_ON, TERMINATED, TRUNCATED, BOTH = range(4)
@@ -158,13 +158,13 @@ def fixed(ends: list[int], length: int, lanes: int | None = None, skipped: tuple
     return Case(length, lanes, (1,), tuple(zip(*columns, strict=True)))
 
 
-def same_form(got: ted.Flat | ted.Nested, expected: ted.Flat | ted.Nested) -> None:
+def same_form(got: Flat | Nested, expected: Flat | Nested) -> None:
     assert type(got) is type(expected)
     assert (got.lanes, got.dtypes, got.spec) == (expected.lanes, expected.dtypes, expected.spec)
     assert got.shared == expected.shared
-    if isinstance(got, ted.Flat) and isinstance(expected, ted.Flat):
+    if isinstance(got, Flat) and isinstance(expected, Flat):
         same(got.data, expected.data)
-    elif isinstance(got, ted.Nested) and isinstance(expected, ted.Nested):
+    elif isinstance(got, Nested) and isinstance(expected, Nested):
         assert len(got.trajectories) == len(expected.trajectories)
         for own, other in zip(got.trajectories, expected.trajectories, strict=True):
             same(own, other)

@@ -23,7 +23,7 @@ ITEM = frb.text.RewardData(frb.Unbounded((4,), "int32"), frb.Binary((4,)), None,
 PAIRS = frb.BufferSpec(frb.text.PairwiseDataset(ITEM, ITEM), capacity=6)
 
 
-@frb.record
+@frb.text.record
 class Mine:
     """A record of the user's."""
 
@@ -91,7 +91,7 @@ def test_checks_in_a_constructor_are_refused() -> None:
             assert self.x.shape
 
     with pytest.raises(TypeError, match="Checked has __post_init__, which would be given what stands for arrays"):
-        frb.record(Checked)
+        frb.text.record(Checked)
 
 
 def test_items_of_a_buffer_come_out_as_the_record_that_went_in(backend: Backend) -> None:
@@ -156,7 +156,7 @@ def test_a_record_whose_class_has_changed(tmp_path: Path) -> None:
     def written_again(**fields: Any) -> type:
         given = dict.fromkeys(fields, Any)
         named = {"__module__": __name__, "__qualname__": "Again", "__annotations__": given}
-        return frb.record(type("Again", (), named | {k: v for k, v in fields.items() if v is not ...}))
+        return frb.text.record(type("Again", (), named | {k: v for k, v in fields.items() if v is not ...}))
 
     frb.save(written_again(x=..., y=...)(np.zeros(2), np.ones(1)), tmp_path)
     found = frb.load(tmp_path, "torch")

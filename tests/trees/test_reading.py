@@ -152,9 +152,9 @@ def test_keys_and_paths_and_observations_of_another_kind() -> None:
             tree.rollout_from_path(path)
     with pytest.raises(ValueError, match=r"observation.*expected shape \[\], got \[1\]"):
         assert np.array([4], np.int32) in tree
-    with pytest.raises(ValueError, match=r"trees\.to_string: max_nodes: expected 1 to"):
+    with pytest.raises(ValueError, match=r"TreeView\.to_string: max_nodes: expected 1 to"):
         tree.to_string(max_nodes=-1)
-    with pytest.raises(TypeError, match=r"trees\.plot: max_nodes: expected an int, got 'x'"):
+    with pytest.raises(TypeError, match=r"TreeView\.plot: max_nodes: expected an int, got 'x'"):
         drawing.figure(tree, max_nodes="x")
 
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import torch
 
 from functional_rb.base.arrays import NumpyArray
-from functional_rb.base.object_arrays import is_object_array
 from functional_rb.buffer import checks, functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State as CoreState
@@ -16,7 +15,6 @@ from functional_rb.core import counters as core_counters
 from functional_rb.shared.state import SharedState
 from functional_rb.specs import values
 from functional_rb.specs.values import Outline
-from functional_rb.transforms import crop
 from functional_rb.versions.engine import Engine
 from torch_backend import compat
 from torch_backend.arrays import modes, ops, placement, random
@@ -141,24 +139,3 @@ def known(state: CoreState, mask: torch.Tensor | None) -> tuple[NumpyArray, Nump
     if counters.device.type != "cpu" and not state.spec.writer.overwrites:
         own_state(state, "add").note_sizes(core_counters.read(state.spec.plan, numbers).ends.sizes)
     return numbers, None if mask is None else mask.cpu().numpy()
-
-
-def random_crop(
-    leaves: Sequence[torch.Tensor], lengths: torch.Tensor | None, key: torch.Tensor, length: int
-) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
-    """Do what `crop.random_crop` does; objects are found by where they were."""
-    random.check_key(key)
-    batch, steps = leaves[0].shape[:2]
-    device = next((leaf.device for leaf in leaves if not is_object_array(leaf)), key.device)
-    objects = {k: leaf for k, leaf in enumerate(leaves) if is_object_array(leaf)}
-    if objects:
-        places = torch.arange(batch * steps, device=device).reshape(batch, steps)
-        leaves = [places if k in objects else leaf for k, leaf in enumerate(leaves)]
-    if lengths is None:
-        lengths = torch.full((batch,), steps, dtype=torch.int32, device=device)
-    numbers = random.draws(key.to(device), batch, 2)
-    cut, starts, mask = crop.random_crop(ops.OPS, leaves, lengths, numbers, length)
-    for k, leaf in objects.items():
-        chosen = leaf.reshape(batch * steps, *leaf.shape[2:])
-        cut[k] = chosen[cut[k].cpu().numpy()]
-    return cut, starts, mask

@@ -4,8 +4,6 @@
 Ray: a `Shard` owns a buffer, a `Client` chooses shards and weighs what they give, and both meet over a `Transport`.
 """
 
-from functional_rb.scale.ray.batches import Batches
-from functional_rb.scale.ray.channel import Receipt
 from functional_rb.scale.ray.client import Client
 from functional_rb.scale.ray.limits import RateLimit
 from functional_rb.scale.ray.options import Actors, Checkpoints, Clients
@@ -13,5 +11,5 @@ from functional_rb.scale.ray.starting import connect, start
 from functional_rb.scale.ray.tally import Tally
 from functional_rb.scale.ray.transport import ShardDiedError
 
-__all__ = ["Actors", "Batches", "Checkpoints", "Client", "Clients", "RateLimit", "Receipt", "ShardDiedError",
+__all__ = ["Actors", "Checkpoints", "Client", "Clients", "RateLimit", "ShardDiedError",
            "Tally", "connect", "start"]  # fmt: skip

@@ -19,6 +19,7 @@ from functional_rb.base.errors import NoCheckpointError
 from functional_rb.buffer import functions, mapping
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import MaskedSample, SliceSample, State
+from functional_rb.checkpoint.background import SaveFuture
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.mixture.value import Mixture
 from functional_rb.ops import numpy_ops
@@ -75,7 +76,7 @@ class Shard:
         self._standing: Standing | None = None
         self._stale = self._duplicates = self._gaps = self._save_failures = self._masked = 0
         # A save in the background, and how many items had been added when it began.
-        self._saving: tuple[checkpoints.SaveFuture, int] | None = None
+        self._saving: tuple[SaveFuture, int] | None = None
         self._structure: nest.Structure | None = None
         # The connection whose steps came last; None if what comes next does not follow on these.
         self._line: tuple[str, int] | None = None

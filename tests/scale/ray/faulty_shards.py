@@ -13,6 +13,7 @@ import numpy as np
 import functional_rb as frb
 import functional_rb.checkpoint as checkpoints
 import torch_backend
+from functional_rb.scale.ray.channel import Receipt
 from functional_rb.scale.ray.client import About
 from functional_rb.scale.ray.limits import Limiter
 from functional_rb.scale.ray.options import Checkpoints
@@ -62,7 +63,7 @@ def client_of(
     return client
 
 
-def write_refused_by(client: frb.ray.Client, shard: int, items: int = 0) -> frb.ray.Receipt:
+def write_refused_by(client: frb.ray.Client, shard: int, items: int = 0) -> Receipt:
     """The receipt of an update of a leaf that there is none of, which no function of a client would send."""
     bad = Content("update", {7: np.zeros((1, 3))}, {"indices": np.zeros((1, 2), np.int32)}, items=items)
     return client._outbox.send(client._watch.channels[shard], bad)
