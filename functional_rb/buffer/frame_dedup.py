@@ -1,4 +1,4 @@
-"""How a user asks for compact storage, and which leaves of an item that means; see `frames` for how it works."""
+"""How a user asks for compact storage, and which leaves of an item that means; `core/frame_store.py` carries it out."""
 
 from __future__ import annotations
 
