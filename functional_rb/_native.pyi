@@ -14,6 +14,7 @@ HANDLERS: dict[str, object]
 GPU_HANDLERS: dict[str, object]
 """Capsules of the functions that XLA calls on GPUs."""
 GPU_ROOM: tuple[int, int, int, int, int, int]
+GPU_MIXED: int
 """What a launch can name: leaves or arrays, numbers of a plan, of rings, of what is beside, of its plan, its arrays."""
 GPU_KERNELS: tuple[str, ...]
 """The names of the kernels for GPUs, in which `frb_` stands before them."""
@@ -89,6 +90,7 @@ class Chain:
     def sample_(self, *given: object) -> Any: ...
     def draw(self, *given: object) -> Any: ...
     def together(self, *given: object) -> Any: ...
+    def mixed(self, *given: object) -> Any: ...
     def place(
         self,
         known: KnownBuffer,

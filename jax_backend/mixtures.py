@@ -133,6 +133,33 @@ def _drawn(
     mixture: Mixture, key: jax.Array, batch: int, p: jax.Array | None, beta: jax.Array | None
 ) -> tuple[list[Changes], Drawn, jax.Array]:
     """The changes of each buffer, the rows that all of them drew, and their weights."""
+    made = _by_launches(mixture, key, batch, p, beta)
+    return _by_buffer(mixture, key, batch, p, beta) if made is None else made
+
+
+def _by_launches(mixture: Mixture, key: jax.Array, batch: int, p: jax.Array | None, beta: jax.Array | None) -> Any:
+    """What `_drawn` gives, where all buffers are alike and lie on a GPU; else None."""
+    if not layout_at_once(form_of(mixture), execute).alike:
+        return None
+    spec, shares = mixture.spec, mixture.p if p is None else p
+    shares = None if shares is None else jnp.asarray(shares, jnp.float32)
+    listed = (spec.p or ()) if shares is None else None
+
+    def core(states: Sequence[State], key: jax.Array, shares: Any, beta: Any) -> Any:
+        changed, drawn, weights = _by_buffer(Mixture(states, spec=spec), key, batch, shares, beta)
+        return drawn.leaves, (drawn.indices, weights, drawn.probabilities), [one["counters"] for one in changed]
+
+    made = compile.sample_mixture(mixture.buffers, spec, key, listed, shares, beta, batch, core)
+    if made is None:
+        return None
+    leaves, (indices, weights, probabilities), counters = made
+    drawn = drawing.alone(leaves, indices, probabilities)
+    return [{"counters": own, "auxiliary": {}} for own in counters], drawn, weights
+
+
+def _by_buffer(
+    mixture: Mixture, key: jax.Array, batch: int, p: jax.Array | None, beta: jax.Array | None
+) -> tuple[list[Changes], Drawn, jax.Array]:
     carrier, layout = _Traced(), layout_at_once(form_of(mixture), execute)
     looked = drawing.look(carrier, mixture, p)
 

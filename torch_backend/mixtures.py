@@ -22,6 +22,7 @@ from functional_rb.mixture.drawing import Drawn, Status
 from functional_rb.mixture.functions import Place, is_own
 from functional_rb.mixture.layout import Layout
 from functional_rb.mixture.value import Mixture, register_array
+from functional_rb.native.descriptor import encode_mixture
 from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.part_kernels import NONE, Table, using
@@ -177,6 +178,9 @@ def draw(
     if not traced and TRANSFORMS() is not None:  # whether a function of torch's maps over an array that is read
         traced = any(map(is_batched, (key, p, mixture.p, *[state.counters for state in mixture.buffers])))
     with modes.without_gradients():
+        at_once = None if traced or TORCH.gpus is None else _at_once(mixture, layout, key, batch, p, beta)
+        if at_once is not None:
+            return mixture, *at_once
         if batch and not traced:
             after, drawn, weights = drawing.known_batch(_Known(), mixture, layout, key, batch, p, beta)
             # What was computed by NumPy goes where the rows are.
@@ -191,25 +195,62 @@ def draw(
         return after, drawn, drawing.weights(carrier, drawn, looked.status.least, exponent)
 
 
+def _at_once(
+    mixture: Mixture,
+    layout: Layout,
+    key: torch.Tensor,
+    batch: int,
+    p: BackendArray | None,
+    beta: float | BackendArray | None,
+) -> tuple[Drawn, torch.Tensor] | None:
+    """The rows and their weights by a launch for each buffer, where all lie on a GPU, for which nobody waits; or None.
+
+    Where nothing can be drawn, the host does not know that, and handles are -1.
+    """
+    states = mixture.states
+    own = all(isinstance(state, TorchState) and state._target is None for state in states)
+    if not (layout.alike and batch and own):
+        return None
+    shares = mixture.p if p is None else p
+    on_gpu = isinstance(shares, torch.Tensor) and shares.device.type != "cpu"
+    listed = mixture.spec.p or () if shares is None else tuple(shares.tolist()) if not on_gpu else None
+    told = encode_mixture(mixture.spec, len(states), batch, listed, beta is not None).tobytes()
+    exponent = 0.0 if beta is None else float(beta)
+    drawn = TORCH.by_chain("mixed", states, told, shares if on_gpu else None, key, exponent, batch)
+    if drawn is NotImplemented:
+        return None
+    _, leaves, _, indices, weights, probabilities = drawn
+    return drawing.alone(leaves, indices, probabilities), weights
+
+
 def in_place(engine: ModuleType) -> ModuleType:
     """An engine carries out in-place writes too."""
     return engine
 
 
 def carry_out(function: Callable[..., Nest], static: object, *arrays: Nest) -> Nest:
-    """A function of the core, as it is; what a buffer on the host gives goes where the others are."""
+    """A function of the core, by launches where there are any; what a host gives goes where the others are."""
     if is_compiling():
         return function(ops.OPS, static, *arrays)
-    devices = {x.device for x in pytree.tree_leaves(arrays) if isinstance(x, torch.Tensor)}
+    tensors = [x for x in pytree.tree_leaves(arrays) if isinstance(x, torch.Tensor)]
+    if _is_launched(tensors):
+        with using(TORCH.on_gpu.TABLE):
+            return function(ops.OPS, static, *arrays)
+    devices = {x.device for x in tensors}
     if len(devices) > 1:
         device = next(one for one in devices if one.type != "cpu")
         arrays = pytree.tree_map_only(torch.Tensor, lambda x: x.to(device), arrays)
     return function(ops.OPS, static, *arrays)
 
 
+def _is_launched(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether launches work on tensors: on one GPU, where nobody maps."""
+    return TORCH.gpus is not None and switch.on and TRANSFORMS() is None and TORCH.gpus.works_on(tensors)
+
+
 def rows_of(indices: torch.Tensor, paths: Sequence[Place]) -> Sequence[torch.Tensor] | None:
-    """The rows of each buffer, where how many these are can be known."""
-    if is_compiling() or is_batched(indices):
+    """The rows of each buffer, where how many these are can be known: for an accelerator nobody waits."""
+    if is_compiling() or is_batched(indices) or indices.device.type != "cpu" or _is_launched([indices]):
         return None
     return [is_own(indices, path).nonzero()[:, 0] for path in paths]
 

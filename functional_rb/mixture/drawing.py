@@ -85,6 +85,11 @@ class Drawn(NamedTuple):
     extras: Mapping[str, BackendArray]
 
 
+def alone(leaves: Sequence[BackendArray], indices: BackendArray, probabilities: BackendArray) -> Drawn:
+    """Single items, of which nothing else is told, weighted by their probabilities."""
+    return Drawn(leaves, indices, probabilities, probabilities, dict.fromkeys(FLAGS), {})
+
+
 class Carrier(abc.ABC):
     """What a backend does for a draw from a mixture, whose numbers are known, or traced.
 

@@ -24,6 +24,7 @@ from functional_rb.mixture.drawing import NOTHING, Drawn
 from functional_rb.mixture.layout import Layout, form_of, stored_layout
 from functional_rb.mixture.value import Mixture, specs_of_buffers
 from functional_rb.ops import numpy_ops
+from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Ops
 from functional_rb.specs import ArraySpec
 from functional_rb.structures import row_layout
@@ -226,6 +227,7 @@ def _read(
     ]
 
 
+@replaceable
 def apart(ops: Ops, paths: Sequence[Place], indices: BackendArray) -> list[BackendArray]:
     """Handles int32 [B] for each buffer: its own among [B, columns], and `NOTHING` in place of those of others."""
     handles = indices[:, -1]

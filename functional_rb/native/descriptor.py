@@ -15,6 +15,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters, episodes
 from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.core.plan import Plan
+from functional_rb.mixture.value import MixtureSpec
 from functional_rb.ops import fixed_point
 from functional_rb.samplers import (
     Queue,
@@ -368,5 +369,35 @@ def encode_map(plan: MapPlan) -> Vector:
     """A hash map, and behind it the numbers that its words are mixed with."""
     masks, factors, signs, (mask, factor) = plan.numbers
     sizes = {"capacity": plan.capacity, "words": plan.words, "table_size": plan.table_size, "hash_bits": plan.hash_bits}
-    values = [*record("MapRecord", **sizes, mask=mask, factor=factor), *masks, *factors, *signs]
+    low, high, above = plan.seed & 0xFFFFFFFF, plan.seed >> 32 & 0xFFFFFFFF, plan.seed >> 64
+    seed = {"seed_low": low, "seed_high": high, "seed_above": above}
+    values = [*record("MapRecord", **sizes, mask=mask, factor=factor, **seed), *masks, *factors, *signs]
     return _read_only(np.array(values).astype(np.int32).tolist())
+
+
+# --- mixtures ---------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=256)  # shares may be others in each call
+def encode_mixture(spec: MixtureSpec, count: int, batch: int, listed: tuple[float, ...] | None, weighs: bool) -> Vector:
+    """A draw from a mixture of so many buffers, and behind it their shares, 0 where they are not told here.
+
+    Args:
+        spec: of the mixture.
+        count: of its buffers.
+        batch: how many rows are drawn.
+        listed: the shares; None where an array has them; empty where they are in proportion to what is stored.
+        weighs: whether there are weights.
+    """
+    rows = batch // spec.parts if spec.how == "buffers" else 1
+    settings = {"buffers": count, "exact": spec.how == "exact", "rows_of_a_part": rows, "weighs": weighs}
+    shares = np.array(listed or (0,) * count, np.float32).view(np.int32)
+    return _read_only([*record("MixtureRecord", **settings, by_size=listed == ()), *shares.tolist()])
+
+
+@functools.cache
+def encode_paths(paths: tuple[tuple[int, ...], ...], columns: int) -> Vector:
+    """The numbers that name each buffer of a mixture whose handles have so many columns."""
+    padded = [(*path, *(0,) * (columns - 1 - len(path))) for path in paths]
+    numbers = [number for path in padded for number in path]
+    return _read_only([*record("PathsRecord", buffers=len(paths), columns=columns), *numbers])

@@ -95,6 +95,8 @@ def fits(kernel: Kernel) -> bool:
 
     if kernel.on_gpu is None:
         return False
+    if not kernel.on_gpu.of_buffer:
+        return True
     most, of_plan, of_rings, of_beside, of_their_plan, arrays_beside = _native.GPU_ROOM
     records = [np.atleast_1d(record) for record in kernel.records]
     room = of_plan, of_rings, of_beside, of_beside, of_their_plan

@@ -61,12 +61,14 @@ class Launch(NamedTuple):
         batch: how many rows it takes, or gives.
         masked: whether there is a mask.
         few: whether XLA makes few operations of the same.
+        of_buffer: whether the first record is that of a buffer.
     """
 
     name: str
     batch: int
     masked: bool = False
     few: bool = False
+    of_buffer: bool = True
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -497,15 +499,16 @@ def _distinct(draws: Array, n: Array) -> Kernel | None:
 
 @stands_in_for(hash_map.lookup)
 def _lookup(plan: MapPlan, map: HashTable, rows: Array) -> Kernel | None:
-    encoded = descriptor.encode_map(plan)
-    return Kernel("map_lookup", (*map, rows), ints(rows.shape[0]), [encoded]) if rows.shape[0] else None
+    batch, records = rows.shape[0], [descriptor.encode_map(plan)]
+    launch = Launch("map_lookup", batch, of_buffer=False)
+    return Kernel("map_lookup", (*map, rows), ints(batch), records, on_gpu=launch) if batch else None
 
 
 @stands_in_for(hash_map.insert)
 def _insert(plan: MapPlan, map: HashTable, rows: Array, mask: Array | None) -> Kernel | None:
-    results = map, ints(rows.shape[0]), bools(rows.shape[0])
-    encoded = descriptor.encode_map(plan)
-    return Kernel("map_insert", (*map, rows, mask), results, [encoded]) if rows.shape[0] else None
+    batch, records = rows.shape[0], [descriptor.encode_map(plan)]
+    results, launch = (map, ints(batch), bools(batch)), Launch("map_insert", batch, mask is not None, of_buffer=False)
+    return Kernel("map_insert", (*map, rows, mask), results, records, on_gpu=launch) if batch else None
 
 
 # --- images -----------------------------------------------------------------------------------------------------------

@@ -11,13 +11,16 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from functional_rb.base.arrays import BackendArray
 from functional_rb.buffer.known import Draws
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays, HasArrays
 from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.core.strategy import Selection
-from functional_rb.native import descriptor, kernels
+from functional_rb.mixture.value import MixtureSpec
+from functional_rb.native import descriptor, gpu, kernels
 from functional_rb.native.kernels import ABSENT, Kernel, Launch, Made, bools, floats, ints
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers.trajectories import Trajectories
@@ -151,6 +154,64 @@ def sample(
     if spec.known.draws is Draws.ITEMS:
         return _sample_items(state, spec, leaves, key, beta, batch, wanted)
     return _draw_from_rings(state, spec, leaves, key, None, beta, batch, wanted)
+
+
+def sample_mixture(
+    states: Sequence[HasArrays],
+    specs: Sequence[BufferSpec],
+    spec: MixtureSpec,
+    key: Array,
+    listed: tuple[float, ...] | None,
+    shares: Array | None,
+    beta: Array | None,
+    batch: int,
+) -> Kernel | None:
+    """What `drawing.draw` gives of a mixture of buffers alike, by a key of JAX's, with a launch for each buffer.
+
+    Args:
+        states: the buffers, which draw single items, of the same leaves.
+        specs: theirs.
+        spec: the mixture's.
+        key: uint32 [2].
+        listed: the shares, or an empty tuple, see `descriptor.encode_mixture`; None where an array has them.
+        shares: that array, float32 [K].
+        beta: float32 scalar; None for no weights.
+        batch: B.
+    """
+    from functional_rb import _native
+
+    told = [(descriptor.encode(each), descriptor.encode_rings(each)) for each in specs]
+    alone = [Kernel("", (), (), records, on_gpu=Launch("sample", batch)) for records in told]
+    if not batch or len(specs) > _native.GPU_MIXED or not all(map(gpu.fits, alone)):
+        return None
+    sizes = [
+        (len(plan), len(rings), each.draw_shape(batch)[1]) for (plan, rings), each in zip(told, specs, strict=True)
+    ]
+    mixture = descriptor.encode_mixture(spec, len(specs), batch, listed, beta is not None)
+    record = np.concatenate([mixture, np.array(sizes, np.int32).reshape(-1), *(x for pair in told for x in pair)])
+    leaves = [Made((batch, *leaf.shape), leaf.dtype) for leaf in specs[0].plan.layout.leaves]
+    drawn, counters = (ints(batch, 2), floats(batch), floats(batch)), [ints(*each.counters.shape) for each in states]
+    arrays = [x for each in states for x in (each.rows, *each.wide, each.tree, each.counters)]
+    return Kernel(
+        "",
+        (key, shares, beta, *arrays),
+        (leaves, drawn, counters),
+        [record],
+        outputs=[*leaves, *drawn, *counters],
+        on_gpu=Launch("sample_mixture", batch, of_buffer=False),
+    )
+
+
+def apart(paths: tuple[tuple[int, ...], ...], indices: Array) -> Kernel | None:
+    """What `mixture.functions.apart` gives: for each buffer its own handles."""
+    from functional_rb import _native
+
+    batch, columns = indices.shape
+    record, (most, of_plan, *_) = descriptor.encode_paths(paths, columns), _native.GPU_ROOM
+    if not batch or len(paths) >= most or len(record) > of_plan:
+        return None
+    made = [ints(batch) for _ in paths]
+    return Kernel("", (indices,), made, [record], on_gpu=Launch("apart", batch, few=True, of_buffer=False))
 
 
 def choose(

@@ -22,6 +22,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.strategy import Selection
+from functional_rb.mixture.value import MixtureSpec
 from functional_rb.native import kernels, launches
 from functional_rb.native.kernels import Kernel
 from functional_rb.native.switch import HAVE_KERNELS, switch
@@ -250,6 +251,43 @@ def sample(
 
     after, slots, selection = choose(launch, core, *given)
     return _read_chosen(Draft.of(after, spec.plan), slots, selection, spec, batch, None)
+
+
+def sample_mixture(
+    states: Sequence[State],
+    spec: MixtureSpec,
+    key: jax.Array,
+    listed: tuple[float, ...] | None,
+    shares: jax.Array | None,
+    beta: jax.Array | None,
+    batch: int,
+    core: Callable[..., Any],
+) -> Any:
+    """Leaves, what is told of them, and counters of each buffer, where launches draw all that; None where none do.
+
+    Args:
+        states: the buffers, alike.
+        spec: of the mixture.
+        key: of the draw.
+        listed: the shares, see `launches.sample_mixture`.
+        shares: an array of them.
+        beta: the exponent of the weights; None for none.
+        batch: how many rows are drawn.
+        core: does the same by the states, the key, shares and beta.
+    """
+    typed = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
+    kind, data = jax.random.key_impl(typed), jax.random.key_data(typed)
+    arrays, specs = [_arrays(state) for state in states], [state.spec for state in states]
+    given = arrays, specs, spec, data, listed, shares, beta, batch
+    launch = _launch(launches.sample_mixture, *given) if _is_default(kind) else None
+    if launch is None:
+        return None
+
+    def by_core(arrays: Sequence[Arrays], data: Any, *others: Any) -> Any:
+        states = [State(*own, spec) for own, spec in zip(arrays, specs, strict=True)]
+        return core(states, jax.random.wrap_key_data(data, impl=kind), *others)
+
+    return choose(launch, by_core, arrays, data, shares, beta)
 
 
 def update(

@@ -161,6 +161,9 @@ class OnTheDevice(emulated_gpu.OnTheCpu):
     def where(self, device: torch.device) -> tuple[tuple[int, int], int]:
         return (2, device.index), stream_of(device.index)
 
+    def works_on(self, arrays: Any) -> bool:
+        return all(x.device.type == device.NAME for x in arrays)
+
 
 def look(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     """What the chain sees of a tensor: one of this device as one of a GPU."""
@@ -257,6 +260,46 @@ def test_torch_calls_may_be_captured(spec: frb.BufferSpec, kernels: emulated_gpu
         state, _ = captured(rb.sample_, state, rb.key(1), 4)
     assert [(function, *counts[:2]) for function, *counts in found] == [(function, 0, 0) for function, *_ in found]
     assert all(0 < count <= 3 for *_, count in found), found
+
+
+def test_torch_maps_are_launches_alone(kernels: emulated_gpu.Emulated) -> None:
+    """But for a copy of each array, where the map that is given stays as it is."""
+    spec = frb.HashMapSpec(frb.Unbounded((), "int32"), 30)
+    keys, mask = ((torch.arange(80, dtype=torch.int32) % 7)[::2], (torch.arange(80) % 3 > 0)[::2])  # not in a row
+    older, _ = rb.insert(rb.init(spec), keys[:3])
+    before = device.counts()
+    map, inserted = rb.insert_(older, keys, mask)
+    found = rb.lookup(map, keys)
+    kernels.note()
+    assert [name for name, _ in kernels.launched[-3:]] == ["find_keys", "enter_keys", "find_keys"]
+    after = device.counts()
+    assert after.waits == before.waits
+    assert {x.device.type for x in (*inserted, found)} == {device.NAME}
+    on_host, _ = rb.insert(rb.init(spec, "cpu"), keys[:3].cpu())
+    on_host, expected = rb.insert(on_host, keys.cpu(), mask.cpu())
+    assert inserted.ids.tolist() == expected.ids.tolist()
+    assert found.tolist() == rb.lookup(on_host, keys.cpu()).tolist()
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_torch_mixtures_are_launches_alone(given: bool, kernels: emulated_gpu.Emulated) -> None:
+    """A draw is one for each buffer, and an update one more than that."""
+    states = [rb.add(rb.init(frb.BufferSpec(ITEM, 40, SAMPLERS[name])), batch_of(25)) for name in [*SAMPLERS][:2]]
+    shares = torch.tensor([0.2, 0.8])
+    mixture = frb.Mixture(states, shares if given else [0.2, 0.8], how="items")
+    before, launched = device.counts(), len(kernels.launched)
+    mixture, sample = rb.sample(mixture, rb.key(0), 16)
+    mixture = rb.update(mixture, sample.indices, sample.weights)
+    kernels.note()
+    assert device.counts().waits == before.waits
+    names = [name for name, _ in kernels.launched[launched:] if not name.startswith("add")]
+    assert names == ["sample_mixture", "sample_mixture", "apart", "update"]
+    assert {x.device.type for x in (sample.indices, sample.weights, *sample.items.values())} == {device.NAME}
+    on_host = [rb.add(rb.init(state.spec, "cpu"), batch_of(25, "cpu")) for state in states]
+    expected = rb.sample(frb.Mixture(on_host, [0.2, 0.8], how="items"), rb.key(0), 16)[1]
+    assert sample.indices.tolist() == expected.indices.tolist()
+    assert torch.equal(sample.weights.cpu(), expected.weights)
+    assert torch.equal(sample.items["obs"].cpu(), expected.items["obs"])
 
 
 def test_torch_streams_wait_for_each_other(kernels: emulated_gpu.Emulated) -> None:

@@ -76,9 +76,15 @@ struct Block {
     return expected;  // as it was found
   }
   int32_t exchange(int32_t* at, int32_t x) const { return __atomic_exchange_n(at, x, __ATOMIC_RELAXED); }
+  int32_t add(int32_t* at, int32_t x) const { return __atomic_fetch_add(at, x, __ATOMIC_RELAXED); }
   void raise(int32_t* at, int32_t x) const {
     int32_t found = __atomic_load_n(at, __ATOMIC_RELAXED);
     while (found < x && !__atomic_compare_exchange_n(at, &found, x, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+  }
+  void lower(int32_t* at, int32_t x) const {
+    int32_t found = __atomic_load_n(at, __ATOMIC_RELAXED);
+    while (x < found && !__atomic_compare_exchange_n(at, &found, x, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
   }
 };

@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import functools
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -35,6 +35,10 @@ class OnTheCpu(Gpus):
     def where(self, device: torch.device) -> tuple[tuple[int, int], int]:
         """On the CPU, which has no streams."""
         return (1, 0), 0
+
+    def works_on(self, arrays: Sequence[torch.Tensor]) -> bool:
+        """Whether they lie on the CPU."""
+        return all(x.device.type == "cpu" for x in arrays)
 
 
 class Emulated:

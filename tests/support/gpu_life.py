@@ -20,11 +20,12 @@ from tests.support.chain_programs import LEAVES, PRIORITIES, as_tensor, bits, pe
 
 
 class Life(NamedTuple):
-    """A buffer, and how much is added and drawn."""
+    """A buffer, and how much is added and drawn; or two that are mixed, and a hash map of what they hold."""
 
     spec: frb.BufferSpec
     sizes: tuple[int, ...]
     drawn: int
+    mixed: bool = False
 
 
 SMALL = {name: LEAVES[name] for name in ("x", "done", "half", "image")}
@@ -54,11 +55,36 @@ LIVES = (
         )
     ),
     Life(frb.BufferSpec(REWARDED, 50, frb.Prioritized(), transforms=AHEAD), (30, 40, 70, 1), 33),
+    Life(frb.BufferSpec(SMALL, 50, frb.Prioritized(0.7)), (30, 40, 7), 33, mixed=True),
 )
+# Words of a key of the hash map, of which there are then more than one block keeps.
+WORDS = 600
+
+
+def mixed(life: Life, device: str) -> list[bytes]:
+    """What mixtures of two buffers give, and a hash map that has no room for all keys."""
+    rng, told = np.random.default_rng(0), list[torch.Tensor]()
+    states = [rb.init(life.spec, device), rb.init(frb.BufferSpec(life.spec.item, 40), device)]
+    map = rb.init(frb.HashMapSpec(frb.Unbounded((WORDS,), "int32"), 6), device)
+    for turn, n in enumerate(life.sizes):
+        items = {name: as_tensor(random_array(rng, leaf, (n,))).to(device) for name, leaf in life.spec.item.items()}
+        states[turn % 2] = rb.add(states[turn % 2], items)
+        shares = torch.from_numpy(rng.random(2, np.float32))
+        mixture = frb.Mixture(states, p=shares.tolist(), how=("exact", "items", "buffers")[turn % 3])
+        mixture, sample = rb.sample(mixture, rb.key(turn), 2 * life.drawn, 0.5)
+        mixture = rb.update(mixture, sample.indices, sample.probabilities)
+        states = [*mixture.states]
+        keys = torch.from_numpy(rng.integers(0, 9, (n, 1))).to(torch.int32).expand(n, WORDS).contiguous().to(device)
+        map, inserted = rb.insert_(map, keys + turn, torch.from_numpy(rng.random(n) < 0.7).to(device))
+        told += [*sample.items.values(), sample.indices, sample.weights, sample.probabilities, *inserted]
+        told += [rb.lookup(map, keys), map.table, map.keys, map.counts, map.counters]
+    return [bits(x) for x in told] + [x for state in states for x in peek(state)]
 
 
 def carried_out(life: Life, device: str) -> list[bytes]:
     """The bits of all that a buffer gives out on the way, and of what its states hold in the end."""
+    if life.mixed:
+        return mixed(life, device)
     spec, rng, told = life.spec, np.random.default_rng(0), list[torch.Tensor]()
     prioritized, lanes = spec.sampler.has_priorities, () if spec.lanes is None else (spec.lanes,)
 

@@ -18,6 +18,7 @@ import pytest
 
 from functional_rb import _native
 from functional_rb.core import counters
+from functional_rb.mixture import shares
 from functional_rb.native import descriptor, shared_control
 from functional_rb.ops import fixed_point, random_bits
 from functional_rb.samplers.base import LEAST_CHANCE
@@ -44,6 +45,7 @@ def test_the_tables_are_those_of_the_reference() -> None:
         **{name: getattr(fixed_point, name) for name in ("MASK", "BIAS", "SMALLEST", "LARGEST")},
         "GAMMA": random_bits.GAMMA,
         "DRAW": random_bits.DRAW,
+        "SPLIT": random_bits.SPLIT,
         **dict(zip(("FACTOR_1", "FACTOR_2"), random_bits.FACTORS, strict=True)),
         **dict(zip(("SHIFT_1", "SHIFT_2", "SHIFT_3"), random_bits.SHIFTS, strict=True)),
     }
@@ -58,6 +60,10 @@ def test_the_constants_are_those_of_the_reference() -> None:
         "FANOUT": sum_tree.FANOUT,
         "INT32_MOST": ring.INT32_MAX,
         "LEAST_CHANCE": LEAST_CHANCE,
+        **{name: getattr(shares, name) for name in ("STEPS", "BELOW", "ROUNDING")},
+        "PART": 2.0**shares.STEPS,
+        "LEAST_SHARE": shares.LEAST,
+        "MOST_SHARE": shares.MOST,
         "LONGEST": episode_windows.LONGEST,
         "SLOT": shared_control.SLOT,
         "SLOT_WORDS": shared_control.SLOT_WORDS,

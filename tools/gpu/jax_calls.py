@@ -25,8 +25,12 @@ from tools.gpu.programs import ADDED, TURNS, programs
 SECONDS = 0.25
 
 
-def filled(state: Any) -> State:
-    """A buffer of some thousand items, or several of them."""
+def filled(state: Any) -> Any:
+    """A buffer of some thousand items, or several of them, or a mixture; or an empty hash map."""
+    if isinstance(state, frb.HashMap):
+        return rb.init(state.spec)
+    if isinstance(state, frb.Mixture):
+        return state.with_states([filled(each) for each in state.states])
     spec, lead = state.spec, state.counters.shape[:-1]
     rng = np.random.default_rng(0)
     rows = (64 * ADDED,) if spec.lanes is None else (64 * ADDED // spec.lanes, spec.lanes)

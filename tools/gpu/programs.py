@@ -129,6 +129,8 @@ def programs() -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
     yield from programs_of_rings(key, keys)
     yield from programs_of_frames(key, keys)
     yield from programs_of_returns(key, keys)
+    yield from programs_of_maps()
+    yield from programs_of_mixtures(key, keys)
     yield (
         "Prioritized: a step of 4 buffers by vmap",
         jax.vmap(lambda s, b, k: step(s, (b, k))),
@@ -203,6 +205,41 @@ def programs_of_returns(key: Any, keys: Any) -> Iterator[tuple[str, Callable[...
         )
 
 
+def programs_of_maps() -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
+    """Those of hash maps, which hold a million keys at most."""
+    spec = frb.HashMapSpec(frb.Unbounded((4,), "int32"), CAPACITY)
+    own, given = jax.eval_shape(lambda: rb.init(spec)), of((ADDED, 4), "int32")
+    yield "Hash map: insert", rb.insert, (own, given)
+    yield "Hash map: insert with a mask", rb.insert, (own, given, of((ADDED,), "bool"))
+    yield "Hash map: lookup", lambda map, keys: (map, rb.lookup(map, keys)), (own, of((DRAWN, 4), "int32"))
+    yield (
+        f"Hash map: {TURNS} inserts in a scan",
+        lambda map, keys: lax.scan(rb.insert, map, keys),
+        (own, of((TURNS, ADDED, 4), "int32")),
+    )
+
+
+def programs_of_mixtures(key: Any, keys: Any) -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
+    """Those of two buffers that are drawn from as one."""
+
+    def draw(mixture: Any, key: Any) -> Any:
+        return rb.sample(mixture, key, DRAWN, 0.4)
+
+    def step(mixture: Any, key: Any) -> Any:
+        mixture, sample = draw(mixture, key)
+        return rb.update(mixture, sample.indices, jnp.abs(sample.items["reward"])), sample.weights.sum()
+
+    own = state(frb.Uniform()), state(frb.Prioritized())
+    for how in ("exact", "items"):
+        mixture = frb.Mixture(own, p=[0.5, 0.5], how=how)
+        yield f'Mixture, "{how}": sample', draw, (mixture, key)
+        yield (
+            f'Mixture, "{how}": {TURNS} draws and updates in a scan',
+            lambda mixture, keys: lax.scan(step, mixture, keys),
+            (mixture, keys),
+        )
+
+
 def compiled(device: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
     """The program for a device, as XLA has scheduled it."""
     sharding = jax.sharding.SingleDeviceSharding(device)
@@ -263,7 +300,8 @@ def main() -> int:
         f"JAX {jax.__version__}, a buffer of {CAPACITY:,} items of 168 bytes that is donated, {ADDED} added, {DRAWN} "
         "drawn; of a loop the body once, with the slices of its inputs. Copies are told of once more if they are of "
         "more than 1 MB: of the storage, which has 168 MB, or of the tree, which has 4.8. Stacks of images are two of "
-        f"84 x 84 x 4 bytes an item, {STACKS:,} of them."
+        f"84 x 84 x 4 bytes an item, {STACKS:,} of them. Hash maps have room for as many keys of four int32 as buffers "
+        "for items; mixtures are of such a uniform and a prioritized buffer."
     )
     lines = ["# What XLA launches on an H100", "", about]
     copying = []

@@ -18,7 +18,7 @@ from functional_rb.ops import numpy_ops, part_kernels
 from torch_backend.arrays import modes, ops
 from torch_backend.arrays.convert import is_batched
 from torch_backend.arrays.tracing import constant
-from torch_backend.memory import library
+from torch_backend.memory.library import HAVE_KERNELS, TORCH
 
 # The containers of a nest: None, the position of a tensor, or a class of tuples or lists and its parts.
 Template = Any
@@ -77,9 +77,19 @@ def carry_out(
 def _now(function: Callable[..., Any], static: Any, owned: Nest, given: Nest) -> Any:
     tensors: list[torch.Tensor] = []
     _apart((owned, given), tensors)
-    kernels = library.HAVE_KERNELS and switch.on and all(x.device.type == "cpu" for x in tensors)
-    with modes.without_gradients(), part_kernels.using(library.TORCH.kernels.TABLE if kernels else part_kernels.NONE):
+    with modes.without_gradients(), part_kernels.using(_kernels(tensors)):
         return function(ops, static, owned, *given)
+
+
+def _kernels(tensors: list[torch.Tensor]) -> part_kernels.Table:
+    """Those for where all tensors lie, if there are any."""
+    own: Any = None
+    if HAVE_KERNELS and switch.on:
+        if TORCH.gpus is not None and TORCH.gpus.works_on(tensors):
+            own = TORCH.on_gpu
+        elif all(x.device.type == "cpu" for x in tensors):
+            own = TORCH.kernels
+    return part_kernels.NONE if own is None else own.TABLE
 
 
 def _check_devices(tensors: list[torch.Tensor]) -> None:

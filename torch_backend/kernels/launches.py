@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -11,9 +11,11 @@ from functional_rb import _native
 from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Draft
+from functional_rb.mixture import functions as mixtures
 from functional_rb.native import gpu, launches
-from functional_rb.native.kernels import Kernel, Launch, Made, rebuilt
+from functional_rb.native.kernels import DECLARED, Declaration, Kernel, Launch, Made, rebuilt
 from functional_rb.ops.part_kernels import Table
+from functional_rb.structures import hash_map
 from torch_backend.arrays import ops
 from torch_backend.memory.library import TORCH
 
@@ -28,8 +30,15 @@ def launched(kernel: Kernel) -> Any:
         if isinstance(x, Made)
     }
     outputs = [None if isinstance(x, str) else made.get(id(x), x) for x in kernel.in_order]
-    launch(kernel.on_gpu, kernel.records, kernel.operands, outputs)
+    launch(kernel.on_gpu, kernel.records, [_in_a_row(x) for x in kernel.operands], outputs)
     return rebuilt(kernel.results, lambda x: made.get(id(x), x))
+
+
+def _in_a_row(x: torch.Tensor | None) -> torch.Tensor | None:
+    """What launches read in place of a tensor: what is changed lies so already, and stays where it is."""
+    if x is None or (type(x) is torch.Tensor and x.is_contiguous() and not (x.is_conj() or x.is_neg())):
+        return x
+    return x.detach().resolve_conj().resolve_neg().contiguous().as_subclass(torch.Tensor)
 
 
 def launch(which: Launch, records: Sequence[Any], operands: Sequence[Any], results: Sequence[Any]) -> None:
@@ -64,5 +73,17 @@ def _read_drawn(
     return launched(kernel)
 
 
+def _by_launch(function: Any, declaration: Declaration) -> Callable[..., object]:
+    def work(*args: object, **named: object) -> Any:
+        kernel = declaration(*args, **named)
+        return function.core(ops, *args, **named) if kernel is None else launched(kernel)
+
+    return work
+
+
 # What stands in for functions of the core on a GPU, where nobody traces.
-TABLE: Final[Table] = {functions.read_drawn: _read_drawn}
+TABLE: Final[Table] = {
+    functions.read_drawn: _read_drawn,
+    **{function: _by_launch(function, DECLARED[function]) for function in (hash_map.lookup, hash_map.insert)},
+    mixtures.apart: _by_launch(mixtures.apart, launches.apart),
+}

@@ -39,6 +39,11 @@ class Gpus:
         device = arrays[0].device
         return device.type == "cuda" and all(x.device == device for x in arrays) and _ready(device.index)
 
+    def works_on(self, arrays: Sequence[torch.Tensor]) -> bool:
+        """Whether arrays lie on one GPU with kernels, while nobody traces."""
+        device = arrays[0].device
+        return device.type == "cuda" and all(x.device == device for x in arrays) and gpu.ready(device.index, "torch")
+
 
 @constant
 def _ready(device: int) -> bool:

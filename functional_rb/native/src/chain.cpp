@@ -436,6 +436,68 @@ PyObject* together(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return drawn ? drawn->as_parts(chain, Py_None).give() : not_here();
 }
 
+// mixed(states, told, shares, key, beta, size): of buffers of the same items on a GPU a batch as their mixture gives it, see
+// `gpu_mixtures.h`, as `draw` tells it. Told are a `MixtureRecord` and behind it shares, unless an array has these.
+PyObject* mixed(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  if (count != 6 || !PyTuple_Check(args[0]) || PyTuple_Size(args[0]) > gpu::MOST_MIXED) return not_here();
+  VersionChain* chain = reinterpret_cast<VersionChain*>(self);
+  const size_t buffers = size_t(PyTuple_Size(args[0]));
+  std::vector<std::pair<PyObject*, size_t>> order;  // of locks, as another mixture may have the same buffers in another one
+  for (size_t k = 0; k < buffers; ++k) {
+    PyObject* state = PyTuple_GetItem(args[0], Py_ssize_t(k));
+    const Ref version = Py_TYPE(state) == chain->type(STATE) ? attribute(state, names._version) : Ref::to(Py_None);
+    if (!version || version.is(Py_None)) return version ? not_here() : nullptr;
+    const Ref lock = attribute(version.get(), names.lock);
+    if (!lock) return nullptr;
+    order.push_back({lock.get(), k});
+  }
+  std::sort(order.begin(), order.end());
+  std::deque<std::optional<Turn>> turns(buffers);
+  bool any_written = false;
+  for (const auto& [lock, k] : order) {
+    Turn& turn = turns[k].emplace(chain, PyTuple_GetItem(args[0], Py_ssize_t(k)));
+    FRB_TRY(turn.begin());
+    if (!turn.on_gpu() || !turn.known()->writes) return not_here();
+    if (!turn.find_stream()) return nullptr;
+    any_written = any_written || is_written(turn);
+  }
+  Draw draw;
+  Turn& first = *turns[0];
+  const Where& where = first.place()->where;
+  draw.draws = PyLong_AsLongLong(args[5]), draw.beta = float(PyFloat_AsDouble(args[4]));
+  if (PyErr_Occurred()) return nullptr;
+  if (!any_written || !draw.random.take(chain, first.known(), where, args[3], draw.draws)) return not_here();
+  char* told;
+  Py_ssize_t bytes;
+  if (PyBytes_AsStringAndSize(args[1], &told, &bytes)) return nullptr;
+  MixtureRecord mixture;
+  if (size_t(bytes) < sizeof mixture) return not_here();
+  memcpy(&mixture, told, sizeof mixture);
+  if (mixture.buffers != int32_t(buffers)) return not_here();
+  std::vector<float> listed(buffers);
+  const bool lists = size_t(bytes) == sizeof mixture + buffers * sizeof(float);
+  if (lists) memcpy(listed.data(), told + sizeof mixture, buffers * sizeof(float));
+  Seen shares;
+  if (args[2] != Py_None && !(chain->arrays.see(args[2], shares, where) && shares.dtype == FLOAT32 && shares.contiguous() &&
+                              shares.ndim == 1 && shares.shape[0] == int64_t(buffers)))
+    return not_here();
+  Drawn drawn(first, draw.draws, Py_None, true);
+  if (!drawn.has_room()) return drawn.no_room();
+  std::deque<Ref> held;
+  std::deque<Seen> seen;
+  std::vector<BufferCall> calls;
+  for (std::optional<Turn>& turn : turns) {
+    held.push_back(attribute(turn->state(), names._counters));
+    if (!held.back()) return nullptr;
+    if (!(turn->place()->where == where) || !see_counters(*turn, held.back(), seen.emplace_back())) return not_here();
+    calls.push_back(drawn.described(*turn, seen.back(), draw.draws, 0));
+    draw.tell(calls.back());
+  }
+  const float* array = args[2] == Py_None ? nullptr : reinterpret_cast<const float*>(shares.data);
+  if (frb::told(gpu::sample_mixture(mixture, lists ? listed.data() : nullptr, array, calls.data())) != DONE) return nullptr;
+  return drawn.as_parts(chain, Py_None).give();
+}
+
 // place(known, storage, tree, beside): see `made_place`.
 PyObject* place(PyObject* self, PyObject* args) {
   return made_place(reinterpret_cast<VersionChain*>(self)->arrays, args);
@@ -498,7 +560,7 @@ PyObject* turn(PyObject* self, PyObject* on) {
 PyMethodDef methods[] = {FRB_FAST("add", add<false>), FRB_FAST("add_", add<true>), FRB_FAST("update", update<false>),
                          FRB_FAST("update_", update<true>), FRB_FAST("write", write<false>), FRB_FAST("write_", write<true>),
                          FRB_FAST("sample", sample<false>), FRB_FAST("sample_", sample<true>), FRB_FAST("draw", draw),
-                         FRB_FAST("together", together), FRB_FAST("call", call),
+                         FRB_FAST("together", together), FRB_FAST("mixed", mixed), FRB_FAST("call", call),
                          {"place", place, METH_VARARGS, nullptr},
                          {"launch", launch, METH_VARARGS, nullptr},
                          {"turn", turn, METH_O, nullptr}, {}};

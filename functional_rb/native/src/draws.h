@@ -28,9 +28,10 @@ inline bool take_beta(const KnownBuffer* known, PyObject* given, float* beta) {
 // read them.
 class Drawn {
  public:
-  Drawn(Turn& turn, int64_t draws, PyObject* given = Py_None)
+  // Of a mixture, on a GPU, handles are of two numbers.
+  Drawn(Turn& turn, int64_t draws, PyObject* given = Py_None, bool mixed = false)
       : Drawn(turn.known(), draws, turn.place()->where, turn.chain(), given) {
-    if (where_.on_gpu) take_on_gpu(turn);
+    if (where_.on_gpu) take_on_gpu(turn, mixed);
   }
   Drawn(const KnownBuffer* known, int64_t draws, const Where& where = ON_THE_HOST, const VersionChain* chain = nullptr,
         PyObject* given = Py_None)
@@ -134,7 +135,7 @@ class Drawn {
     for (const int64_t size : leaf.shape) shape[axes++] = size;
     return axes;
   }
-  void take_on_gpu(Turn& turn) {
+  void take_on_gpu(Turn& turn, bool mixed) {
     int64_t shape[MOST_AXES];
     char* at = nullptr;
     auto take = [&](size_t k, int maker, int axes, const int64_t* sizes) {
@@ -142,8 +143,10 @@ class Drawn {
       lacks_ = lacks_ || !on_gpu_[k];
       return at;
     };
+    const int64_t pairs[] = {draws_, 2};
+    if (mixed) columns_[HANDLES] = take(HANDLES, INT32S, 2, pairs);
     const int axes = lead(shape);
-    for (int k = 0; k < columns(); ++k)
+    for (int k = mixed ? HANDLES + 1 : HANDLES; k < columns(); ++k)
       columns_[k] = take(size_t(k), of_draws(k) ? FLOAT32S : k == HANDLES ? INT32S : BOOLS, of_draws(k) ? 1 : axes,
                          of_draws(k) ? &draws_ : shape);
     if (known_->tells_slots(true)) slots_ = reinterpret_cast<int32_t*>(take(SLOTS, INT32S, 1, &steps_));

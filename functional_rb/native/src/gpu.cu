@@ -94,7 +94,9 @@ struct Block {
   }
   __device__ int32_t exchange_if(int32_t* at, int32_t expected, int32_t wanted) const { return atomicCAS(at, expected, wanted); }
   __device__ int32_t exchange(int32_t* at, int32_t x) const { return atomicExch(at, x); }
+  __device__ int32_t add(int32_t* at, int32_t x) const { return atomicAdd(at, x); }
   __device__ void raise(int32_t* at, int32_t x) const { atomicMax(at, x); }
+  __device__ void lower(int32_t* at, int32_t x) const { atomicMin(at, x); }
 };
 
 }  // namespace

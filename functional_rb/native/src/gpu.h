@@ -131,11 +131,12 @@ FRB_INLINE int32_t threefry(uint32_t k0, uint32_t k1, int64_t k) {
   return int32_t((x ^ y) >> 1);
 }
 
-// The random words of a call: those that are given, or those of the key.
+// The random words of a call, those that are given or those of its key; or those of another key.
 struct Words {
   const int32_t* given;
   bool of_jax;
   uint64_t base;
+  FRB_INLINE Words(bool of_jax, uint64_t key) : given(nullptr), of_jax(of_jax), base(of_jax ? key : mix(key + DRAW)) {}
   FRB_INLINE explicit Words(const Call& call) : given(call.draws), of_jax(call.threefry_at) {
     base = of_jax ? uint64_t(call.threefry_at[0]) << 32 | call.threefry_at[1]
                   : mix(uint64_t(call.key_at ? *call.key_at : call.key) + DRAW);
@@ -426,15 +427,16 @@ FRB_INLINE void tell(const Call& call, int64_t i, int32_t handle, float weight, 
   call.handles[i] = handle, call.weights[i] = weight, call.probabilities[i] = probability;
 }
 
-// `Uniform.draw`; returns the slot.
-FRB_INLINE int32_t draw_uniform(const Call& call, const Plan& plan, const Words& words, int64_t i, bool tells) {
+// `Uniform.draw`; returns the slot, and tells of the item.
+template <class Tell>
+FRB_INLINE int32_t draw_uniform(const Call& call, const Plan& plan, const Words& words, int64_t i, const Tell& tell) {
   const int64_t size = call.counters[SIZE], modulus = plan->modulus;
   const int64_t oldest = floor_mod(int64_t(call.counters[CURSOR]) - size, modulus);
   const float weight = size ? 1.0f : 0.0f, chance = weight * (1.0f / float(most<int64_t>(size, 1)));
   const int32_t two[2] = {words(i * call.words), words(i * call.words + 1)};
   int64_t handle = oldest + below(two, size);
   if (handle >= modulus) handle -= modulus;
-  if (tells) tell(call, i, size ? int32_t(handle) : -1, weight, chance);
+  tell(size ? int32_t(handle) : -1, weight, chance);
   return int32_t(short_mod(handle, plan->capacity));
 }
 
@@ -450,9 +452,10 @@ FRB_INLINE void count_groups(const Block& block, const Call& call, const Ring& r
   }, [](int32_t a, int32_t b) { return a + b; }, [&](int64_t group, int32_t found) { ends[group] = found; });
 }
 
-// `Uniform.draw` of several lanes: positions are counted lane by lane. Returns the slot.
+// `Uniform.draw` of several lanes: positions are counted lane by lane.
+template <class Tell>
 FRB_INLINE int32_t draw_uniform_in_rings(const Call& call, const Ring& ring, const Words& words, const int32_t* ends,
-                                         int64_t i, bool tells) {
+                                         int64_t i, const Tell& tell) {
   const int32_t *cursors = call.counters + ring->cursors, *sizes = call.counters + ring->sizes;
   const int64_t size = call.counters[SIZE], length = ring->length, lanes = ring->lanes, each = parts(lanes, GROUPS);
   const int32_t two[2] = {words(i * call.words), words(i * call.words + 1)};
@@ -468,9 +471,7 @@ FRB_INLINE int32_t draw_uniform_in_rings(const Call& call, const Ring& ring, con
   const int64_t number = floor_mod(int64_t(cursors[lane]) - sizes[lane] + position - before, length * ring->turns);
   const int64_t turn = short_div(number, length), slot = lane * length + number - turn * length;
   const float weight = size ? 1.0f : 0.0f;
-  if (tells)
-    tell(call, i, size ? int32_t(turn * ring->capacity + slot) : -1, weight,
-         weight * (1.0f / float(most<int64_t>(size, 1))));
+  tell(size ? int32_t(turn * ring->capacity + slot) : -1, weight, weight * (1.0f / float(most<int64_t>(size, 1))));
   return int32_t(slot);
 }
 
@@ -495,23 +496,25 @@ FRB_INLINE int32_t descend(const Call& call, const Plan& plan, const Words& word
   return node;
 }
 
-// `Prioritized.draw`; returns the slot.
-FRB_INLINE int32_t draw_prioritized(const Call& call, const Plan& plan, const Words& words, int64_t i, bool tells) {
+// `Prioritized.draw`.
+template <class Tell>
+FRB_INLINE int32_t draw_prioritized(const Call& call, const Plan& plan, const Words& words, int64_t i, bool tells,
+                                    const Tell& tell) {
   const float* tree = call.tree;
   const float total = Children(row(tree, top_of(plan).sums)).sum();
   if (!(total > 0)) {
-    if (tells) tell(call, i, -1, 0.0f, 0.0f);
+    tell(-1, 0.0f, 0.0f);
     return 0;
   }
   const int32_t node = descend(call, plan, words, i);
   if (!tells) return node;
   const float value = tree[node], smallest = Children(row(tree, top_of(plan).smallest)).smallest();
-  tell(call, i, handle_of(call, plan, node), weight_of(value, smallest, beta_of(call)),
-       most(value * (1.0f / total), LEAST_CHANCE));
+  tell(handle_of(call, plan, node), weight_of(value, smallest, beta_of(call)), most(value * (1.0f / total), LEAST_CHANCE));
   return node;
 }
 
-// Read a leaf of items from `slot(i)` to rows from `first` on; of wide items each line of blocks a share of the bytes.
+// Read a leaf of items from `slot(i)`, nothing from a negative one, to rows from `first` on; of wide items each line of blocks
+// a share of the bytes.
 template <class Block, class Slot>
 FRB_INLINE void load_leaf(const Block& block, const Call& call, const Plan& plan, int64_t& turn, int64_t k, int64_t first,
                           int64_t count, const Slot& slot) {
@@ -524,7 +527,8 @@ FRB_INLINE void load_leaf(const Block& block, const Call& call, const Plan& plan
   const int64_t share = parts(bytes / unit, block.rows()) * unit, from = block.y() * share;
   const int64_t width = least(share, bytes - from);
   if (width > 0)
-    copy_each(block, turn, count, width, uint64_t(unit), [&](int64_t i) { return rows + i * bytes + from; },
+    copy_each(block, turn, count, width, uint64_t(unit),
+              [&](int64_t i) { return slot(i) < 0 ? nullptr : rows + i * bytes + from; },
               [&](int64_t i) { return stored + int64_t(slot(i)) * stride + from; });
 }
 // The same of all leaves.
@@ -542,6 +546,16 @@ template <class Block> FRB_INLINE void hand_on_counters(const Block& block, cons
     block.each(ring_of(call)->counters, [&](int64_t k) { call.new_counters[k] = call.counters[k]; });
 }
 
+// Draw one item, the i-th of the random words; `ends` are those of `count_groups`, where they are needed.
+template <class Tell>
+FRB_INLINE int32_t draw_item(const Call& call, const Plan& plan, const Ring& ring, const Words& words, const int32_t* ends,
+                             int64_t i, bool tells, const Tell& tell) {
+  auto told = [&](int32_t handle, float weight, float chance) { if (tells) tell(handle, weight, chance); };
+  return plan->levels      ? draw_prioritized(call, plan, words, i, tells, told)
+         : ring->lanes > 1 ? draw_uniform_in_rings(call, ring, words, ends, i, told)
+                           : draw_uniform(call, plan, words, i, told);
+}
+
 // Draw by random words of the key: each column of blocks `tile` items, to slots that its threads share. The blocks of the
 // first line tell which; each line draws them again. Returns how many; `ends` has room for GROUPS.
 template <class Block> FRB_INLINE int64_t draw_slots(const Block& block, const Call& call, int32_t* slots, int32_t* ends) {
@@ -549,14 +563,13 @@ template <class Block> FRB_INLINE int64_t draw_slots(const Block& block, const C
   const Ring ring = ring_of(call);
   const Words words(call);
   const int64_t begin = block.x() * call.tile, here = most<int64_t>(least(call.tile, asked(call) - begin), 0);
-  const bool in_rings = ring->lanes > 1 && !plan->levels, tells = block.y() == 0;
   hand_on_counters(block, call);
-  if (in_rings) count_groups(block, call, ring, ends);
+  if (ring->lanes > 1 && !plan->levels) count_groups(block, call, ring, ends);
   block.each(here, [&](int64_t i) {
-    slots[i] = plan->levels ? draw_prioritized(call, plan, words, begin + i, tells)
-               : in_rings   ? draw_uniform_in_rings(call, ring, words, ends, begin + i, tells)
-                            : draw_uniform(call, plan, words, begin + i, tells);
-    if (tells && call.slots) call.slots[begin + i] = slots[i];
+    slots[i] = draw_item(call, plan, ring, words, ends, begin + i, block.y() == 0, [&](int32_t handle, float weight, float chance) {
+      tell(call, begin + i, handle, weight, chance);
+    });
+    if (block.y() == 0 && call.slots) call.slots[begin + i] = slots[i];
   });
   return here;
 }

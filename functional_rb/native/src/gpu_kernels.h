@@ -1,5 +1,7 @@
 // The kernels for GPUs, and the threads of a block of each: of one of many, or of one that does much by itself.
 #pragma once
+#include "gpu_maps.h"
+#include "gpu_mixtures.h"
 #include "gpu_reading.h"
 #include "gpu_updates.h"
 
@@ -13,7 +15,9 @@ constexpr int THREADS = 256, THREADS_OF_ONE = 1024;
   X(rank_in_rings, THREADS_OF_ONE) X(add_to_rings, THREADS_OF_ONE) X(draw_epoch, THREADS_OF_ONE)                   \
   X(read_epoch, THREADS) X(draw_slices, THREADS) X(compare_frames, THREADS)                                      \
   X(add_with_frames, THREADS_OF_ONE) X(store_frames, THREADS) X(sample_frames, THREADS)      \
-  X(line_up, THREADS_OF_ONE) X(add_waiting, THREADS_OF_ONE) X(keep_waiting, THREADS) X(read_drawn, THREADS)
+  X(line_up, THREADS_OF_ONE) X(add_waiting, THREADS_OF_ONE) X(keep_waiting, THREADS) X(read_drawn, THREADS)   \
+  X(find_keys, THREADS) X(enter_keys, THREADS_OF_ONE) X(keep_keys, THREADS)              \
+  X(sample_mixture, THREADS) X(apart, THREADS)
 
 }  // namespace gpu
 

@@ -11,6 +11,19 @@ enum MapCounter { MAP_SIZE, MAP_REFUSED };
 // So many keys before it is its turn, a key's first place is fetched: the memory answers many at a time.
 constexpr int64_t AHEAD = 16;
 
+// The numbers that a hash is made of, as they are told.
+struct ToldNumbers {
+  Map map;
+  FRB_INLINE int64_t mask(int64_t k) const { return map.behind()[k]; }
+  FRB_INLINE int64_t factor(int64_t k) const { return map.behind()[map->words + k]; }
+  FRB_INLINE int64_t sign(int64_t k) const { return map.behind()[2 * map->words + k]; }
+};
+
+// Where a search for a key ended, and how many steps led there from where its way begins.
+struct Way {
+  int64_t place, steps;
+};
+
 // A map's arrays: table int32 [table_size], keys int32 [capacity, words].
 struct Table {
   Map map;
@@ -18,14 +31,12 @@ struct Table {
   const int32_t* keys;
 
   // Where the way of a key begins: `hash_map.homes`.
-  FRB_INLINE int64_t home(const int32_t* key) const {
-    const int64_t words = map->words;
-    const int32_t *masks = map.behind(), *factors = masks + words, *signs = factors + words;
+  template <class Numbers> FRB_INLINE int64_t home(const int32_t* key, const Numbers& of) const {
     int64_t mixed = 0;
-    for (int64_t k = 0; k < words; ++k) {
-      const int64_t product = ((int64_t(key[k]) & MAP_MASK) ^ masks[k]) * int64_t(factors[k]);
+    for (int64_t k = 0; k < map->words; ++k) {
+      const int64_t product = ((int64_t(key[k]) & MAP_MASK) ^ of.mask(k)) * of.factor(k);
       mixed ^= (product >> 31) ^ (product & MAP_MASK);
-      if (key[k] < 0) mixed ^= signs[k];
+      if (key[k] < 0) mixed ^= of.sign(k);
     }
     const int64_t product = (mixed ^ map->mask) * int64_t(map->factor);
     const int64_t bits = (product >> 31) ^ (product & MAP_MASK);
@@ -34,22 +45,23 @@ struct Table {
 
   // The place that has a key, or the free one where it would go. -1 if there is neither, in a table that is none of a
   // map: a map's never fills.
-  FRB_INLINE int64_t seek(const int32_t* key, int64_t place) const {
+  FRB_INLINE Way seek(const int32_t* key, int64_t place) const {
     const int64_t words = map->words, last = int64_t(map->table_size) - 1;
-    for (int64_t step = 1; step < last + 2; ++step) {
+    for (int64_t step = 0; step <= last; ++step) {
       const int32_t id = table[place];
-      if (id == EMPTY) return place;
+      if (id == EMPTY) return {place, step};
       if (uint32_t(id) < uint32_t(map->capacity)) {
         int64_t k = 0;
         while (k < words && keys[id * words + k] == key[k]) ++k;
-        if (k == words) return place;
+        if (k == words) return {place, step};
       }
-      place = (place + step) & last;
+      place = (place + step + 1) & last;
     }
-    return -1;
+    return {-1, last + 1};
   }
 };
 
+#if !defined(__CUDACC__)
 // The homes of rows, in their order; that of a row is fetched AHEAD rows before.
 class Homes {
  public:
@@ -63,7 +75,7 @@ class Homes {
 
  private:
   FRB_INLINE void fetch(int64_t k) {
-    waiting_[k % AHEAD] = table_.home(rows_.at + k * table_.map->words);
+    waiting_[k % AHEAD] = table_.home(rows_.at + k * table_.map->words, ToldNumbers{table_.map});
     __builtin_prefetch(table_.table + waiting_[k % AHEAD], 1);
   }
 
@@ -78,7 +90,7 @@ FRB_ENTRY void map_lookup(Map map, const int32_t* table, const int32_t* keys, co
   const Table of{map, table, keys};
   Homes homes(of, rows);
   for (int64_t i = 0; i < rows.rows; ++i) {
-    const int64_t place = of.seek(rows.at + i * map->words, homes.next(i));
+    const int64_t place = of.seek(rows.at + i * map->words, homes.next(i)).place;
     ids[i] = place >= 0 && table[place] != EMPTY ? table[place] : -1;
   }
 }
@@ -96,7 +108,7 @@ FRB_ENTRY void map_insert(Map map, Changed<int32_t> table, Changed<int32_t> keys
     ids[i] = -1, fresh[i] = 0;
     if (marked && !marked[i]) continue;
     const int32_t* row = rows.at + i * words;
-    const int64_t place = of.seek(row, first);
+    const int64_t place = of.seek(row, first).place;
     if (place < 0 || table.at[place] == EMPTY) {
       const int32_t number = most(size, 0);
       if (place < 0 || number >= map->capacity) {
@@ -111,5 +123,7 @@ FRB_ENTRY void map_insert(Map map, Changed<int32_t> table, Changed<int32_t> keys
     count += count < MAP_MASK;
   }
 }
+
+#endif
 
 FRB_END

@@ -1,6 +1,7 @@
 #include "launches.h"
 
 #include <algorithm>
+#include <cstring>
 
 FRB_BEGIN
 namespace gpu {
@@ -13,6 +14,7 @@ int64_t most_blocks = 1024;  // of a launch: enough for any GPU, which has up to
 constexpr int64_t MOST_OWNERS = 64;  // blocks of an update, each of which reads all handles
 int64_t share = 4096;        // rows of an update that one block has; of more several blocks
 constexpr int64_t BYTES_A_ROW = 4;  // of an item, beside a row of an update
+constexpr int64_t LEAST_ROWS = 32;  // of a block that has little to do for each
 
 // How many leaves are stored as frames, and how many numbers tell of them.
 int64_t stacks_of(const BufferCall& c) {
@@ -31,6 +33,11 @@ int64_t take_layout(const int32_t* from, int32_t* to) {
   const Plan plan{{reinterpret_cast<const BufferRecord*>(from)}};
   std::copy_n(from, plan.behind() + 1 + plan->wide + 5 * plan->levels + 3 * plan->leaves - from, to);
   return 1 + plan->wide;
+}
+
+void take_addresses(const BufferCall& c, Call& call) {
+  for (int64_t k = 0; k < c.arrays; ++k) call.storage[k] = reinterpret_cast<char*>(c.storage[k]);
+  for (int64_t k = 0; k < c.item_count; ++k) call.items[k] = reinterpret_cast<char*>(c.items[k]);
 }
 
 // What a kernel is called with, so far.
@@ -57,8 +64,7 @@ Call call_of(const BufferCall& c) {
     call.returns_at = c.frames ? numbers_of_frames(stacks_of(c)) : 0;
     std::copy_n(c.returns, numbers_of_returns(record_of<Queue>(c.returns)), call.beside + call.returns_at);
   }
-  for (int64_t k = 0; k < c.arrays; ++k) call.storage[k] = reinterpret_cast<char*>(c.storage[k]);
-  for (int64_t k = 0; k < c.item_count; ++k) call.items[k] = reinterpret_cast<char*>(c.items[k]);
+  take_addresses(c, call);
   return call;
 }
 
@@ -258,6 +264,16 @@ int read(const BufferCall& c) {
   return launch(call, read_drawn_kernel, THREADS, parts(c.batch, call.tile), lines);
 }
 
+// A call on a hash map, whose record stands in place of a plan.
+Call call_of_map(const BufferCall& c) {
+  Call call{};
+  static_cast<BufferCall&>(call) = c;
+  std::copy_n(c.plan, sizeof(MapRecord) / sizeof(int32_t), call.plan);
+  take_addresses(c, call);
+  call.tile = std::max<int64_t>(parts(c.batch, most_blocks), LEAST_ROWS);
+  return call;
+}
+
 // --- for Python -----------------------------------------------------------------------------------------------------
 
 void* pointer(PyObject* of, Py_ssize_t k) { return PyLong_AsVoidPtr(PyTuple_GetItem(of, k)); }
@@ -295,6 +311,56 @@ PyMethodDef methods[] = {{"gpu_driver", take_driver, METH_VARARGS, nullptr},
 
 const BufferKernels buffers{add, add_to_rings, update, update_priorities, sample, draw_slices, draw_epoch, nullptr, nullptr};
 int read_drawn(const BufferCall& call) { return read(call); }
+
+int look_up(const BufferCall& c) {
+  Call call = call_of_map(c);
+  return launch(call, find_keys_kernel, THREADS, parts(c.batch, call.tile));
+}
+
+// Keys are looked for, then new ones get their places; where they are many or long, a third launch copies them.
+int insert(const BufferCall& c) {
+  Call call = call_of_map(c);
+  if (!take_scratch(call, 4 * c.batch)) return NO_MEMORY;
+  const int64_t columns = parts(c.batch, call.tile);
+  call.lines = c.batch * record_of<Map>(c.plan)->words > share * THREADS_OF_ONE / THREADS;
+  if (const int failed = launch(call, find_keys_kernel, THREADS, columns)) return failed;
+  const int outcome = launch(call, enter_keys_kernel, THREADS_OF_ONE, 1);
+  return outcome || !call.lines ? outcome : launch(call, keep_keys_kernel, THREADS, columns);
+}
+
+int sample_mixture(MixtureRecord mixture, const float* shares, const float* array, const BufferCall* calls) {
+  char* told[3 * MOST_MIXED + 1];
+  for (int64_t k = 0; k < mixture.buffers; ++k) {
+    const Plan plan = record_of<Plan>(calls[k].plan);
+    told[3 * k] = reinterpret_cast<char*>(const_cast<int32_t*>(calls[k].counters));
+    const auto root = [&](int32_t row) { return plan->levels ? calls[k].tree + int64_t(row) * FANOUT : nullptr; };
+    const LevelRecord none{}, &top = plan->levels ? top_of(plan) : none;
+    told[3 * k + 1] = reinterpret_cast<char*>(root(top.sums)), told[3 * k + 2] = reinterpret_cast<char*>(root(top.smallest));
+  }
+  told[3 * mixture.buffers] = reinterpret_cast<char*>(const_cast<float*>(array));
+  for (int64_t k = 0; k < mixture.buffers; ++k) {
+    Call call = call_of(calls[k]);
+    mixture.number = int32_t(k);
+    std::memcpy(call.beside, &mixture, sizeof mixture);
+    if (shares) std::memcpy(call.beside + sizeof mixture / sizeof(int32_t), shares, size_t(mixture.buffers) * sizeof(float));
+    std::copy_n(told, 3 * mixture.buffers + 1, call.items + MOST);
+    call.tile = std::min<int64_t>(parts(call.batch, most_blocks), MOST_DRAWS);
+    const int outcome =
+        launch(call, sample_mixture_kernel, THREADS, parts(call.batch, call.tile), lines_of(plan_of(call), share));
+    if (outcome != DONE) return outcome;
+  }
+  return DONE;
+}
+
+int apart(const BufferCall& c) {
+  Call call{};
+  static_cast<BufferCall&>(call) = c;
+  const Paths paths = record_of<Paths>(c.plan);
+  std::copy_n(c.plan, paths.behind() - c.plan + int64_t(paths->buffers) * (paths->columns - 1), call.plan);
+  take_addresses(c, call);
+  call.tile = std::max<int64_t>(parts(c.batch, most_blocks), LEAST_ROWS);
+  return launch(call, apart_kernel, THREADS, parts(c.batch, call.tile));
+}
 
 const char* problem(int outcome) {
   const char* text = nullptr;

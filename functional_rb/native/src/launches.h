@@ -31,6 +31,18 @@ extern const BufferKernels buffers;
 // Read what was drawn: items from `slots`, with returns, and with the frames that they share.
 int read_drawn(const BufferCall& call);
 
+// Look keys up in a hash map, and put them in: the record is that of the map, its arrays are the storage, and of the items
+// the first are the rows of keys, the others what is told of each.
+int look_up(const BufferCall& c);
+int insert(const BufferCall& c);
+
+// Draw from a mixture: a launch for each buffer, of which all tell the same batch, key and results. Shares as float32, or an
+// array of them, on the device; null where they are told otherwise.
+int sample_mixture(MixtureRecord mixture, const float* shares, const float* array, const BufferCall* calls);
+
+// Part a mixture's handles, the first of the items, for each of its buffers: the others.
+int apart(const BufferCall& c);
+
 // CUDA's words for what a launch returned.
 const char* problem(int outcome);
 

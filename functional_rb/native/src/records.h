@@ -58,8 +58,16 @@ FRB_RECORD(StackRecord, leaf, following, depth, outer, bytes);
 // as items are read `pending` is where a leaf says how many steps each is, or -1 if that is to be found.
 FRB_RECORD(QueueRecord, n, lanes, pending, id, terminated, truncated, agents, ends, following, own, done, rewards, powers);
 
-// A hash map. Behind it lie masks, factors and signs, each as many as words.
-FRB_RECORD(MapRecord, capacity, words, table_size, hash_bits, mask, factor);
+// A hash map, and its seed: two words of bits, and what lies above these. Behind it lie masks, factors and signs, each as many as words.
+FRB_RECORD(MapRecord, capacity, words, table_size, hash_bits, mask, factor, seed_low, seed_high, seed_above);
+
+// A mixture of buffers that single items are drawn from, and which of them gives its rows: whether the batch is shared out
+// exactly, else how many rows are chosen for together; whether shares are in proportion to what is stored, else they stand
+// behind it as float32 if no array has them; and whether there are weights.
+FRB_RECORD(MixtureRecord, buffers, number, exact, rows_of_a_part, by_size, weighs);
+
+// Handles of a mixture, which have so many columns. Behind it lie the numbers that name each buffer, for each column but the last.
+FRB_RECORD(PathsRecord, buffers, columns);
 
 // What the version chain knows of a buffer: how many random words an item takes, the spec's own size of a batch, or -1, how
 // much of such a size a draw is, how many lanes users' batches have, or 0, how many items a draw gives, and whether along an
@@ -80,6 +88,8 @@ using Epoch = Record<EpochRecord>;
 using Chain = Record<ChainRecord>;
 using Queue = Record<QueueRecord>;
 using Map = Record<MapRecord>;
+using Mixture = Record<MixtureRecord>;
+using Paths = Record<PathsRecord>;
 
 // Most frames that a step takes, and how many so many steps of a lane may take, of which no more than a limit count.
 FRB_INLINE int64_t frames_of_a_step(const ChainRecord* chain) { return chain->paired ? 2 * chain->depth : chain->depth; }

@@ -23,7 +23,6 @@ struct Asked {
   explicit Asked(const frb::Call& frame) : frame(frame) {
     call.plan = record(0);
     call.scratches = {take, this};
-    for (int64_t k = 0; k < plan()->leaves; ++k) call.row_bytes += plan().leaf(k).bytes;
   }
   // The first attribute is the batch. Null for one that is not told.
   const int32_t* record(int64_t k) const {
@@ -35,7 +34,11 @@ struct Asked {
   template <class T> T* out(int64_t k) const { return frame.out<T>(k); }
 
   template <class At> void set_storage(At at) {
-    for (int64_t k = 0; k <= plan()->wide; ++k) storage.push_back(reinterpret_cast<int64_t>(at(k)));
+    for (int64_t k = 0; k < plan()->leaves; ++k) call.row_bytes += plan().leaf(k).bytes;
+    set_arrays(at, 1 + plan()->wide);
+  }
+  template <class At> void set_arrays(At at, int64_t count) {
+    for (int64_t k = 0; k < count; ++k) storage.push_back(reinterpret_cast<int64_t>(at(k)));
     call.storage = storage.data(), call.arrays = int64_t(storage.size());
   }
   template <class At> void set_leaves(At at, int64_t count = -1) {
@@ -222,6 +225,63 @@ int read(Asked& asked) {
   return read_drawn(call);
 }
 
+constexpr int64_t OF_A_MAP = 4;  // arrays
+
+// map; table, keys, counts, counters, rows -> ids.
+int map_lookup(Asked& asked) {
+  asked.set_arrays([&](int64_t k) { return asked.in<char>(k); }, OF_A_MAP);
+  asked.set_leaves([&](int64_t k) { return k ? asked.out<char>(0) : asked.in<char>(OF_A_MAP); }, 2);
+  asked.call.batch = asked.frame.operand(OF_A_MAP).rows();
+  return look_up(asked.call);
+}
+
+// map; table, keys, counts, counters, rows, mask -> table, keys, counts, counters, ids, which are new.
+int map_insert(Asked& asked) {
+  asked.set_arrays([&](int64_t k) { return asked.out<char>(k); }, OF_A_MAP);
+  asked.set_leaves([&](int64_t k) { return k ? asked.out<char>(OF_A_MAP + k - 1) : asked.in<char>(OF_A_MAP); }, 3);
+  asked.call.batch = asked.frame.operand(OF_A_MAP).rows(), asked.call.mask = asked.in<uint8_t>(OF_A_MAP + 1);
+  return insert(asked.call);
+}
+
+// A mixture, and of each buffer how many words its plan, the rings and a draw have, and the first two; key of JAX's, shares
+// (empty where they stand in the record), beta (empty for no weights), of each buffer rows, *wide, tree, counters -> *leaves,
+// handles int32 [B, 2], weights, probabilities, of each buffer counters.
+int sample_mixed(Asked& asked) {
+  MixtureRecord mixture;
+  memcpy(&mixture, asked.record(0), sizeof mixture);
+  const int32_t* told = asked.record(0) + sizeof mixture / sizeof(int32_t);
+  const float* const shares = reinterpret_cast<const float*>(told);
+  told += mixture.buffers;
+  const int32_t* const sizes = told;
+  told += 3 * mixture.buffers;
+  const int64_t leaves = record_of<Plan>(told)->leaves, batch = asked.frame.result(leaves + 1).length();
+  asked.set_leaves([&](int64_t k) { return asked.out<char>(k); }, leaves);
+  std::vector<std::vector<int64_t>> storage;
+  std::vector<BufferCall> calls;
+  for (int64_t k = 0, at = 3; k < mixture.buffers; ++k) {
+    BufferCall& call = calls.emplace_back(asked.call);
+    call.plan = told, call.ring = told + sizes[3 * k], call.words = sizes[3 * k + 2], call.batch = batch;
+    told = call.ring + sizes[3 * k + 1];
+    std::vector<int64_t>& arrays = storage.emplace_back();
+    for (int64_t j = 0; j <= record_of<Plan>(call.plan)->wide; ++j)
+      arrays.push_back(reinterpret_cast<int64_t>(asked.in<char>(at++)));
+    call.storage = arrays.data(), call.arrays = int64_t(arrays.size());
+    call.tree = const_cast<float*>(asked.in<float>(at++)), call.counters = asked.in<int32_t>(at++);
+    call.threefry_at = asked.in<uint32_t>(0), call.beta_at = asked.in<float>(2);
+    call.handles = asked.out<int32_t>(leaves), call.weights = asked.out<float>(leaves + 1);
+    call.probabilities = asked.out<float>(leaves + 2), call.new_counters = asked.out<int32_t>(leaves + 3 + k);
+  }
+  return sample_mixture(mixture, shares, asked.in<float>(1), calls.data());
+}
+
+// paths; handles int32 [B, columns] -> of each buffer int32 [B].
+int handles_apart(Asked& asked) {
+  const int64_t buffers = record_of<Paths>(asked.call.plan)->buffers;
+  asked.set_leaves([&](int64_t k) { return k ? asked.out<char>(k - 1) : asked.in<char>(0); }, 1 + buffers);
+  asked.call.batch = asked.frame.operand(0).rows();
+  return apart(asked.call);
+}
+
 template <int (*F)(Asked&)> void* handle_on_gpu(xla::Frame* frame) {
   if (is_asked(frame, xla::COMMAND_BUFFERS)) return nullptr;
   xla::Stream stream{sizeof(xla::Stream), nullptr, frame->context, nullptr};
@@ -259,11 +319,16 @@ const Handler handlers[] = {{"add", reinterpret_cast<void*>(&handle_on_gpu<&add>
                             {"draw_items", reinterpret_cast<void*>(&handle_on_gpu<&draw_from_rings>)},
                             {"read_drawn", reinterpret_cast<void*>(&handle_on_gpu<&read>)},
                             {"draw_slices", reinterpret_cast<void*>(&handle_on_gpu<&draw_from_rings>)},
-                            {"draw_epoch", reinterpret_cast<void*>(&handle_on_gpu<&draw_from_rings>)}, {}};
+                            {"draw_epoch", reinterpret_cast<void*>(&handle_on_gpu<&draw_from_rings>)},
+                            {"map_lookup", reinterpret_cast<void*>(&handle_on_gpu<&map_lookup>)},
+                            {"map_insert", reinterpret_cast<void*>(&handle_on_gpu<&map_insert>)},
+                            {"sample_mixture", reinterpret_cast<void*>(&handle_on_gpu<&sample_mixed>)},
+                            {"apart", reinterpret_cast<void*>(&handle_on_gpu<&handles_apart>)}, {}};
 
 // What a handler launches.
 int (*launch_of(const std::string& name))(const BufferCall&) {
-  return name == "add" ? buffers.add : name.rfind("add_", 0) == 0 ? buffers.add_to_rings
+  return name == "map_lookup" ? look_up : name == "map_insert" ? insert
+         : name == "add" ? buffers.add : name.rfind("add_", 0) == 0 ? buffers.add_to_rings
          : name == "update_priorities" ? buffers.update_priorities : name == "rewrite" ? buffers.update
          : name == "draw_epoch" ? buffers.draw_epoch : name == "draw_slices" ? buffers.draw_slices : buffers.sample;
 }
@@ -298,7 +363,7 @@ PyObject* tell_scratch(PyObject*, PyObject* args) {
   Records records;
   if (!PyArg_ParseTuple(args, "sO!Lp", &name, &PyTuple_Type, &given, &batch, &masked) || !records.take(given)) return nullptr;
   const std::string which = name;
-  if (which == "read_drawn") return PyLong_FromLong(0);
+  if (which == "read_drawn" || which == "sample_mixture" || which == "apart") return PyLong_FromLong(0);
   BufferCall call{};
   const uint8_t mask = 0;
   int32_t any = 0;
@@ -323,6 +388,7 @@ PyMethodDef methods[] = {{"gpu_scratch", tell_scratch, METH_VARARGS, nullptr}, {
 
 bool add_xla_launches(PyObject* module) {
   return PyModule_AddFunctions(module, methods) == 0 && put(module, "GPU_HANDLERS", handlers_of(handlers)) &&
+         put(module, "GPU_MIXED", PyLong_FromLong(MOST_MIXED)) &&
          put(module, "GPU_ROOM", Py_BuildValue("(iiiiii)", MOST, PLAN, RINGS, RECORD_BESIDE, PLAN_BESIDE, MOST_BESIDE));
 }
 

@@ -1,0 +1,167 @@
+// Draws from mixtures for GPUs, of buffers that draw single items with replacement: what `mixture.drawing` gives.
+#pragma once
+#include "gpu.h"
+
+FRB_BEGIN
+
+namespace gpu {
+
+// Buffers of a mixture that a call can name.
+constexpr int MOST_MIXED = 12;
+// Bits of a row's fraction, by which quotas are rounded, and shares that count: see `mixture.shares`.
+constexpr int STEPS = 30;
+constexpr int32_t BELOW = 1073741823;
+constexpr float PART = 1073741824.0f, ROUNDING = 4.76837158203125e-7f;
+constexpr float LEAST_SHARE = 7.888609052210118e-31f, MOST_SHARE = 1.2676506002282294e30f;
+
+// What stands behind the record of a mixture: where what a draw has to know of each of its buffers lies.
+struct OfBuffer {
+  const int32_t* counters;
+  const float *sums, *smallest;  // the root's rows; null where all items are equally likely
+};
+FRB_INLINE OfBuffer buffer_of(const Call& call, int64_t k) {
+  char* const* at = call.others() + 3 * k;
+  return {reinterpret_cast<const int32_t*>(at[0]), reinterpret_cast<const float*>(at[1]),
+          reinterpret_cast<const float*>(at[2])};
+}
+FRB_INLINE Mixture mixture_of(const Call& call) { return record_of<Mixture>(call.beside); }
+
+// What each buffer gives, which the threads of a block share: its share, the least chance of its items, and where the rows
+// that it gives end, or the draws that choose it; then the least chance of all items.
+struct Shares {
+  float of[MOST_MIXED], chances[MOST_MIXED];
+  int32_t ends[MOST_MIXED], rest[MOST_MIXED];
+  float least;
+};
+static_assert(sizeof(int32_t) * (MOST_DRAWS + GROUPS) + sizeof(Shares) <= sizeof(int32_t) * SHARED, "as a block has");
+
+// `drawing._shares`, and with it `shares.normalized`; the sum is 0 if nothing can be drawn.
+FRB_INLINE float normalize(const Call& call, Mixture mixture, Shares& shares) {
+  const float* given = reinterpret_cast<const float*>(call.others()[3 * mixture->buffers]);
+  float total = 0.0f;
+  for (int64_t k = 0; k < mixture->buffers; ++k) {
+    const OfBuffer of = buffer_of(call, k);
+    const int32_t size = of.counters[SIZE];
+    const float sum = of.sums ? Children(of.sums).sum() : 1.0f;
+    const float p = given ? given[k] : mixture->by_size ? float(size) : float_of(mixture.behind()[k]);
+    shares.of[k] = size > 0 && sum > 0 && p >= LEAST_SHARE ? least(p, MOST_SHARE) : 0.0f;
+    shares.chances[k] = of.sums ? most(Children(of.smallest).smallest() * (1.0f / (sum > 0 ? sum : 1.0f)), LEAST_CHANCE)
+                                : 1.0f / float(most(size, 1));
+    total = total + shares.of[k];
+  }
+  const float scale = 1.0f / (total > 0 ? total : 1.0f);
+  for (int64_t k = 0; k < mixture->buffers; ++k) {
+    shares.of[k] = shares.of[k] * scale;
+    const float chance = shares.of[k] > 0 ? shares.of[k] * shares.chances[k] : 1.0f;
+    shares.least = k ? least(shares.least, chance) : chance;
+  }
+  return total;
+}
+
+FRB_INLINE int64_t largest(const Shares& shares, int64_t count) {
+  int64_t found = 0;
+  for (int64_t k = 1; k < count; ++k)
+    if (shares.of[k] > shares.of[found]) found = k;
+  return found;
+}
+
+// Where the rows of each buffer end: `shares.quotas` and `shares.by_random_rounding`, by a draw in [0, 2^30).
+FRB_INLINE void round_quotas(int64_t count, int64_t batch, float total, int32_t draw, Shares& shares) {
+  int32_t left = total > 0 ? int32_t(batch) : 0, over = 0, end = 0;
+  for (int64_t k = 0; k < count; ++k) {
+    float quota = most(shares.of[k] * float(batch), 0.0f);
+    const float nearest = float(int32_t(quota + 0.5f)), error = most(quota - nearest, nearest - quota);
+    if (error <= quota * ROUNDING) quota = nearest;
+    const int32_t whole = int32_t(quota);
+    const int32_t rest = int32_t((quota - float(whole)) * PART);
+    shares.ends[k] = whole, shares.rest[k] = quota > 0 && whole == 0 ? most(rest, 1) : rest;
+    over -= shares.rest[k];
+    left += (over >> STEPS) - whole, over &= BELOW;
+  }
+  const int64_t k_of_most = largest(shares, count);
+  const int32_t rest = shares.rest[k_of_most] + over;
+  shares.ends[k_of_most] += left + (rest >> STEPS), shares.rest[k_of_most] = rest & BELOW;
+  over = draw;
+  for (int64_t k = 0; k < count; ++k) {
+    over += shares.rest[k];
+    end += shares.ends[k] + (over >> STEPS), over &= BELOW;
+    shares.ends[k] = end;
+  }
+}
+
+// Where the draws in [0, 2^30) end that choose each buffer: `shares.borders`.
+FRB_INLINE void find_borders(int64_t count, Shares& shares) {
+  int32_t sum = 0, end = 0;
+  for (int64_t k = 0; k < count; ++k) {
+    const int32_t part = int32_t(shares.of[k] * PART);
+    sum += shares.ends[k] = shares.of[k] > 0 ? most(part, 1) : part;
+  }
+  shares.ends[largest(shares, count)] += (1 << STEPS) - sum;
+  for (int64_t k = 0; k < count; ++k) shares.ends[k] = end += shares.ends[k];
+}
+
+// One of the keys that a call's key is split into, for the buffers one each behind that for the choice of these.
+FRB_INLINE Words key_of(const Call& call, int64_t k) {
+  if (call.threefry_at) {
+    const Words words(call);
+    return Words(true, uint64_t(uint32_t(words(2 * k))) << 32 | uint32_t(words(2 * k + 1)));
+  }
+  const uint64_t key = uint64_t(call.key_at ? *call.key_at : call.key);
+  return Words(false, mix(mix(key + SPLIT) + uint64_t(k + 1) * GAMMA));
+}
+
+// Draw what one buffer gives, to its rows of the batch: the others write theirs. Each column of blocks has `tile` rows.
+template <class Block> FRB_INLINE void sample_mixture(const Block& block, const Call& call) {
+  const Plan plan = plan_of(call);
+  const Ring ring = ring_of(call);
+  const Mixture mixture = mixture_of(call);
+  const int64_t count = mixture->buffers, number = mixture->number;
+  const Words choices = key_of(call, 0), words = key_of(call, 1 + number);
+  int32_t *slots = block.shared(), *ends = slots + MOST_DRAWS;
+  Shares& shares = *reinterpret_cast<Shares*>(ends + GROUPS);
+  const int64_t begin = block.x() * call.tile, here = most<int64_t>(least(call.tile, call.batch - begin), 0);
+  hand_on_counters(block, call);
+  if (ring->lanes > 1 && !plan->levels) count_groups(block, call, ring, ends);
+  block.each(1, [&](int64_t) {
+    const float total = normalize(call, mixture, shares);
+    if (mixture->exact) round_quotas(count, call.batch, total, choices(0) >> 1, shares);
+    else find_borders(count, shares);
+  });
+  // Rows of a part have the same buffer; with "exact" the rows themselves are counted, in the order of the buffers.
+  auto gives = [&](int64_t row) {
+    const int64_t x = mixture->exact ? row : int64_t(choices(row / mixture->rows_of_a_part)) >> 1;
+    return (number == 0 || x >= shares.ends[number - 1]) && (number == count - 1 || x < shares.ends[number]);
+  };
+  const int64_t before = block.total(begin, [&](int64_t row) { return int64_t(gives(row)); });
+  block.each(here, [&](int64_t i) { slots[i] = -1; });
+  block.ranks(here, [&](int64_t i) { return gives(begin + i); }, [&](int64_t i, int64_t rank) {
+    const int64_t row = begin + i;
+    slots[i] = draw_item(call, plan, ring, words, ends, before + rank, block.y() == 0, [&](int32_t handle, float, float chance) {
+      const bool real = handle >= 0 && shares.of[number] > 0;
+      const float probability = real ? chance * shares.of[number] : 0.0f;
+      call.handles[2 * row] = real ? int32_t(number) : -1, call.handles[2 * row + 1] = real ? handle : -1;
+      call.probabilities[row] = probability;
+      call.weights[row] = !real ? 0.0f : mixture->weighs ? weight_of(probability, shares.least, beta_of(call)) : 1.0f;
+    });
+  });
+  load_items(block, call, plan, begin, here, [&](int64_t i) { return slots[i]; });
+}
+
+// Handles for each buffer: its own among those of a mixture, int32 [batch, columns], and -1 in place of those of others.
+template <class Block> FRB_INLINE void apart(const Block& block, const Call& call) {
+  const Paths paths = record_of<Paths>(call.plan);
+  const int64_t columns = paths->columns, buffers = paths->buffers;
+  const int64_t begin = block.x() * call.tile, here = most<int64_t>(least(call.tile, call.batch - begin), 0);
+  block.each(here * buffers, [&](int64_t k) {
+    const int64_t i = begin + k / buffers, number = k % buffers;
+    const int32_t* row = reinterpret_cast<const int32_t*>(call.items[0]) + i * columns;
+    const int32_t* path = paths.behind() + number * (columns - 1);
+    bool own = true;
+    for (int64_t c = 0; c + 1 < columns; ++c) own &= row[c] == path[c];
+    reinterpret_cast<int32_t*>(call.items[1 + number])[i] = own ? row[columns - 1] : -1;
+  });
+}
+
+}  // namespace gpu
+
+FRB_END

@@ -1,0 +1,207 @@
+"""Mixtures by kernels for GPUs: emulated in several orders, beside the plain engine to the bit, on torch and on JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from jax import lax
+
+import functional_rb as frb
+import jax_backend
+import torch_backend
+from tests.agreement import gpu_on_xla
+from tests.agreement.jax_programs import bits, cuda, otherwise
+from tests.support import emulated_gpu
+from tests.support.backends import needs_native
+from tests.support.effort import effort
+
+pytestmark = [needs_native, pytest.mark.usefixtures("tensors_of_the_cpu")]
+ITEM: Final = {
+    "x": frb.Unbounded(()),
+    "n": frb.Unbounded((3,), "int32"),
+    "image": frb.Unbounded((1100,), "uint8"),
+    "done": frb.Binary(()),
+}
+SAMPLERS: Final = {
+    "uniform": frb.Uniform(),
+    "prioritized": frb.Prioritized(0.7, 0.4),
+    "ever": frb.Prioritized(1.0, 0.4, "ever"),
+}
+
+
+def items(seed: int, n: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {name: rng.integers(0, 2, (n, *leaf.shape)).astype(leaf.dtype) for name, leaf in ITEM.items()} | {
+        "x": np.arange(n, dtype=np.float32) + 100 * seed
+    }
+
+
+def buffer(rb: Any, seed: int, capacity: int, sampler: str, count: int, silent: bool = False) -> Any:
+    """A buffer of some items, some or all of which have priorities of zero."""
+    state = rb.init(frb.BufferSpec(ITEM, capacity, SAMPLERS[sampler]))
+    if count and sampler != "uniform":
+        numbers = np.random.default_rng(seed).choice([0.0, 0.3, 1.0, 7.5], count).astype(np.float32) * (not silent)
+        return rb.add(state, items(seed, count), priorities=numbers)
+    return rb.add(state, items(seed, count)) if count else state
+
+
+Case = tuple[list[tuple[Any, ...]], dict[str, Any], int, float | None, int]
+
+
+@st.composite
+def cases(draw: Any) -> Case:
+    """Buffers, of which some are empty; how they are mixed; how many rows; beta; and a key."""
+    count = draw(st.integers(1, 4))
+    buffers = [
+        draw(st.tuples(st.integers(1, 17), st.sampled_from([*SAMPLERS]), st.integers(0, 20), st.booleans()))
+        for _ in range(count)
+    ]
+    how: dict[str, Any] = {"how": draw(st.sampled_from(["exact", "items", "buffers"]))}
+    shares = draw(
+        st.none() | st.lists(st.sampled_from([0.0, 1e-40, 0.1, 0.7, 1.0, 3.0]), min_size=count, max_size=count)
+    )
+    if shares is not None and sum(shares) > 0:
+        how["p"] = draw(st.sampled_from([list, lambda p: torch.tensor(p)]))(shares)
+    rows = draw(st.integers(1, 40))
+    if how["how"] == "buffers":
+        how["parts"] = draw(st.integers(1, 5))
+        rows *= how["parts"]
+    return buffers, how, rows, draw(st.none() | st.sampled_from([0.0, 0.4, 1.0])), draw(st.integers(0, 2**63))
+
+
+def mixed(case: Case) -> frb.Mixture:
+    buffers, how, *_ = case
+    return frb.Mixture([buffer(torch_backend, k, *each) for k, each in enumerate(buffers)], **how)
+
+
+def told(sample: Any) -> list[bytes]:
+    """What a sample tells, and the items of rows that were drawn."""
+    real = sample.indices[:, 0] >= 0
+    leaves = [leaf[real] for leaf in sample.items.values()]
+    arrays = *leaves, sample.indices, sample.weights, sample.probabilities, sample.extras["buffer_ids"]
+    return [np.asarray(x).tobytes() for x in arrays]
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(("order", "blocks"), [("forward", 1000), ("backward", 3), ("scattered", 2)])
+@hypothesis.settings(max_examples=effort(15, 500), deadline=None)
+@hypothesis.given(cases())
+def test_samples_are_those_of_the_plain_engine(order: str, blocks: int, case: Case) -> None:
+    _, _, rows, beta, seed = case
+    rb, key = torch_backend, torch_backend.key(seed)
+    plain, kernels = mixed(case), len(case[0])
+    try:
+        expected = rb.sample(plain, key, rows, beta)[1]
+    except ValueError:  # nothing can be drawn, or beta has to be told
+        expected = None
+    with emulated_gpu.using(order, blocks, share=30) as emulated:
+        mixture = mixed(case)
+        emulated.note()
+        before = len(emulated.launched)
+        try:
+            after, found = rb.sample(mixture, key, rows, beta)
+        except ValueError:
+            assert expected is None
+            return
+        assert after is mixture
+    assert [name for name, _ in emulated.launched[before:]] == ["sample_mixture"] * kernels
+    if expected is None:
+        assert (found.indices == -1).all()
+        assert not found.weights.any()
+    else:
+        assert told(found) == told(expected)
+
+
+def pair(rb: Any, **how: Any) -> frb.Mixture:
+    states = [buffer(rb, 1, 8, "uniform", 5), buffer(rb, 2, 30, "prioritized", 20), buffer(rb, 3, 9, "ever", 4)]
+    return frb.Mixture(states, **how)
+
+
+def life(rb: Any, p: Any) -> list[bytes]:
+    """Draws and updates of priorities in turn, after which what was drawn depends on them."""
+    mixture, seen = pair(rb, p=[0.2, 0.5, 0.3], how="items"), []
+    for k in range(4):
+        mixture = rb.add(mixture, items(k, 3), to=k % 3)
+        mixture, sample = rb.sample(mixture, rb.key(k), 12, 0.5, p=p if k % 2 else None)
+        mixture = rb.update(mixture, sample.indices, abs(sample.items["x"]) % 7)
+        seen += told(sample)
+    drawn = rb.sample(mixture, rb.key(9), 200, 0.5)[1]
+    return [*seen, *told(drawn), *(np.asarray(x).tobytes() for x in rb.counts(mixture))]
+
+
+def test_draws_and_updates_of_torch() -> None:
+    expected = life(torch_backend, [1.0, 2.0, 1.0])
+    with emulated_gpu.using("scattered", blocks=3) as emulated:
+        assert life(torch_backend, [1.0, 2.0, 1.0]) == expected
+    names = [name for name, _ in emulated.launched]
+    assert names[-3:] == ["sample_mixture"] * 3
+    assert names.count("apart") == 4
+    assert names.count("update") == 8
+
+
+# --- JAX --------------------------------------------------------------------------------------------------------------
+
+
+def step(mixture: Any, key: jax.Array, p: Any = None) -> Any:
+    mixture, sample = jax_backend.sample(mixture, key, 12, 0.5, p=p)
+    mixture = jax_backend.update(mixture, sample.indices, jnp.abs(sample.items["x"]) % 7)
+    return mixture, (sample.items, sample.indices, sample.weights, sample.probabilities)
+
+
+def in_a_scan(mixture: Any) -> Any:
+    return lax.scan(step, mixture, jax_backend.split(jax_backend.key(3), 3))
+
+
+def traced_shares(mixture: Any) -> Any:
+    return step(mixture, jax_backend.key(1), jnp.asarray([0.3, 0.3, 0.4]) * jax_backend.size(mixture))
+
+
+def by_vmap(mixture: Any) -> Any:
+    keys = jax_backend.split(jax_backend.key(4), 3)
+    return jax.vmap(lambda key, p: step(mixture, key, p)[1])(keys, jnp.arange(9.0).reshape(3, 3))
+
+
+def in_a_cond(mixture: Any) -> Any:
+    key = jax_backend.key(5)
+    return lax.cond(jax_backend.size(mixture) > 3, lambda: step(mixture, key)[1], lambda: step(mixture, key)[1])
+
+
+PROGRAMS: Final[dict[str, tuple[Callable[[Any], Any], dict[str, Any]]]] = {
+    "scan": (in_a_scan, {"how": "items", "p": [0.2, 0.5, 0.3]}),
+    "vmap": (by_vmap, {"how": "buffers", "parts": 4}),
+    "shares": (traced_shares, {"how": "exact"}),
+    "cond": (in_a_cond, {"how": "exact", "p": [0.2, 0.5, 0.3]}),
+}
+
+
+def run(program: str) -> Any:
+    function, how = PROGRAMS[program]
+    return bits(jax.jit(function)(pair(jax_backend, **how)))
+
+
+@pytest.mark.parametrize("program", effort([*PROGRAMS][:2], [*PROGRAMS]))
+def test_programs_of_jax(program: str) -> None:
+    with otherwise():
+        expected = run(program)
+    with gpu_on_xla.using("scattered", blocks=4, share=3) as emulated:
+        assert run(program) == expected
+    names = [name for name, _ in emulated.launched]
+    assert names.count("sample_mixture") == {"scan": 3, "vmap": 3}.get(program, 1) * 3
+    assert "sample" not in names
+
+
+@pytest.mark.gpu
+@cuda
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_programs_of_jax_on_a_gpu(program: str) -> None:
+    with otherwise():
+        expected = run(program)
+    assert run(program) == expected
