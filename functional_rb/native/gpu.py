@@ -115,8 +115,8 @@ def scratch(kernel: Kernel) -> int:
     from functional_rb import _native
 
     assert kernel.on_gpu is not None
-    name, batch, masked, _ = kernel.on_gpu
-    return _native.gpu_scratch(name, tuple(kernel.records), batch, masked)
+    launch = kernel.on_gpu
+    return _native.gpu_scratch(launch.name, tuple(kernel.records), launch.batch, launch.masked)
 
 
 @functools.cache
