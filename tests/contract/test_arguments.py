@@ -85,6 +85,11 @@ def test_rows_of_slices_are_counted_too(library: Backend) -> None:
         library.rb.sample(state, library.rb.key(0), 2**29)
 
 
+@pytest.mark.parametrize("sampler", [frb.Uniform, frb.Prioritized])
+def test_a_limit_of_numpys_is_a_number_of_pythons(sampler: Any) -> None:
+    assert repr(sampler(max_times_sampled=np.int64(3))) == repr(sampler(max_times_sampled=3))
+
+
 # -- keys
 
 
