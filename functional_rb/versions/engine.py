@@ -155,11 +155,11 @@ class Engine:
         version = self._writable(state, "sample_", True) if consume else readable(state)
         with library.lock(version):
             memory, bits = version.own(), None
-            fullest = memory.fullest
+            fullest, key = memory.fullest, library.key_beside(key, memory)
             if spec.plan.extra_words:  # what is left of the key is the sampler's
                 key, other = library.split(key)
                 bits = library.random_bits(other, spec.extra_shape(batch), memory)
-            room: Any = None if wanted is not None else library.room(spec, batch, key, state._target)
+            room: Any = None if wanted is not None else library.room(spec, batch, state._target)
             made: Any = NotImplemented
             if wanted is None:
                 by_bits = room is not None and room.by_bits
@@ -435,7 +435,8 @@ class Engine:
         else:
             known = dict(zip(plan.stored, stored, strict=False))
         if stored and plan.frames is not None and not spec.inner:  # all but frames is there
-            known |= frame_ring.read(self.library.ops, plan.frames, memory.auxiliary, slots, range(len(plan.leaves)))
+            gather, every = self.library.gather(state._target), range(len(plan.leaves))
+            known |= frame_ring.read(self.library.ops, plan.frames, memory.auxiliary, slots, every, gather)
             return [known[k] for k in range(len(plan.leaves))], selection
         draft = Draft.of(memory.state_arrays(state._counters), plan)
         with self.library.core():

@@ -15,6 +15,7 @@ from functional_rb.core.strategy import Selection
 from functional_rb.ops.part_kernels import NONE
 from functional_rb.ops.part_kernels import Table as Replacing
 from functional_rb.ops.protocol import Ops
+from functional_rb.structures import frame_ring
 from functional_rb.structures.ring import modulus
 from functional_rb.versions.memory import Memory
 from functional_rb.versions.object_table import Table
@@ -93,6 +94,10 @@ class Library(abc.ABC):
     def check_key(self, key: PRNGKey) -> object:
         """Refuse a value that is no random key of the library."""
 
+    def key_beside(self, key: PRNGKey, memory: Memory) -> PRNGKey:
+        """A key from where native code that works on the memory can read it."""
+        return key
+
     @abc.abstractmethod
     def split(self, key: PRNGKey) -> Iterable[PRNGKey]:
         """Two keys from one: the first for the sampler, the other for transforms."""
@@ -109,13 +114,17 @@ class Library(abc.ABC):
         """A result, on its way to where samples go."""
         return array
 
-    def room(self, spec: BufferSpec, batch: int, key: PRNGKey, target: DeviceLike) -> Any:
+    def room(self, spec: BufferSpec, batch: int, target: DeviceLike) -> Any:
         """What has arrays, `parts`, that the rows of a sample are to be drawn to on their way to the target, if any.
 
         Native code fills them, by random bits if the room says `by_bits`, of which several threads take a share each.
         What it returns are those very arrays, or, where these did not fit it, others.
         """
         return None
+
+    def gather(self, target: DeviceLike) -> frame_ring.Gather:
+        """What makes stacks of frames, on their way to the target or not."""
+        return frame_ring.gathered
 
     def sent_sample(
         self, leaves: list[BackendArray], selection: Selection, target: DeviceLike, room: Any = None

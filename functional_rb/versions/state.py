@@ -94,6 +94,10 @@ class VersionedState(core.State):
         """Refuse any further use of this state."""
         object.__setattr__(self, "_version", None)
 
+    def aimed(self, target: object) -> Self:
+        """The same value, whose samples go to another device."""
+        return type(self)(readable(self), self._counters, self.spec, self._save_history, target)
+
     def remember(self, save_history: SaveHistory) -> None:
         """Come after these saves: what is made of the state from now on does too."""
         object.__setattr__(self, "_save_history", save_history)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 
@@ -17,6 +18,10 @@ class Transfer:
 
     def __init__(self, device: object) -> None:
         self._device = devices.resolve(device)
+
+    def drawn(self, sample: Callable[..., tuple[Any, Any]], state: object, *given: object) -> tuple[Any, Any]:
+        """What sampling gives, where it is drawn."""
+        return sample(state, *given)
 
     def send(self, leaves: Sequence[object]) -> list[object]:
         """Begin to copy; Python objects stay as they are."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import math
 import os
 import signal
 from collections.abc import Iterator
@@ -145,6 +146,93 @@ def test_torch_rows_of_the_host_are_drawn_to_pinned_memory(
     assert len({*memory[: len(ITEM)]}) == len({*memory[len(ITEM) :]}) == 1
     assert {x.device.type for x in found} == {device.NAME}
     assert all(map(torch.equal, (x.cpu() for x in found), expected))
+
+
+WIDE, SMALL = frb.Bounded(0, 255, (30, 40, 4), "uint8"), frb.Unbounded((3, 2))
+STACKS: dict[str, tuple[dict[str, Any], frb.Compact]] = {
+    "wide, and next": ({"obs": WIDE, "next_obs": WIDE}, frb.Compact(stack=4, axis=-1)),
+    "of numbers": ({"obs": SMALL}, frb.Compact(stack={"obs": 3})),
+    "two depths": (
+        {"obs": frb.Bounded(0, 255, (4, 30, 40), "uint8"), "low": SMALL},
+        frb.Compact(stack={"obs": 4, "low": 3}),
+    ),
+}
+
+
+def steps_of_stacks(item: dict[str, Any], axis: int, count: int) -> dict[str, torch.Tensor]:
+    """Steps of one episode, each of which has all but the newest frame of its next observation."""
+    found = {"reward": torch.arange(float(count), device="cpu")}
+    for name, leaf in item.items():
+        depth, begin = leaf.shape[axis], 1 if name.startswith("next") else 0
+        steps = torch.arange(begin, begin + count, device="cpu")[:, None] + torch.arange(depth, device="cpu")
+        shape = [1] * len(leaf.shape)
+        shape[axis] = depth
+        stacks = steps.reshape(count, *shape).expand(count, *leaf.shape)
+        found[name] = stacks.to(getattr(torch, leaf.dtype)).contiguous()
+    return found
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_torch_frames_of_the_host_are_sent_once_each(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    item, compact = STACKS[name]
+    spec = frb.BufferSpec({**item, "reward": frb.Unbounded(())}, 60, storage=frb.Host(), compact=compact)
+
+    def sample_of(target: str) -> list[torch.Tensor]:
+        state = rb.add(rb.init(spec, target), steps_of_stacks(item, compact.axis, 40))
+        key, before = rb.key(0).cpu(), device.counts()
+        sample = rb.sample(state, key, 64)[1]
+        after = device.counts()
+        sent.extend((after.sent - before.sent, after.bytes - before.bytes))
+        return [*sample.items.values(), *sample[1:4]]
+
+    sent = list[int]()
+    expected = sample_of("cpu")
+    for module in ("library", "shipping"):
+        monkeypatch.setattr(f"torch_backend.memory.{module}.PINS", {device.NAME})
+    sent.clear()
+    found = sample_of(device.NAME)
+    assert {x.device.type for x in found} == {device.NAME}
+    assert all(map(torch.equal, (x.cpu() for x in found), expected))
+    copies, nbytes = sent
+    assert copies == {"two depths": 4}.get(name, 3)  # what is told of the sample, numbers, and frames of each depth
+    # At most all frames of the 40 steps, each once, beside rewards, places of frames and what is told of the sample.
+    most = 44 * max(math.prod(leaf.shape) // leaf.shape[compact.axis] for leaf in item.values())
+    assert nbytes <= most * (4 if name == "of numbers" else 1) + 64 * 4 * (1 + 8 + 3 + 6) + 12 * 256
+
+
+@pytest.mark.parametrize("where", [None, device.NAME])
+@pytest.mark.parametrize("name", [None, *STACKS])
+def test_torch_batches_of_the_host_come_on_a_stream_of_their_own(
+    name: str | None, where: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("memory.library", "memory.shipping", "interop.transfer"):
+        monkeypatch.setattr(f"torch_backend.{module}.PINS", {device.NAME})
+    item, batch, more = ITEM, batch_of(40, "cpu"), dict[str, Any]()
+    if name is not None:
+        stacks, compact = STACKS[name]
+        item, more = {**stacks, "reward": frb.Unbounded(())}, {"compact": compact}
+        batch = steps_of_stacks(stacks, compact.axis, 40)
+    sampler = frb.Prioritized() if name else frb.WithoutReplacement()
+    spec = frb.BufferSpec(item, 60, sampler, batch_size=8, storage=frb.Host(), **more)
+    begun = state = rb.add(rb.init(spec, where or "cpu"), batch)
+    key, expected = rb.key(0), list[Any]()
+    for _ in range(3):
+        key, now = rb.split(key)
+        state, sample = rb.sample(state, now)
+        expected.append(sample)
+    before = device.counts()
+    with frb.iterate(rb, begun, rb.key(0), n=3, device=device.NAME, prefetch=0) as batches:
+        for sample, wanted in zip(batches, expected, strict=True):
+            assert {x.device.type for x in (*sample.items.values(), *sample[1:4])} == {device.NAME}
+            for own in item:
+                assert torch.equal(sample.items[own].cpu(), wanted.items[own].cpu())
+    after = device.counts()
+    aside = after.aside - before.aside
+    # Of each batch its numbers, what is told of it, and frames of each depth; and the number that the key is made of.
+    assert aside == 3 * (2 if name is None else 4 if name == "two depths" else 3)
+    assert after.sent - before.sent == aside + 1
+    assert after.blocked > before.blocked
+    assert rb.sample(batches.state, now)[1].indices.device.type == (where or "cpu")
 
 
 @pytest.mark.parametrize("life", LIVES, ids=range(len(LIVES)))

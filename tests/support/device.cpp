@@ -30,7 +30,7 @@ constexpr c10::DeviceIndex DEVICES = 2;
 constexpr size_t RANGE = size_t{64} << 30, PAGE = 4096, FILLED = size_t{1} << 20;
 constexpr int GARBAGE = 0xA5;  // what memory holds that nobody wrote to
 
-enum Count { WAITS, OPERATIONS, RECORDED, BLOCKED, PINNED, SENT, COUNTS };
+enum Count { WAITS, OPERATIONS, RECORDED, BLOCKED, PINNED, SENT, BYTES, ASIDE, COUNTS };
 std::atomic<int64_t> counted[COUNTS];
 
 // A piece of memory, a row of whole pages: how many operations have it open, and whether a tensor has it.
@@ -383,7 +383,11 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     open.add(to);
     ++counted[OPERATIONS];
     if (!is_here(to) && !non_blocking) ++counted[WAITS];
-    if (!is_here(from)) ++counted[SENT];
+    if (!is_here(from)) {
+        ++counted[SENT];
+        counted[BYTES] += static_cast<int64_t>(to.nbytes());
+        if (streams[to.device().index()] != 0) ++counted[ASIDE];
+    }
     on_cpu(to).copy_(on_cpu(from));
     return to;
 }
@@ -415,6 +419,9 @@ at::Tensor& set_tensor(at::Tensor& x, const at::Tensor& source) {
     return set_storage(x, source.storage(), source.storage_offset(), source.sizes(), source.strides());
 }
 
+// No memory is given to others before its work is done.
+void record_stream(at::Tensor&, at::Stream) {}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     m.impl("empty.memory_format", empty_of);
     m.impl("empty_strided", empty_strided);
@@ -423,6 +430,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     m.impl("set_.source_Storage", set_whole_storage);
     m.impl("set_.source_Storage_storage_offset", set_storage);
     m.impl("set_.source_Tensor", set_tensor);
+    m.impl("record_stream", record_stream);
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }

@@ -30,6 +30,8 @@ class Counts(NamedTuple):
         blocked: how often a stream was told to wait for an event.
         pinned: for how many tensors of the host pinned memory was taken.
         sent: how many copies of the host's memory came.
+        bytes: of all of these.
+        aside: how many of the copies were given to another stream than the usual one.
     """
 
     waits: int
@@ -38,6 +40,8 @@ class Counts(NamedTuple):
     blocked: int
     pinned: int
     sent: int
+    bytes: int
+    aside: int
 
 
 def built() -> Path:

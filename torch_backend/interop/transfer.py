@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 
 from functional_rb.base.arrays import BackendArray
 from torch_backend.arrays import devices
 from torch_backend.arrays.convert import build_mapping
-from torch_backend.memory.shipping import shipped
+from torch_backend.memory.shipping import PINS, shipped
+from torch_backend.memory.state import State
 
-Sent = tuple[list[BackendArray], "torch.cuda.Event | None"]
+Sent = tuple[list[BackendArray], "torch.Event | None"]
 
 
 class Transfer:
@@ -23,24 +26,46 @@ class Transfer:
         found = devices.resolve(device)
         assert found is not None
         self._device = found
-        self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
+        self._stream = torch.Stream(self._device) if self._device.type in PINS else None
+
+    def drawn(self, sample: Callable[..., tuple[Any, Any]], state: Any, *given: object) -> tuple[Any, Any]:
+        """What sampling gives; of rows in the host's memory straight on its way to CUDA, on that stream."""
+        if self._stream is None or not isinstance(state, State) or not state.spec.storage.on_host:
+            return sample(state, *given)
+        with _on(self._stream):
+            if state._target is not None:
+                return sample(state, *given)
+            after, found = sample(state.aimed(self._device), *given)
+        return after.aimed(None) if state.spec.sampler.remembers else state, found
 
     def send(self, leaves: Sequence[object]) -> Sent:
         """Begin to copy; what is no tensor (Python objects) stays as it is."""
         if self._stream is None:
             return [leaf.to(self._device) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], None
         # What was drawn on the device may still be under way on this thread's stream.
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
+        self._stream.wait_stream(torch.accelerator.current_stream(self._device))
+        with _on(self._stream):
             return shipped(leaves, self._device), self._stream.record_event()
 
     def receive(self, sent: Sent) -> list[object]:
         """What was sent, for the stream on which the caller computes: it waits for the copies, the caller does not."""
         moved, copied = sent
         if copied is not None:
-            stream = torch.cuda.current_stream(self._device)
+            stream = torch.accelerator.current_stream(self._device)
             stream.wait_event(copied)
             for tensor in moved:
                 if isinstance(tensor, torch.Tensor):
                     tensor.record_stream(stream)  # else the memory could be given to others as soon as it is let go
         return moved
+
+
+@contextlib.contextmanager
+def _on(stream: torch.Stream) -> Iterator[None]:
+    """Have this thread give its work to a stream, which others may be in as well."""
+    device, before = torch.accelerator.current_device_index(), torch.accelerator.current_stream(stream.device)
+    torch.accelerator.set_stream(stream)
+    try:
+        yield
+    finally:
+        torch.accelerator.set_stream(before)
+        torch.accelerator.set_device_index(device)

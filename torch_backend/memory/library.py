@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,6 +18,7 @@ from functional_rb.native.switch import HAVE_KERNELS as HAVE_KERNELS
 from functional_rb.native.switch import switch
 from functional_rb.ops.part_kernels import NONE, Table
 from functional_rb.storage.placement import Placement
+from functional_rb.structures import frame_ring
 from functional_rb.versions import memory as versioned
 from functional_rb.versions.library import Library
 from functional_rb.versions.state import readable
@@ -26,7 +28,7 @@ from torch_backend.arrays.convert import is_batched
 from torch_backend.memory.gpus import Gpus
 from torch_backend.memory.memory import Memory
 from torch_backend.memory.objects import Table as Objects
-from torch_backend.memory.shipping import PINS, Room, shipped
+from torch_backend.memory.shipping import PINS, Room, shipped, stacked_there
 
 _compiling, _transforms = torch.compiler.is_compiling, torch._C._functorch.peek_interpreter_stack
 _NO_LOCK: AbstractContextManager[object] = contextlib.nullcontext()
@@ -105,6 +107,10 @@ class Torch(Library):
         """Uniform int32 in [0, 2^31) by a key, on the memory's device."""
         return numbers(key, shape, memory.rows.device)
 
+    def key_beside(self, key: torch.Tensor, memory: versioned.Memory) -> torch.Tensor:
+        """On the CPU for a memory there; keys are made on torch's default device."""
+        return key if _compiling() or is_batched(key) or not memory.is_ordinary else key.to("cpu")
+
     def number(self, beta: object, memory: versioned.Memory) -> torch.Tensor:
         """A float32 scalar on the memory's device, where a number is filled in: copying it there would wait."""
         if isinstance(beta, float):
@@ -121,7 +127,7 @@ class Torch(Library):
         """A result on the target."""
         return self._all_sent([array], target)[0]
 
-    def room(self, spec: BufferSpec, batch: int, key: torch.Tensor, target: torch.device | None) -> Room | None:
+    def room(self, spec: BufferSpec, batch: int, target: torch.device | None) -> Room | None:
         """Pinned memory beside CUDA, for rows that are read whole."""
         if target is None or _compiling() or target.type not in PINS:
             return None
@@ -132,10 +138,13 @@ class Torch(Library):
         if self.chain_now() is None or spec.plan.objects:
             return None
         lead = spec.sampler.leading_shape(batch)
-        room = Room([((*lead, *leaf.shape), ops.DTYPES[leaf.dtype]) for leaf in spec.plan.layout.leaves])
-        # Native code on the host cannot read a key that is on a GPU.
-        room.by_bits = room.by_bits or not _is_on_cpu(key)
-        return room
+        return Room([((*lead, *leaf.shape), ops.DTYPES[leaf.dtype]) for leaf in spec.plan.layout.leaves])
+
+    def gather(self, target: torch.device | None) -> frame_ring.Gather:
+        """Beside CUDA it is frames that are sent, each once, and not stacks of them."""
+        if target is None or _compiling() or target.type not in PINS:
+            return super().gather(target)
+        return functools.partial(stacked_there, target)
 
     def sent_sample(
         self, leaves: list[object], selection: Selection, target: torch.device | None, room: Room | None = None

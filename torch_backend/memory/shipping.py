@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import torch
 
 from functional_rb.base.arrays import BackendArray
+from functional_rb.ops.part_kernels import NONE, carried_out
+from functional_rb.structures import frame_ring
+from functional_rb.structures.frame_ring import Chain
 
 # Bytes between whose multiples tensors begin, as torch's allocator has it.
 LINE: Final = 256
@@ -68,6 +71,33 @@ def _copied(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch
     for there, x in zip(room.parts, tensors, strict=True):
         there.copy_(x)
     return room.shipped(device)
+
+
+def stacked_there(
+    device: torch.device,
+    ops: Any,
+    chain: Chain,
+    auxiliary: Mapping[str, Any],
+    chosen: tuple[int, ...],
+    batches: Sequence[Any],
+) -> list[dict[int, Any]]:
+    """What `frame_ring.gathered` gives, on a device: each frame is sent once, however many stacks have it.
+
+    Of two stacks of four frames, an observation and the next one, that are five in place of eight.
+    """
+    frames, place = torch.unique(torch.cat(list(batches)), return_inverse=True)
+    own = [chain.layout.leaves[k].wide for k in chosen]
+    names = sorted({frame_ring.ROWS if k is None else frame_ring.WIDE.format(k) for k in own})
+    arrays = [auxiliary[name] for name in names]
+    room = Room([((len(frames), *x.shape[1:]), x.dtype) for x in arrays] + [(place.shape, torch.int32)])
+    for pinned, x in zip(room.parts, arrays, strict=False):
+        torch.index_select(x, 0, frames, out=pinned)
+    room.parts[-1].copy_(place)
+    *found, place = room.shipped(device)
+    nothing = auxiliary[frame_ring.ROWS].new_empty((len(frames), chain.layout.row_words), device=device)
+    there = {**auxiliary, frame_ring.ROWS: nothing, **dict(zip(names, found, strict=True))}
+    places = place.split([len(x) for x in batches])
+    return carried_out(NONE, frame_ring.gathered, ops, chain, there, chosen, places)
 
 
 def part(piece: torch.Tensor, begin: int, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
