@@ -12,6 +12,7 @@ from functional_rb.core import episodes
 from functional_rb.core.plan import Plan
 from functional_rb.core.strategy import Transform
 from functional_rb.samplers import (
+    InOrder,
     Prioritized,
     PrioritizedSlices,
     Queue,
@@ -40,6 +41,7 @@ class Draws(enum.IntEnum):
     IN_TURN = 7
     QUEUE = 8
     RECENT = 9
+    FROM_AN_END = 10
 
 
 class Known(NamedTuple):
@@ -47,7 +49,7 @@ class Known(NamedTuple):
 
     Attributes:
         draws: single items by position or priority, with a limit to how often each is drawn or without, slices, items
-            or slices without replacement, the oldest in turn, or rather the newest.
+            or slices without replacement, the oldest in turn, rather the newest, or those at one end.
         buffer: all of it, with a single lane: `add`, `sample` and `update`.
         updates: updates of priorities, where items lie in rings.
         appends: additions to rings, of any number of lanes, with what the sampler keeps, and with steps that wait for
@@ -90,7 +92,7 @@ def what_is_drawn(sampler: Any, writer: WriterBase) -> Draws:
     if kind is Prioritized and not sampler.replacement:
         return Draws.ARRIVALS
     others: dict[type, Draws] = {Uniform: Draws.LIMITED, Prioritized: Draws.LIMITED, WithoutReplacement: Draws.IN_TURN}
-    return (others | {Queue: Draws.QUEUE, Recency: Draws.RECENT}).get(kind, Draws.NOTHING)
+    return (others | {Queue: Draws.QUEUE, Recency: Draws.RECENT, InOrder: Draws.FROM_AN_END}).get(kind, Draws.NOTHING)
 
 
 def writes_in_turn(writer: object) -> bool:
@@ -106,7 +108,7 @@ def is_ring(writer: object) -> bool:
 def keeps_of_new_items(plan: Plan, sampler: object) -> bool:
     """Whether kernels know what a sampler keeps of new items, and how leaves mark the ends of their episodes."""
     slices = Slices, PrioritizedSlices, SlicesWithoutReplacement
-    if type(sampler) not in (Uniform, Prioritized, WithoutReplacement, Queue, Recency, *slices):
+    if type(sampler) not in (Uniform, Prioritized, WithoutReplacement, Queue, Recency, InOrder, *slices):
         return False
     if plan.boundaries is None:
         return True
@@ -150,6 +152,6 @@ def known(plan: Plan, sampler: SamplerBase, writer: WriterBase, transforms: Sequ
     appends = appends and writes_in_turn(writer) and keeps_of_new_items(plan, sampler)
     whole = draws is Draws.ITEMS and plain and plan.ring.lanes == 1 and is_ring(writer)
     rewrites = type(writer) in (RoundRobin, StopWhenFull) and plan.frames is None
-    on_hosts_alone = draws in (Draws.LIMITED, Draws.IN_TURN, Draws.QUEUE, Draws.RECENT)
+    on_hosts_alone = draws in (Draws.LIMITED, Draws.IN_TURN, Draws.QUEUE, Draws.RECENT, Draws.FROM_AN_END)
     on_hosts_alone = on_hosts_alone or getattr(sampler, "max_times_sampled", None) is not None
     return Known(draws, whole, has_updates and writer.in_order, appends, rewrites, plain, on_hosts_alone)

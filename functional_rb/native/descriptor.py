@@ -89,6 +89,7 @@ def encode(spec: BufferSpec) -> Vector:
         "draws": spec.known.draws,
         "prioritized": sampler.has_priorities,
         "limit": getattr(sampler, "max_times_sampled", None) or 0,
+        "newest_first": getattr(sampler, "newest_first", False),
         "length": (sampler.length or 1) if isinstance(sampler, Queue) else 1,
     }
     levels = () if spec.plan.tree_shape is None else sum_tree.geometry(spec.capacity).levels

@@ -265,7 +265,6 @@ def test_a_step_of_all_lanes_comes_without_an_axis_of_steps() -> None:
 
 
 OTHERS: dict[str, Any] = {
-    "in order": {"sampler": frb.InOrder()},
     "agents": {"transforms": frb.n_step(2, 0.9, reward_key="each", terminated_key="both", end_keys=["both"])},
     "short ids": {"sampler": frb.Slices(2, trajectory_key="short")},
 }

@@ -36,12 +36,16 @@ SAMPLERS = (
     (frb.Queue(2), Draws.QUEUE),
     (frb.Recency(), Draws.RECENT),
     (frb.Recency(5), Draws.RECENT),
+    (frb.InOrder(newest_first=True), Draws.FROM_AN_END),
+    (frb.InOrder(1), Draws.FROM_AN_END),
+    (frb.InOrder(3, newest_first=True), Draws.FROM_AN_END),
 )
 
 
 def spec_of(sampler: Any, capacity: int, lanes: int | None, stops: bool) -> frb.BufferSpec:
     if isinstance(sampler, frb.Queue):
         capacity, lanes, stops = max(capacity, 2), lanes if sampler.length else None, True
+    lanes = None if isinstance(sampler, frb.InOrder) else lanes  # which has one order
     writer = frb.StopWhenFull() if stops else frb.RoundRobin()
     return frb.BufferSpec(ITEM, capacity * (lanes or 1), sampler, writer, lanes=lanes)
 

@@ -14,13 +14,14 @@
 FRB_BEGIN
 
 // What kernels draw, numbered as by `buffer.known.Draws`: items, slices of steps, or either that are left of an epoch; items
-// without replacement by priority, those that may be drawn so often, in turn, those that are taken out, or rather newer ones.
-enum Draws { NO_DRAWS, ITEMS, SLICES, EPOCH, EPOCH_OF_SLICES, ARRIVALS, LIMITED, IN_TURN, QUEUE, RECENT };
+// without replacement by priority, those that may be drawn so often, in turn, those that are taken out, rather newer ones, or
+// those at one end.
+enum Draws { NO_DRAWS, ITEMS, SLICES, EPOCH, EPOCH_OF_SLICES, ARRIVALS, LIMITED, IN_TURN, QUEUE, RECENT, FROM_AN_END };
 
 // A buffer: also what is drawn, whether by priorities, how often an item may be, or 0, and how many items a queue gives
-// together, or 1. Behind it lie the bytes of an item in the rows and in each wide array, the levels of its tree, and its leaves.
+// together, or 1, and from which end. Behind it lie the bytes of an item in the rows and in each wide array, the levels of its tree, and its leaves.
 FRB_RECORD(BufferRecord, leaves, wide, levels, capacity, modulus, alpha_whole, alpha_fraction, bias_whole,
-           bias_fraction, alpha_is_one, ever, draws, prioritized, limit, length);
+           bias_fraction, alpha_is_one, ever, draws, prioritized, limit, length, newest_first);
 
 // A level of a sum tree: how many nodes and groups of them, and in which rows their sums, smallest and largest begin.
 FRB_RECORD(LevelRecord, nodes, groups, sums, smallest, largest);

@@ -35,6 +35,9 @@ struct Stored {
   }
 };
 
+// A count of a tree, which others may have made of anything.
+FRB_INLINE int64_t counted(float marks) { return marks > 0 ? int64_t(least(marks, 16777216.0f)) : 0; }
+
 // Let a draw be none.
 FRB_INLINE void mask_out(const BufferCall& c, int64_t i) { c.handles[i] = -1, c.drawn[i] = 0, c.weights[i] = c.probabilities[i] = 0; }
 
@@ -58,7 +61,7 @@ inline bool draw_marked(const BufferCall& c, Matrix<const int32_t> draws, int32_
   const Ring ring = ring_of(c);
   const Lanes lanes{c.counters + ring->cursors, c.counters + ring->sizes};
   const float total = descend_levels(plan_of(c), c.tree, draws, slots, [](int32_t) {});
-  const float chance = 1.0f / float(most(int32_t(total), 1));
+  const float chance = 1.0f / float(most<int64_t>(counted(total), 1));
   for (int64_t i = 0; i < c.batch; ++i) {
     c.handles[i] = handle_in_ring(ring, lanes, slots[i]);
     c.weights[i] = 1.0f, c.probabilities[i] = chance;
@@ -195,6 +198,52 @@ inline bool draw_in_order(const BufferCall& c, int32_t* slots) {
   return true;
 }
 
+// The marked slot of some rank, and how many marked ones lie before a slot: `structures.order_statistics`.
+inline int32_t slot_of_rank(const Plan& plan, const float* tree, int64_t rank) {
+  int64_t node = 0;
+  for (int64_t k = plan->levels - 1; k >= 0; --k) {
+    const float* counts = tree + (plan.level(k).sums + node) * FANOUT;
+    int64_t child = 0;
+    for (; child < FANOUT && counted(counts[child]) <= rank; ++child) rank -= counted(counts[child]);
+    node = least<int64_t>(node * FANOUT + child, plan.level(k).nodes - 1);
+  }
+  return int32_t(node);
+}
+inline int64_t marked_before(const Plan& plan, const float* tree, int64_t slot) {
+  int64_t found = 0;
+  for (int64_t k = 0; k < plan->levels; ++k, slot /= FANOUT)
+    for (int64_t left = slot / FANOUT * FANOUT; left < slot; ++left)
+      found += counted(tree[int64_t(plan.level(k).sums) * FANOUT + left]);
+  return found;
+}
+
+// `InOrder.draw`: from the oldest item on, or from the newest; with a limit each in a row as often as it may still be drawn.
+inline bool draw_from_an_end(const BufferCall& c, int32_t* slots) {
+  const Plan plan = plan_of(c);
+  const Stored stored(c);
+  const int64_t capacity = plan->capacity, oldest = stored.oldest(0) % capacity, row = plan->levels - 1;
+  const int64_t size = plan->limit ? counted(add_up(c.tree + int64_t(plan.level(row).sums) * FANOUT)) : stored.size();
+  const int64_t last = most<int64_t>(size - 1, 0), first = plan->limit ? marked_before(plan, c.tree, stored.cursors[0] % capacity) : 0;
+  const auto slot_at = [&](int64_t place) {  // counted from the end
+    const int64_t position = plan->newest_first ? last - least(place, last) : least(place, last), rank = first + position;
+    if (plan->limit) return slot_of_rank(plan, c.tree, least(rank < size ? rank : rank - size, last));
+    return int32_t((oldest + position) % capacity);
+  };
+  const Lanes lanes{stored.cursors, stored.sizes};
+  int64_t i = 0;
+  for (int64_t place = 0; place < least(size, c.batch) && i < c.batch; ++place) {
+    const int32_t slot = slot_at(place);
+    for (int64_t left = plan->limit ? plan->limit - c.times[slot] : 1; left > 0 && i < c.batch; --left) slots[i++] = slot;
+  }
+  const int64_t drawn = i;
+  for (const int32_t padding = slot_at(c.batch - 1); i < c.batch;) slots[i++] = padding;
+  for (i = 0; i < c.batch; ++i) {
+    c.handles[i] = handle_in_ring(stored.ring, lanes, slots[i]);
+    tell_in_turn(c, i, i < drawn);
+  }
+  return drawn > 0;
+}
+
 // Draw items, or windows of them, and read them; where others do that, they are told the slots.
 FRB_ENTRY Outcome draw_items(const BufferCall& c) {
   const Plan plan = plan_of(c);
@@ -205,6 +254,7 @@ FRB_ENTRY Outcome draw_items(const BufferCall& c) {
                      : plan->draws == RECENT  ? draw_recent(c, bits.all, slots.at)
                      : plan->draws == QUEUE   ? take_out(c, slots.at)
                      : plan->draws == IN_TURN ? draw_in_order(c, slots.at)
+                     : plan->draws == FROM_AN_END ? draw_from_an_end(c, slots.at)
                      : plan->prioritized      ? draw_slots(c, bits.all, slots.at)
                                               : draw_marked(c, bits.all, slots.at);
   if (!drawn) return NONE_DRAWN;
