@@ -35,10 +35,11 @@ FRB_INLINE float wait_of(float number, float rate) {
 
 // Which child of a node a draw chooses; FANOUT where there is nothing.
 FRB_INLINE int chosen_child(const float* sums, int32_t draw) {
-  int32_t weights[FANOUT], total = 0, reach = 0;
+  int32_t weights[FANOUT];
+  int64_t total = 0, reach = 0;
   as_integers(sums, weights);
   for (int k = 0; k < FANOUT; ++k) total += weights[k];
-  const int32_t target = high_product(draw, total);
+  const int32_t target = high_product(draw, int32_t(total));
   for (int k = 0; k < FANOUT; ++k)
     if ((reach += weights[k]) > target) return k;
   return FANOUT;
