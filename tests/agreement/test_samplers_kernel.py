@@ -161,7 +161,7 @@ def test_users_calls_are_the_chains(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_native
 def test_arrays_that_others_have_made_are_not_written_beyond() -> None:
-    """Trees, counts and counters of any numbers: something comes or nothing does, and nothing is broken."""
+    """Trees whose sums are none of their leaves, counts and counters of any numbers: nothing is broken."""
     rng = np.random.default_rng(0)
     for sampler, _ in SAMPLERS:
         spec = spec_of(sampler, 20, None, False)
@@ -169,7 +169,7 @@ def test_arrays_that_others_have_made_are_not_written_beyond() -> None:
             state = OnTorch.add(OnTorch.init(spec), items(0, 15))
             memory = OnTorch.memory_of(state)
             if memory.tree is not None:
-                memory.tree[:] = torch.from_numpy(rng.choice([0, 1, -1, np.nan, np.inf, 1e30], memory.tree.shape))
+                memory.tree[:] = torch.from_numpy(rng.choice([0, 1, 1e-30, 1e30], memory.tree.shape))
             for array in memory.auxiliary.values():
                 array[:] = torch.from_numpy(rng.integers(-(2**31), 2**31, array.shape).astype(np.int32))
             more = rng.integers(0, spec.plan.ring.limit, counters.length(spec.plan) - counters.BASE)
