@@ -128,6 +128,17 @@ def test_the_dict_and_the_states_are_apart(library: Backend) -> None:
     assert lives.state_bits(library, state) == lives.state_bits(library, loaded) == before
 
 
+def test_a_buffer_on_the_host_does_not_write_to_the_dict_that_it_was_loaded_from(library: Backend) -> None:
+    spec = frb.BufferSpec({"x": frb.Unbounded((3,))}, 4, sampler=frb.Prioritized(), storage=frb.Host())
+    state = library.rb.add(library.rb.init(spec), {"x": np.ones((3, 3), np.float32)})
+    given = library.rb.state_dict(state)
+    saved = {name: x if name == "spec" else np.array(library.numpy(x)) for name, x in given.items()}
+    before = {name: np.copy(x) for name, x in saved.items() if name != "spec"}
+    library.rb.add_(library.rb.load_state_dict(spec, saved), {"x": np.zeros((4, 3), np.float32)})
+    for name, x in before.items():
+        np.testing.assert_array_equal(saved[name], x, err_msg=name)
+
+
 def test_memory_is_neither_pinned_nor_shared() -> None:
     """On torch a save leaves the state's memory to it, as the next add writes in place."""
     with make("torch") as library:
