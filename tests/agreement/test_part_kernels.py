@@ -267,7 +267,7 @@ def test_store_and_read_more_on_torch(spec: frb.BufferSpec) -> None:
 def test_more_rows_than_are_read_together(on: Any) -> None:
     layout = POOL[0].plan.layout
     rng = np.random.default_rng(0)
-    count = 2 * constants("rows.h")["SCRATCH_BYTES"] // (4 * layout.row_words) + 5
+    count = 4 * constants("rows.h")["ROWS_TOGETHER"] + 5
     rows, wide = layouts.pack(on.ops, layout, random_batch(on, POOL[0], 50, rng), like=on.array(np.zeros(50, np.int32)))
     slots = on.array(rng.integers(0, 50, count).astype(np.int32))
     plain, native = reading(on, layout)

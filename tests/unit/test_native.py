@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import functional_rb as frb
 from functional_rb import _native
 from functional_rb.core import counters
 from functional_rb.mixture import shares
 from functional_rb.native import descriptor, shared_control
+from functional_rb.native.chain import known_buffer
 from functional_rb.ops import fixed_point, random_bits
 from functional_rb.samplers.base import LEAST_CHANCE
 from functional_rb.storage.host_state import NUMPY
@@ -110,6 +112,13 @@ def test_a_record_has_its_fields_in_their_order() -> None:
 def test_a_field_that_the_native_code_does_not_know_is_refused() -> None:
     with pytest.raises(TypeError, match=r"EpochRecord has no fields \['age'\]; rebuild the extension: python tools/"):
         descriptor.record("EpochRecord", age=2)
+
+
+def test_what_a_chain_knows_of_a_buffer_is_refused_in_another_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = descriptor.encode_known(words=2, batch_size=-1)
+    monkeypatch.setattr(descriptor, "encode_known", lambda **settings: whole[:-1])
+    with pytest.raises(ValueError, match=f"expected a record of {whole.nbytes} bytes, got {whole.nbytes - 4}"):
+        known_buffer(frb.BufferSpec({"x": frb.Unbounded(())}, 4))
 
 
 # --- calls -----------------------------------------------------------------------------------------------------------

@@ -111,13 +111,12 @@ FRB_ENTRY Outcome add(const BufferCall& c) {
 inline bool draw_uniform(const BufferCall& c, Matrix<const int32_t> draws, int32_t* slots) {
   const Plan plan = plan_of(c);
   const int64_t size = c.counters[SIZE], capacity = plan->capacity, modulus = plan->modulus;
-  const int64_t oldest = floor_mod(int64_t(c.counters[CURSOR]) - size, modulus);
+  const int64_t oldest = floor_mod(int64_t(c.counters[CURSOR]) - size, modulus), first = short_mod(oldest, capacity);
   const float weight = size ? 1.0f : 0.0f, chance = weight * (1.0f / float(most<int64_t>(size, 1)));
   for (int64_t i = 0; i < c.batch; ++i) {
-    int64_t handle = oldest + below(draws.at + i * draws.columns, size);
-    if (handle >= modulus) handle -= modulus;
-    slots[i] = int32_t(short_mod(handle, capacity));
-    c.handles[i] = size ? int32_t(handle) : -1;
+    const int64_t position = below(draws.at + i * draws.columns, size), handle = oldest + position, slot = first + position;
+    slots[i] = int32_t(bounded(slot < capacity ? slot : slot - capacity, capacity));
+    c.handles[i] = size ? int32_t(handle < modulus ? handle : handle - modulus) : -1;
     c.weights[i] = weight;
     c.probabilities[i] = chance;
   }
@@ -147,8 +146,8 @@ inline bool draw_uniform_in_rings(const BufferCall& c, Matrix<const int32_t> dra
 // `Prioritized.draw`: value / total is a probability, (value / smallest) ** -beta a weight.
 inline bool draw_prioritized(const BufferCall& c, Matrix<const int32_t> draws, int32_t* slots, bool in_rings) {
   const Plan plan = plan_of(c);
-  const Rows rows = rows_of(plan, storage_of(c));
-  const float total = descend_levels(plan, c.tree, draws, slots, [&](int64_t slot) { rows.expect(slot); });
+  const float total = total_of(plan, c.tree);
+  descend(plan, c.tree, draws, slots);
   if (!(total > 0)) {
     for (int64_t i = 0; i < c.batch; ++i) c.handles[i] = -1, c.weights[i] = 0, c.probabilities[i] = 0;
     return false;

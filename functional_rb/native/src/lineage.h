@@ -164,7 +164,9 @@ inline PyObject* new_known(PyTypeObject* type, PyObject* args, PyObject*) {
                         &PyTuple_Type, &leaves, &PyTuple_Type, &added, &PyTuple_Type, &given, &PyTuple_Type, &names,
                         &PyTuple_Type, &extras, &PyTuple_Type, &discounts))
     return nullptr;
-  KnownBuffer* made = allocated<KnownBuffer>(type);
+  const Py_ssize_t bytes = sizeof(KnownRecord);
+  if (own.len != bytes) PyErr_Format(PyExc_ValueError, "KnownBuffer: expected a record of %zd bytes, got %zd", bytes, own.len);
+  KnownBuffer* made = own.len == bytes ? allocated<KnownBuffer>(type) : nullptr;
   if (made) {
     memcpy(static_cast<KnownRecord*>(made), own.buf, sizeof(KnownRecord));
     take_record(made->numbers, plan), take_record(made->ring, ring), take_record(made->epoch, epoch);

@@ -17,15 +17,19 @@ inline Addresses storage_of(const BufferCall& c) { return {c.storage, c.arrays};
 inline Addresses leaves_of(const BufferCall& c) { return {c.items, c.given}; }
 inline Addresses saved_of(const BufferCall& c) { return {c.items + c.given, c.item_count - c.given}; }
 
-// Copy pieces of one size, which lie so many bytes apart here and there.
+// Copy pieces of one size to where they lie so many bytes apart; `from` tells where each is.
+template <class From>
+FRB_INLINE void copy_pieces(char* to, int64_t apart, const From& from, int64_t count, int64_t bytes) {
+  if (bytes == 4)
+    for (int64_t i = 0; i < count; ++i) memcpy(to + i * apart, from(i), 4);
+  else if (bytes == 1)
+    for (int64_t i = 0; i < count; ++i) to[i * apart] = *from(i);
+  else
+    for (int64_t i = 0; i < count; ++i) copy(to + i * apart, from(i), bytes);
+}
 FRB_ENTRY void copy_column(char* to, int64_t to_stride, const char* from, int64_t from_stride, int64_t count,
                            int64_t bytes) {
-  if (bytes == 4)
-    for (int64_t i = 0; i < count; ++i) memcpy(to + i * to_stride, from + i * from_stride, 4);
-  else if (bytes == 1)
-    for (int64_t i = 0; i < count; ++i) to[i * to_stride] = from[i * from_stride];
-  else
-    for (int64_t i = 0; i < count; ++i) copy(to + i * to_stride, from + i * from_stride, bytes);
+  copy_pieces(to, to_stride, [=](int64_t i) { return from + i * from_stride; }, count, bytes);
 }
 
 // Write consecutive rows of the given leaves to consecutive slots. Leaf by leaf: so where each begins is asked for
@@ -60,84 +64,33 @@ FRB_INLINE void save_items(const Plan& plan, Addresses storage, int64_t slot, Ad
   }
 }
 
-// A piece of each row that is read: where it begins, and its bytes.
-struct Piece {
-  int64_t first, width;
-};
+// Copy a piece of each row in given slots, one behind the other.
+FRB_ENTRY void gather(char* to, const char* from, int64_t stride, const int32_t* slots, int64_t count, int64_t bytes) {
+  copy_pieces(to, bytes, [=](int64_t i) { return from + slots[i] * stride; }, count, bytes);
+}
 
-// The bytes among which the packed leaves lie; all of the row where that is half of it or more.
-inline Piece piece_of_rows(const Plan& plan, int64_t stride) {
+// So many rows are read leaf by leaf, while as many others are on their way.
+constexpr int64_t ROWS_TOGETHER = 64;
+
+// Read the items in given slots into contiguous arrays. Of packed leaves the bytes among which they lie are asked for before,
+// but not very many of a row: more of it comes by itself.
+inline void load_items(const Plan& plan, Addresses storage, const int32_t* slots, int64_t count, Addresses leaves) {
+  const int64_t stride = plan.stored_bytes(0);
   int64_t first = stride, last = 0;
   for (int64_t k = 0; k < plan->leaves; ++k) {
     const LeafRecord& leaf = plan.leaf(k);
-    if (leaf.bytes && leaf.storage == 0) {
-      first = least<int64_t>(first, leaf.offset);
-      last = most<int64_t>(last, int64_t(leaf.offset) + leaf.bytes);
-    }
+    if (!leaf.bytes || leaf.storage != 0) continue;
+    first = least<int64_t>(first, leaf.offset), last = most<int64_t>(last, int64_t(leaf.offset) + leaf.bytes);
   }
-  const int64_t width = most<int64_t>(last - first, 0);
-  if (2 * width < stride) return {first, width};
-  return {0, stride};
-}
-
-// Rows, of which a piece each is read.
-struct Rows {
-  const char* at;
-  int64_t stride;
-  Piece piece;
-  FRB_INLINE const char* operator[](int64_t slot) const { return at + slot * stride + piece.first; }
-  // Ask for what will be read of a row, but not for much of it: the rest comes by itself once it is read.
-  FRB_INLINE void expect(int64_t slot) const { expect_bytes((*this)[slot], least(piece.width, 4 * LINE)); }
-};
-inline Rows rows_of(const Plan& plan, Addresses storage) {
-  const int64_t stride = plan.stored_bytes(0);
-  return {place(storage[0]), stride, piece_of_rows(plan, stride)};
-}
-
-// So many rows are asked for before one is read.
-constexpr int64_t ROWS_AHEAD = 64;
-
-// Copy what is read of the rows in given slots one behind the other; whole rows of consecutive slots together.
-inline void load_rows(const Rows& rows, const int32_t* slots, int64_t count, char* to) {
-  const int64_t width = rows.piece.width;
-  for (int64_t i = 0; i < least(ROWS_AHEAD, count); ++i) rows.expect(slots[i]);
-  const bool whole = width == rows.stride;
-  for (int64_t start = 0, stop = 0; stop < count; start = stop) {
-    do {
-      if (stop + ROWS_AHEAD < count) rows.expect(slots[stop + ROWS_AHEAD]);
-      ++stop;
-    } while (whole && stop < count && slots[stop] == slots[stop - 1] + 1);
-    copy(to + start * width, rows[slots[start]], (stop - start) * width);
-  }
-}
-
-// How many bytes of rows are read together, before they are split into leaves.
-constexpr int64_t SCRATCH_BYTES = 65536;
-
-// Read the items in given slots into contiguous arrays.
-//
-// Rows are copied whole first, to a place that stays in the cache: the copies of different rows wait for memory together,
-// as those of their leaves would not. Of a part of the leaves only the bytes among which these lie.
-inline void load_items(const Plan& plan, Addresses storage, const int32_t* slots, int64_t count, Addresses leaves) {
-  const Rows rows = rows_of(plan, storage);
-  const int64_t width = rows.piece.width, together = most<int64_t>(1, SCRATCH_BYTES / most<int64_t>(width, 1));
-  Scratch<char> scratch(least(together, count) * width);
-  for (int64_t start = 0; start < count; start += together) {
-    const int64_t n = least(together, count - start);
-    if (width) load_rows(rows, slots + start, n, scratch.at);
+  for (int64_t start = 0, asked = 0; start < count; start += ROWS_TOGETHER) {
+    for (; asked < least(start + 2 * ROWS_TOGETHER, count); ++asked)
+      expect_bytes(place(storage[0]) + slots[asked] * stride + first, least(last - first, 16 * LINE));
     for (int64_t k = 0; k < plan->leaves; ++k) {
       const LeafRecord& leaf = plan.leaf(k);
-      const int64_t bytes = leaf.bytes;
-      const char* from = scratch.at + leaf.offset - rows.piece.first;
-      if (bytes && leaf.storage == 0) copy_column(place(leaves[k]) + start * bytes, bytes, from, width, n, bytes);
+      const int64_t bytes = leaf.bytes, n = least(ROWS_TOGETHER, count - start);
+      const char* from = place(storage[leaf.storage]) + leaf.offset;
+      if (bytes) gather(place(leaves[k]) + start * bytes, from, plan.stored_bytes(leaf.storage), slots + start, n, bytes);
     }
-  }
-  for (int64_t k = 0; k < plan->leaves; ++k) {
-    const LeafRecord& leaf = plan.leaf(k);
-    const int64_t bytes = leaf.bytes;
-    if (leaf.storage == 0) continue;
-    for (int64_t i = 0; i < count; ++i)
-      copy(place(leaves[k]) + i * bytes, place(storage[leaf.storage]) + int64_t(slots[i]) * bytes, bytes);
   }
 }
 

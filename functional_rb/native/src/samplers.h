@@ -60,7 +60,8 @@ inline bool draw_in_race(const BufferCall& c, Matrix<const int32_t> draws, int32
 inline bool draw_marked(const BufferCall& c, Matrix<const int32_t> draws, int32_t* slots) {
   const Ring ring = ring_of(c);
   const Lanes lanes{c.counters + ring->cursors, c.counters + ring->sizes};
-  const float total = descend_levels(plan_of(c), c.tree, draws, slots, [](int32_t) {});
+  const float total = total_of(plan_of(c), c.tree);
+  descend(plan_of(c), c.tree, draws, slots);
   const float chance = 1.0f / float(most<int64_t>(counted(total), 1));
   for (int64_t i = 0; i < c.batch; ++i) {
     c.handles[i] = handle_in_ring(ring, lanes, slots[i]);

@@ -18,7 +18,8 @@ FRB_ENTRY Outcome draw_slices(const BufferCall& c) {
   const bool by_priority = c.kept != nullptr;
   Scratch<int32_t> starts(c.batch);
   Scratch<uint8_t> live(c.batch);
-  const float total = descend_levels(plan, c.tree, bits.all, starts.at, [](int32_t) {});
+  const float total = total_of(plan, c.tree);
+  descend(plan, c.tree, bits.all, starts.at);
   for (int64_t i = 0; i < c.batch; ++i) {
     c.probabilities[i] = by_priority ? c.tree[starts[i]] : 1.0f;
     live[i] = c.probabilities[i] > 0, c.weights[i] = 1.0f;

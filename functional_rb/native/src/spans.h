@@ -146,7 +146,7 @@ FRB_ENTRY void draw_in_span(Plan plan, const float* tree, Span<const int32_t> fi
     for (int k = 0; k < FANOUT; ++k) run += reach[k] <= target;
     lead(runs, levels, least(run, 2 * levels - 1), words, led.at + i * levels);
   }
-  descend_levels(plan, tree, {led.at, draws.rows, levels}, leaves, [](int32_t) {});
+  descend(plan, tree, {led.at, draws.rows, levels}, leaves);
 }
 
 FRB_END

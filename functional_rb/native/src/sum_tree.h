@@ -212,16 +212,12 @@ inline void refresh(const Plan& plan, float* tree, const int32_t* leaves, int64_
 }
 
 // So many draws go down together: enough that memory is there when it is read.
-constexpr int64_t TOGETHER = 64;
+constexpr int64_t TOGETHER = 128;
 
 // Which leaves up to TOGETHER draws choose. Level by level, so that cache misses of draws overlap: what a draw comes to
-// next is asked for at once. Meanwhile all of `before` are told, some at each step, so
-// that their rows are asked for: whoever asks for more memory than can be on its way at a time has to wait.
-template <class F>
-FRB_INLINE void descend_together(const Plan& plan, const float* tree, Matrix<const int32_t> draws, int32_t* slots,
-                                 Span<const int32_t> before, const F& tell) {
-  const int64_t top = plan->levels - 1, pace = (SIDE + top) / (top + 1), count = draws.rows;
-  int64_t told = 0;
+// next is asked for at once.
+FRB_INLINE void descend_together(const Plan& plan, const float* tree, Matrix<const int32_t> draws, int32_t* slots) {
+  const int64_t top = plan->levels - 1, count = draws.rows;
   int32_t nodes[TOGETHER]{}, words[TOGETHER]{};
   for (int64_t depth = 0; depth <= top; ++depth) {
     const LevelRecord& level = plan.level(top - depth);
@@ -237,28 +233,22 @@ FRB_INLINE void descend_together(const Plan& plan, const float* tree, Matrix<con
       node = node < last ? node : last;
       set_vector(at, node);
       for (int k = 0; depth < top && k < SIDE; ++k) expect(next + int64_t(at[k]) * FANOUT);
-      for (int64_t k = 0; k < pace && told < before.size; ++k) tell(before[told++]);
     }
   }
   memcpy(slots, nodes, size_t(count) * sizeof(int32_t));
 }
 
-// Which leaves draws choose, each by the first words of its row; `sum_tree.descend`. All are told but the last TOGETHER.
-// Returns the total.
-template <class F>
-FRB_INLINE float descend_levels(const Plan& plan, const float* tree, Matrix<const int32_t> draws, int32_t* slots,
-                                const F& tell) {
-  Span<const int32_t> before;
+// Which leaves draws choose, each by the first words of its row; `sum_tree.descend`.
+FRB_ENTRY void descend(Plan plan, const float* tree, Matrix<const int32_t> draws, int32_t* slots) {
   for (int64_t start = 0; start < draws.rows; start += TOGETHER) {
     const int64_t n = least(TOGETHER, draws.rows - start);
-    descend_together(plan, tree, {draws.at + start * draws.columns, n, draws.columns}, slots + start, before, tell);
-    before = {slots + start, n};
+    descend_together(plan, tree, {draws.at + start * draws.columns, n, draws.columns}, slots + start);
   }
-  return add_up(tree + int64_t(plan.level(plan->levels - 1).sums) * FANOUT);
 }
 
-FRB_ENTRY void descend(Plan plan, const float* tree, Matrix<const int32_t> draws, int32_t* slots) {
-  descend_levels(plan, tree, draws, slots, [](int32_t) {});
+// What all leaves add up to.
+FRB_INLINE float total_of(const Plan& plan, const float* tree) {
+  return add_up(tree + int64_t(plan.level(plan->levels - 1).sums) * FANOUT);
 }
 
 // Write leaves and what is above them; what is no leaf is left out. `sum_tree.set_leaves`.
