@@ -19,6 +19,7 @@ from functional_rb.base.arrays import DeviceLike, NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE, kind_of
 from functional_rb.ops.fixed_point import MASK, TABLES
 from functional_rb.ops.protocol import BackendOps, BackendOpsOf, Carry, T
+from torch_backend.arrays import pages
 from torch_backend.arrays.in_parts import by_places as by_places
 from torch_backend.arrays.in_parts import in_turn as in_turn
 
@@ -32,7 +33,8 @@ CONSTANTS = {CPU: {name: torch.from_numpy(table) for name, table in TABLES.items
 
 
 def zeros(shape: Sequence[int], dtype: str, device: DeviceLike = None) -> torch.Tensor:
-    return torch.zeros(tuple(shape), dtype=DTYPES[dtype], device=device)
+    room = pages.large(shape, DTYPES[dtype], device)
+    return torch.zeros(tuple(shape), dtype=DTYPES[dtype], device=device) if room is None else room.zero_()
 
 
 def full_like(x: torch.Tensor, value: int | float) -> torch.Tensor:

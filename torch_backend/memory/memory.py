@@ -9,7 +9,7 @@ import torch
 
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.versions import memory
-from torch_backend.arrays import modes, ops
+from torch_backend.arrays import modes, ops, pages
 from torch_backend.memory.shipping import part
 
 _NUMPY = {dtype: np.dtype(name) for name, dtype in ops.DTYPES.items() if dtype != torch.bfloat16}
@@ -66,7 +66,10 @@ class Memory(memory.Memory):
     @staticmethod
     def clone(array: torch.Tensor) -> torch.Tensor:
         """A copy of a tensor."""
-        return array.clone()
+        if torch.compiler.is_compiling() or not Memory.is_plain_array(array):
+            return array.clone()
+        room = pages.large(array.shape, array.dtype, array.device)
+        return array.clone() if room is None else room.copy_(array)
 
     @staticmethod
     def is_plain_array(array: torch.Tensor) -> bool:
