@@ -101,6 +101,7 @@ def to_library(spec: object, library: Library) -> Any:
         ValueError: for another library, or for what does not fit, naming the leaf.
 
     Example:
+        >>> from functional_rb import Categorical
         >>> to_library(Categorical(3), "gymnasium")
         Discrete(3, dtype=int32)
     """
