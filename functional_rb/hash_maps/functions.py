@@ -15,6 +15,7 @@ from functional_rb.base.dtypes import shown
 from functional_rb.base.errors import consumed
 from functional_rb.hash_maps.spec import HashMapSpec
 from functional_rb.lib import A, Lib
+from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.specs.array import Binary
 from functional_rb.specs.functions import as_batch, built, outline_of
@@ -330,6 +331,12 @@ def packed(lib: Lib[A], outline: Outline, keys: KeyRows, value: object) -> tuple
 
 
 def _packed(ops: Ops, keys: KeyRows, owned: object, leaves: list[Array]) -> Array:
+    return rows_of_keys(ops, keys, leaves)
+
+
+@replaceable
+def rows_of_keys(ops: Ops, keys: KeyRows, leaves: Sequence[Array]) -> Array:
+    """The leaves [B, *shape] of keys as rows int32 [B, words]."""
     first = leaves[keys.layout.packed[0]]  # of those that have elements
     like = ops.cast(ops.bitcast(first.reshape(first.shape[0], -1), "uint8")[:, 0], "int32")
     return key_rows.pack(ops, keys, leaves, like)

@@ -25,7 +25,11 @@ from functional_rb.native.kernels import ABSENT, Kernel, Launch, Made, bools, fl
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.structures import frame_ring
+from functional_rb.structures.key_rows import KeyRows
 from functional_rb.transforms.returns import DISCOUNT, NONTERMINAL, STEPS, NStep
+
+# How elements of keys are stored, `Stored` in `src/gpu_maps.h`; those of other dtypes as they are.
+STORED: Final = {"float16": 1, "bfloat16": 2, "float32": 3, "complex64": 3, "float64": 4}
 
 # The handlers of what is drawn.
 _DRAWING: Final = {
@@ -200,6 +204,19 @@ def sample_mixture(
         outputs=[*leaves, *drawn, *counters],
         on_gpu=Launch("sample_mixture", batch, of_buffer=False),
     )
+
+
+def pack_keys(keys: KeyRows, leaves: Sequence[Array]) -> Kernel | None:
+    """What `hash_maps.functions.rows_of_keys` gives, int32 [B, words]."""
+    batch, layout = leaves[0].shape[0], keys.layout
+    # Those without elements have no place in a row.
+    packed = [(leaves[k], keys.leaves[k][2]) for k in layout.packed]
+    record = descriptor.encode_layout(layout.part(layout.packed))
+    stored = np.array([STORED.get(dtype, 0) for _, dtype in packed], np.int32)
+    if not batch or not gpu.fits(Kernel("", (), (), [record], on_gpu=Launch("sample", batch))):
+        return None
+    launch = Launch("pack_keys", batch, few=True, of_buffer=False)
+    return Kernel("", [leaf for leaf, _ in packed], ints(batch, keys.words), [record, stored], on_gpu=launch)
 
 
 def apart(paths: tuple[tuple[int, ...], ...], indices: Array) -> Kernel | None:

@@ -19,6 +19,8 @@ from jax import lax
 import functional_rb as frb
 import jax_backend
 import torch_backend
+from functional_rb.base.dtypes import ITEMSIZE
+from functional_rb.hash_maps import functions
 from functional_rb.ops import numpy_ops
 from functional_rb.structures import hash_map
 from functional_rb.structures.hash_map import EMPTY, HashTable, MapPlan
@@ -27,6 +29,8 @@ from tests.agreement.jax_programs import bits, cuda, otherwise
 from tests.support import emulated_gpu
 from tests.support.backends import needs_native
 from tests.support.effort import effort
+from torch_backend.arrays import ops as torch_ops
+from torch_backend.arrays.ops import DTYPES
 from torch_backend.kernels import launches
 
 pytestmark = [needs_native, pytest.mark.usefixtures("tensors_of_the_cpu")]
@@ -151,7 +155,27 @@ def test_public_functions_of_torch() -> None:
         before = len(emulated.launched)
         with frb.kernels(False):
             assert life(torch_backend) == expected
-    assert len(emulated.launched) == before == 4 * 2 + 2
+    names = [name for name, _ in emulated.launched]
+    assert {name: names.count(name) for name in {*names}} == {"pack_keys": 5, "find_keys": 6, "enter_keys": 4}
+    assert len(names) == before
+
+
+@hypothesis.settings(max_examples=effort(15, 500))
+@hypothesis.given(
+    st.sampled_from(["float16", "bfloat16", "float32", "float64", "complex64", "int8", "int64"]), st.data()
+)
+def test_keys_are_packed_as_by_the_reference(dtype: str, data: st.DataObject) -> None:
+    """Any bits of floats, beside leaves that do not fill a word."""
+    spec = frb.HashMapSpec({"a": frb.Binary((3,)), "x": frb.Unbounded((2,), dtype), "n": frb.Unbounded((0,))}, 4)
+    size, n = ITEMSIZE[dtype], data.draw(st.integers(1, 5))
+    wild = st.sampled_from([0, 0x7F, 0x80, 0xFF, 0x7C, 0xF0, 1])
+    given = torch.from_numpy(data.draw(hnp.arrays(np.uint8, (n, 2 * size), elements=wild, fill=st.nothing())))
+    leaves = {"a": torch.ones(n, 3, dtype=torch.bool), "x": given.view(DTYPES[dtype]), "n": torch.zeros(n, 0)}
+    leaves = [leaves[path[0]] for path, _, _ in spec.rows.leaves]
+    expected = functions.rows_of_keys.core(torch_ops, spec.rows, leaves)
+    with emulated_gpu.using("scattered", blocks=2) as emulated:
+        assert torch.equal(launches.TABLE[functions.rows_of_keys](spec.rows, leaves), expected)
+    assert [name for name, _ in emulated.launched] == ["pack_keys"]
 
 
 def in_a_scan(map: Any) -> Any:

@@ -11,6 +11,7 @@ from functional_rb import _native
 from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Draft
+from functional_rb.hash_maps import functions as maps
 from functional_rb.mixture import functions as mixtures
 from functional_rb.native import gpu, launches
 from functional_rb.native.kernels import DECLARED, Declaration, Kernel, Launch, Made, rebuilt
@@ -85,5 +86,6 @@ def _by_launch(function: Any, declaration: Declaration) -> Callable[..., object]
 TABLE: Final[Table] = {
     functions.read_drawn: _read_drawn,
     **{function: _by_launch(function, DECLARED[function]) for function in (hash_map.lookup, hash_map.insert)},
+    maps.rows_of_keys: _by_launch(maps.rows_of_keys, launches.pack_keys),
     mixtures.apart: _by_launch(mixtures.apart, launches.apart),
 }

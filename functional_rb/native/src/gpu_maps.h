@@ -143,6 +143,49 @@ template <class Block> FRB_INLINE void keep_keys(const Block& block, const Call&
   keep(block, Keyed(call), begin, most<int64_t>(least(call.tile, call.batch - begin), 0));
 }
 
+// How elements of keys are stored: as they are, or as floats, of which there are one zero and one NaN; see `key_rows`.
+enum Stored { AS_IT_IS, FLOAT16, BFLOAT16, FLOAT32, FLOAT64 };
+
+FRB_INLINE uint32_t canonical(uint32_t bits, uint32_t magnitude, uint32_t infinity, uint32_t nan) {
+  return (bits & magnitude) == 0 ? 0 : (bits & magnitude) > infinity ? nan : bits;
+}
+FRB_INLINE uint64_t canonical64(uint64_t bits) {
+  const uint64_t magnitude = bits & 0x7FFFFFFFFFFFFFFFull;
+  return magnitude == 0 ? 0 : magnitude > 0x7FF0000000000000ull ? 0x7FF8000000000000ull : bits;
+}
+
+// Pack the leaves of keys, the items, into rows behind them, `tile` of them by each block: `key_rows.pack`. Beside the plan of
+// the rows there stands how each leaf is stored.
+template <class Block> FRB_INLINE void pack_keys(const Block& block, const Call& call) {
+  const Plan plan = plan_of(call);
+  const int64_t begin = block.x() * call.tile, here = most<int64_t>(least(call.tile, call.batch - begin), 0);
+  const int64_t words = plan.stored_bytes(0) / int64_t(sizeof(int32_t));
+  block.each(here, [&](int64_t k) {
+    char* row = call.items[plan->leaves] + (begin + k) * plan.stored_bytes(0);
+    for (int64_t w = 0; w < words; ++w) reinterpret_cast<int32_t*>(row)[w] = 0;
+    for (int64_t j = 0; j < plan->leaves; ++j) {
+      const LeafRecord& leaf = plan.leaf(j);
+      const char* from = call.items[j] + (begin + k) * leaf.bytes;
+      char* to = row + leaf.offset;
+      const auto each = [&](auto one, const auto& change) {
+        using Element = decltype(one);
+        for (int64_t e = 0; e < leaf.bytes / int64_t(sizeof one); ++e) {
+          memcpy(&one, from + e * sizeof one, sizeof one);
+          one = Element(change(one));
+          memcpy(to + e * sizeof one, &one, sizeof one);
+        }
+      };
+      switch (call.beside[j]) {
+        case FLOAT16: each(uint16_t(0), [](uint16_t x) { return canonical(x, 0x7FFF, 0x7C00, 0x7E00); }); break;
+        case BFLOAT16: each(uint16_t(0), [](uint16_t x) { return canonical(x, 0x7FFF, 0x7F80, 0x7FC0); }); break;
+        case FLOAT32: each(uint32_t(0), [](uint32_t x) { return canonical(x, 0x7FFFFFFF, 0x7F800000, 0x7FC00000); }); break;
+        case FLOAT64: each(uint64_t(0), [](uint64_t x) { return canonical64(x); }); break;
+        default: each(uint8_t(0), [](uint8_t x) { return x; });
+      }
+    }
+  });
+}
+
 }  // namespace gpu
 
 FRB_END

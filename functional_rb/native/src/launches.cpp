@@ -362,6 +362,13 @@ int apart(const BufferCall& c) {
   return launch(call, apart_kernel, THREADS, parts(c.batch, call.tile));
 }
 
+int pack_keys(const BufferCall& c, const int32_t* stored) {
+  Call call = call_of(c);
+  std::copy_n(stored, plan_of(call)->leaves, call.beside);
+  call.tile = std::max<int64_t>(parts(c.batch, most_blocks), LEAST_ROWS);
+  return launch(call, pack_keys_kernel, THREADS, parts(c.batch, call.tile));
+}
+
 const char* problem(int outcome) {
   const char* text = nullptr;
   if (driver.words) driver.words(-outcome, &text);

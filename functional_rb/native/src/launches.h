@@ -43,6 +43,9 @@ int sample_mixture(MixtureRecord mixture, const float* shares, const float* arra
 // Part a mixture's handles, the first of the items, for each of its buffers: the others.
 int apart(const BufferCall& c);
 
+// Pack keys, see `pack_keys` of `gpu_maps.h`: so many numbers tell how their leaves are stored.
+int pack_keys(const BufferCall& c, const int32_t* stored);
+
 // CUDA's words for what a launch returned.
 const char* problem(int outcome);
 

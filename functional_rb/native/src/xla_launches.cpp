@@ -274,6 +274,14 @@ int sample_mixed(Asked& asked) {
   return sample_mixture(mixture, shares, asked.in<float>(1), calls.data());
 }
 
+// The layout of rows, how each leaf is stored; *leaves -> rows.
+int keys_packed(Asked& asked) {
+  const int64_t leaves = asked.plan()->leaves;
+  asked.set_leaves([&](int64_t k) { return k < leaves ? asked.in<char>(k) : asked.out<char>(0); }, leaves + 1);
+  asked.call.batch = asked.frame.result(0).rows();
+  return pack_keys(asked.call, asked.record(1));
+}
+
 // paths; handles int32 [B, columns] -> of each buffer int32 [B].
 int handles_apart(Asked& asked) {
   const int64_t buffers = record_of<Paths>(asked.call.plan)->buffers;
@@ -323,7 +331,8 @@ const Handler handlers[] = {{"add", reinterpret_cast<void*>(&handle_on_gpu<&add>
                             {"map_lookup", reinterpret_cast<void*>(&handle_on_gpu<&map_lookup>)},
                             {"map_insert", reinterpret_cast<void*>(&handle_on_gpu<&map_insert>)},
                             {"sample_mixture", reinterpret_cast<void*>(&handle_on_gpu<&sample_mixed>)},
-                            {"apart", reinterpret_cast<void*>(&handle_on_gpu<&handles_apart>)}, {}};
+                            {"apart", reinterpret_cast<void*>(&handle_on_gpu<&handles_apart>)},
+                            {"pack_keys", reinterpret_cast<void*>(&handle_on_gpu<&keys_packed>)}, {}};
 
 // What a handler launches.
 int (*launch_of(const std::string& name))(const BufferCall&) {
@@ -363,7 +372,7 @@ PyObject* tell_scratch(PyObject*, PyObject* args) {
   Records records;
   if (!PyArg_ParseTuple(args, "sO!Lp", &name, &PyTuple_Type, &given, &batch, &masked) || !records.take(given)) return nullptr;
   const std::string which = name;
-  if (which == "read_drawn" || which == "sample_mixture" || which == "apart") return PyLong_FromLong(0);
+  if (which == "read_drawn" || which == "sample_mixture" || which == "apart" || which == "pack_keys") return PyLong_FromLong(0);
   BufferCall call{};
   const uint8_t mask = 0;
   int32_t any = 0;
