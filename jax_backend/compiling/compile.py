@@ -30,6 +30,7 @@ from functional_rb.ops import part_kernels
 from functional_rb.structures import frame_ring
 from jax_backend import compat
 from jax_backend.arrays import ops, rules
+from jax_backend.kernels import tpus
 from jax_backend.kernels.custom_call import barrier, choose, in_use, on_gpu
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -61,7 +62,7 @@ def _part_kernels() -> part_kernels.Table:
 
 def table(kernels: bool) -> part_kernels.Table:
     """The kernels to trace with, if any are to be used."""
-    return _part_kernels() if kernels else part_kernels.NONE
+    return _part_kernels() if kernels and jax.default_backend() != "tpu" else tpus.core_table()
 
 
 def program(function: F, by_row: bool = False) -> F:

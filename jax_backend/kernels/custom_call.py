@@ -28,7 +28,7 @@ from functional_rb.native.kernels import ABSENT, Kernel, Made
 from functional_rb.ops import part_kernels
 from jax_backend import compat
 from jax_backend.arrays import rules
-from jax_backend.kernels import gpus
+from jax_backend.kernels import gpus, tpus
 
 R = TypeVar("R")
 # Values of MLIR, whose class JAX does not make public.
@@ -55,7 +55,7 @@ def choose(kernel: Kernel | None, core: Callable[..., R], *args: object) -> R:
 
     def rebuilt(arrays: Sequence[object]) -> R:
         filled = dict(enumerate(leaves)) | dict(zip(places, arrays, strict=True))
-        with part_kernels.using(part_kernels.NONE):
+        with part_kernels.using(tpus.core_table()):
             return core(*jax.tree.unflatten(outline, filled.values()))
 
     if kernel is None or not in_use(kernel):
