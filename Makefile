@@ -39,9 +39,10 @@ test: $(VENV)/.installed-dev ## run the tests, in under eight minutes on two qui
 test-all: $(VENV)/.installed-dev ## run them with the long searches and the harness of the benchmarks
 	TESTS=all $(bin)/python -m pytest $(ARGS)
 
-# Modules whose tests of torch all pass there; docs/install.md says what the others meet.
-test-device: ARGS = tests/device tests/contract/test_members.py tests/contract/test_every_variant.py tests/contract/test_epochs.py \
-    tests/contract/test_errors.py tests/contract/test_n_step.py tests/contract/test_leaf_order.py tests/mixture
+# Modules whose tests of torch all pass there, and that find much in little time; docs/install.md says what the others meet.
+on_device := members every_variant epochs errors errors_of_strategies n_step n_step_agents leaf_order arguments distribution \
+    slice_start spans hindsight writers frame_dedup respec forged_states subclasses keys
+test-device: ARGS = tests/device $(on_device:%=tests/contract/test_%.py) tests/mixture tests/items/test_images.py
 test-device: $(VENV)/.installed-dev ## run tests of torch on a device without one, whose memory the host may not touch
 	TESTS_DEVICE=elsewhere $(bin)/python -m pytest $(ARGS)
 
