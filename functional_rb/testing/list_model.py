@@ -57,8 +57,8 @@ class ListModel:
         self,
         spec: BufferSpec,
         first: int = 0,
-        store: Callable[[BufferSpec, int], Any] | None = None,
-        law: Callable[[BufferSpec], Any] | None = None,
+        store: Callable[[BufferSpec, int], object] | None = None,
+        law: Callable[[BufferSpec], object] | None = None,
     ) -> None:
         self.spec = spec
         self.store: Any = (store or STORES.get(type(spec.writer), Ring))(spec, first)

@@ -34,6 +34,7 @@ from jax_backend.kernels import tpus
 from jax_backend.kernels.custom_call import barrier, choose, in_use, on_gpu
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 compat.on_each_change(switch.tell, switch.on)
 
@@ -77,7 +78,7 @@ def program(function: F, by_row: bool = False) -> F:
     """
 
     @functools.wraps(function)
-    def traced(*args: object, kernels: bool = False, **others: object) -> Any:
+    def traced(*args: object, kernels: bool = False, **others: object) -> object:
         with rules.promoting_ranks(), part_kernels.using(table(kernels)):
             return rules.in_automatic_mode(function, args, others, by_row)
 
@@ -198,7 +199,9 @@ def _chosen(
     if launch is None:
         return _by_sampler(state, draws, beta, wanted, spec, batch)
 
-    def core(arrays: Arrays, draws: Any, beta: jax.Array, wanted: Any) -> Any:
+    def core(
+        arrays: Arrays, draws: jax.Array, beta: jax.Array, wanted: jax.Array | None
+    ) -> tuple[Arrays, jax.Array, Selection]:
         draft, slots, selection = _by_sampler(arrays, draws, beta, wanted, spec, batch)
         return draft.finish(ops.OPS), slots, selection
 
@@ -207,7 +210,7 @@ def _chosen(
 
 
 def _by_sampler(
-    state: State | Arrays, draws: Any, beta: jax.Array, wanted: Any, spec: BufferSpec, batch: int
+    state: State | Arrays, draws: jax.Array, beta: jax.Array, wanted: jax.Array | None, spec: BufferSpec, batch: int
 ) -> tuple[Draft, jax.Array, Selection]:
     draft = Draft.of(state, spec.plan)
     draft.wanted = wanted
@@ -228,14 +231,16 @@ def sample(
     if not _is_default(kind):
         return None
 
-    def draws(data: Any) -> jax.Array:
+    def draws(data: jax.Array) -> jax.Array:
         return _bits(data, kind, *spec.draw_shape(batch))
 
     given = arrays, data, beta, wanted
     launch = _launch(launches.sample, arrays, spec, data, beta, batch, wanted)
     if launch is not None:
 
-        def whole(arrays: Arrays, data: Any, beta: jax.Array, wanted: Any) -> Any:
+        def whole(
+            arrays: Arrays, data: jax.Array, beta: jax.Array, wanted: jax.Array | None
+        ) -> tuple[Arrays, list[jax.Array], Selection]:
             return draw(State(*arrays, spec), draws(data), None, beta, batch, wanted)
 
         found: tuple[Arrays, list[jax.Array], Selection] = choose(launch, whole, *given)
@@ -246,7 +251,9 @@ def sample(
     if launch is None:
         return None
 
-    def core(arrays: Arrays, data: Any, beta: jax.Array, wanted: Any) -> Any:
+    def core(
+        arrays: Arrays, data: jax.Array, beta: jax.Array, wanted: jax.Array | None
+    ) -> tuple[Arrays, jax.Array, Selection]:
         draft, slots, selection = _by_sampler(arrays, draws(data), beta, wanted, spec, batch)
         return draft.finish(ops.OPS), slots, selection
 
@@ -262,8 +269,8 @@ def sample_mixture(
     shares: jax.Array | None,
     beta: jax.Array | None,
     batch: int,
-    core: Callable[..., Any],
-) -> Any:
+    core: Callable[..., T],
+) -> T | None:
     """Leaves, what is told of them, and counters of each buffer, where launches draw all that; None where none do.
 
     Args:
@@ -284,7 +291,7 @@ def sample_mixture(
     if launch is None:
         return None
 
-    def by_core(arrays: Sequence[Arrays], data: Any, *others: Any) -> Any:
+    def by_core(arrays: Sequence[Arrays], data: jax.Array, *others: object) -> T:
         states = [State(*own, spec) for own, spec in zip(arrays, specs, strict=True)]
         return core(states, jax.random.wrap_key_data(data, impl=kind), *others)
 

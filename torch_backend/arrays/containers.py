@@ -31,9 +31,9 @@ class _Trees:
         return pytree.SUPPORTED_NODES[kind].unflatten_fn([parts[name] for name in names], static)
 
     def register(self, kind: type, names: tuple[str, ...], static: tuple[str, ...]) -> None:
-        def flatten_with_keys(x: object) -> tuple[list[tuple[pytree.KeyEntry, Any]], object]:
+        def flatten_with_keys(x: object) -> tuple[list[tuple[pytree.KeyEntry, object]], object]:
             fields = {name: getattr(x, name) for name in (*names, *static)}
-            kept: list[tuple[pytree.KeyEntry, Any]] = [
+            kept: list[tuple[pytree.KeyEntry, object]] = [
                 (pytree.GetAttrKey(name), fields.pop(name)) for name in names if fields[name] is not None
             ]
             return kept, tuple(fields.items())

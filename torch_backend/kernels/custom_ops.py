@@ -14,13 +14,14 @@ import dataclasses
 import functools
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 
 from functional_rb import _native
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.description import REMEMBERED, Description
 from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
@@ -87,7 +88,7 @@ class Form(NamedTuple):
 
 def by_operation(kernel: Kernel) -> list[torch.Tensor]:
     """What a kernel makes, by an operation; what it changes in place is changed."""
-    outputs, numbers, name = kernel.in_order, list[Any](), _operation_of(kernel)
+    outputs, numbers, name = kernel.in_order, list[object](), _operation_of(kernel)
     is_changed = [any(x is output for output in outputs) for x in kernel.operands]
     changed = [x for x, is_one in zip(kernel.operands, is_changed, strict=True) if is_one and x is not None]
     given = [x for x, is_one in zip(kernel.operands, is_changed, strict=True) if not is_one and x is not None]
@@ -107,7 +108,9 @@ def by_operation(kernel: Kernel) -> list[torch.Tensor]:
     assert name in CHANGING or not changed
     tensors = [changed, given] if name in CHANGING else [given]
     operation = getattr(torch.ops.functional_rb, name).default
-    made: Any = operation(*tensors, numbers, json.dumps(form, separators=(",", ":")))
+    made: torch.Tensor | Sequence[torch.Tensor] | None = operation(
+        *tensors, numbers, json.dumps(form, separators=(",", ":"))
+    )
     return [] if made is None else [made] if isinstance(made, torch.Tensor) else list(made)
 
 
@@ -126,7 +129,7 @@ def _form(text: str) -> Form:
 
 
 @functools.lru_cache(maxsize=1024)
-def _told(text: str, numbers: tuple[int, ...]) -> tuple[list[int | None], list[Any], list[Any], bool]:
+def _told(text: str, numbers: tuple[int, ...]) -> tuple[list[int | None], list[NumpyArray], list[Any], bool]:
     """The form of a call, with arrays for its records, and for outputs shapes and dtypes of torch's."""
     form, left = _form(text), iter(numbers)
     records = [
@@ -136,7 +139,7 @@ def _told(text: str, numbers: tuple[int, ...]) -> tuple[list[int | None], list[A
     return form.operands, records, _shaped(form, left), form.masked
 
 
-def _shaped(form: Form, sizes: Any) -> list[object]:
+def _shaped(form: Form, sizes: Iterator[int]) -> list[object]:
     return [
         (tuple([next(sizes) for _ in range(x[1])]), ops.DTYPES[x[0]]) if isinstance(x, list) else x
         for x in form.outputs
@@ -151,7 +154,7 @@ def _define(name: str) -> None:
     # Kernels read arrays that lie in a row: inductor is not to hand in others that it finds quicker.
     tags = torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order
 
-    def carried_out(*given: Any) -> Any:
+    def carried_out(*given: Any) -> object:
         tensors = given[0] + given[1] if changes else given[0]
         places, records, outputs, _ = _told(given[-1], tuple(given[-2]))
         made = [ops.empty(x[0], dtype=x[1]) for x in outputs if type(x) is tuple]
@@ -161,7 +164,7 @@ def _define(name: str) -> None:
         CHAIN.call(_native.HANDLERS[name], records, operands, arrays)
         return _returned(name, made)
 
-    def described(*given: Any) -> Any:
+    def described(*given: Any) -> object:
         form = _form(given[-1])
         outputs = _shaped(form, iter(given[-2][form.records.count(None) :]))
         device = next(iter(given[0] or given[1])).device
@@ -175,7 +178,7 @@ def _define(name: str) -> None:
     torch.library.register_fake(f"functional_rb::{name}", described, lib=LIBRARY)
 
 
-def launched(name: str, *given: Any) -> Any:
+def launched(name: str, *given: Any) -> object:
     """What an operation does on a GPU."""
     tensors = [x for part in given[:-2] for x in part]
     places, records, outputs, masked = _told(given[-1], tuple(given[-2]))
@@ -216,18 +219,18 @@ class _Call(NamedTuple):
         outline: the nest of its results; see `_outline_of`.
     """
 
-    function: Callable[..., Any]
+    function: Callable[..., object]
     on_gpu: bool
-    template: Any
-    static: Sequence[Any]
-    outline: Any
+    template: object
+    static: Sequence[object]
+    outline: object
 
 
 _CALLS: list[_Call] = []
 # Of calls: what is traced may carry a number as a constant, but no object.
-_NUMBERS: dict[Any, int] = {}
+_NUMBERS: dict[tuple[object, ...], int] = {}
 # Declaration and core of each function, on CPUs and on GPUs.
-_OF: dict[tuple[Callable[..., Any], bool], tuple[Declaration, Callable[..., Any]]] = {}
+_OF: dict[tuple[Callable[..., object], bool], tuple[Declaration, Callable[..., Any]]] = {}
 # Arguments that are numbers and may be symbols; others are settings.
 SYMBOLS: Final = {"batch", "steps"}
 
@@ -237,7 +240,7 @@ def _by_operation(
 ) -> Any:
     _OF[function, on_gpu] = declaration, core
 
-    def work(*args: object, **named: object) -> Any:
+    def work(*args: object, **named: object) -> object:
         operands: list[object] = []
         static: list[object] = []
         template = _apart((args, named), operands, static)
@@ -250,7 +253,7 @@ def _by_operation(
     return work
 
 
-def _apart(nested: object, operands: list[Any] | None, static: list[Any]) -> Any:
+def _apart(nested: object, operands: list[object] | None, static: list[object]) -> object:
     """The containers of a nest; tensors and numbers, and what is static, are put behind those that are there.
 
     What is static comes in parts that torch.compile compares by value when it asks whether to compile anew: the fields
@@ -278,7 +281,7 @@ def _apart(nested: object, operands: list[Any] | None, static: list[Any]) -> Any
 
 
 @constant
-def _fields(kind: Any) -> tuple[str, ...]:
+def _fields(kind: type) -> tuple[str, ...]:
     return tuple([field.name for field in dataclasses.fields(kind) if field.init])
 
 
@@ -324,7 +327,7 @@ def _outline_of(kernel: Kernel, operands: Sequence[object]) -> object:
     made = [x for x in kernel.in_order if isinstance(x, Made)]
     numbers = {id(x): k for k, x in enumerate(operands)} | {id(x): -1 - k for k, x in enumerate(made)}
 
-    def outline(nested: object) -> Any:
+    def outline(nested: object) -> object:
         if isinstance(nested, dict):
             return "dict", tuple((key, outline(part)) for key, part in nested.items())
         if isinstance(nested, (tuple, list)):
@@ -365,7 +368,11 @@ def _call(number: int, *operands: object) -> tuple[torch.Tensor, ...]:
 
 
 def _declared(
-    function: Any, on_gpu: bool, template: object, operands: Sequence[object], static: Sequence[object]
+    function: Callable[..., object],
+    on_gpu: bool,
+    template: object,
+    operands: Sequence[object],
+    static: Sequence[object],
 ) -> Kernel | None:
     args, named = _together(template, operands, static)
     declaration = _OF[function, on_gpu][0]
@@ -385,7 +392,7 @@ def _take(outline: object, results: torch.Tensor, made: dict[int, torch.Tensor])
             _take(part, x, made)
 
 
-_CLASSES: Final[dict[str, Any]] = {
+_CLASSES: Final[dict[str, type]] = {
     kind.__name__: kind
     for kind in (Arrays, Entries, FramePlan, HashTable, Line, Removal, RingState, Selection, Slices, SparseSet)
 }
@@ -417,7 +424,12 @@ def _chosen(draft: Draft, spec: BufferSpec, draws: torch.Tensor, beta: torch.Ten
 
 
 def _read_drawn(
-    draft: Draft, spec: BufferSpec, slots: torch.Tensor, handles: torch.Tensor, draws: Any, known: Any = None
+    draft: Draft,
+    spec: BufferSpec,
+    slots: torch.Tensor,
+    handles: torch.Tensor,
+    draws: torch.Tensor | None,
+    known: Mapping[int, torch.Tensor] | None = None,
 ) -> Any:
     """Do what `functions.read_drawn` does on a GPU."""
     found = _read(draft.as_begun, spec, slots)

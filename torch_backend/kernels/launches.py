@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 
 from functional_rb import _native
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Draft
@@ -42,7 +43,12 @@ def _in_a_row(x: torch.Tensor | None) -> torch.Tensor | None:
     return x.detach().resolve_conj().resolve_neg().contiguous().as_subclass(torch.Tensor)
 
 
-def launch(which: Launch, records: Sequence[Any], operands: Sequence[Any], results: Sequence[Any]) -> None:
+def launch(
+    which: Launch,
+    records: Sequence[NumpyArray | int],
+    operands: Sequence[torch.Tensor | None],
+    results: Sequence[torch.Tensor | None],
+) -> None:
     """Fill in the results of a handler on a GPU, on torch's current stream there."""
     device = next(x.device for x in operands if x is not None)
     told = tuple(records)
@@ -75,7 +81,7 @@ def _read_drawn(
 
 
 def _by_launch(function: Any, declaration: Declaration) -> Callable[..., object]:
-    def work(*args: object, **named: object) -> Any:
+    def work(*args: object, **named: object) -> object:
         kernel = declaration(*args, **named)
         return function.core(ops, *args, **named) if kernel is None else launched(kernel)
 

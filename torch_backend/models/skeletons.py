@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -119,7 +119,7 @@ def _rebound(value: Any, made: Mapping[int, torch.nn.Module], depth: int = 4) ->
     return value
 
 
-def _closed(function: Any, again: object) -> Any:
+def _closed(function: types.FunctionType, again: Callable[[object], object]) -> types.FunctionType:
     """A function over other cells, where these have modules in them."""
     cells = function.__closure__ or ()
     new = [_cell(cell, again) for cell in cells]
@@ -133,7 +133,7 @@ def _closed(function: Any, again: object) -> Any:
     return made
 
 
-def _cell(cell: Any, again: Any) -> Any:
+def _cell(cell: types.CellType, again: Callable[[object], object]) -> types.CellType:
     try:
         content = cell.cell_contents
     except ValueError:  # not filled yet
@@ -142,5 +142,5 @@ def _cell(cell: Any, again: Any) -> Any:
     return cell if new is content else types.CellType(new)
 
 
-def _same(parts: Any, new: Any) -> bool:
+def _same(parts: Iterable[object], new: Iterable[object]) -> bool:
     return all(x is y for x, y in zip(parts, new, strict=True))
