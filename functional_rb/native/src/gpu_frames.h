@@ -141,7 +141,6 @@ template <class Block> FRB_INLINE void compare_frames(const Block& block, const 
 template <class Block> FRB_INLINE void number_frames(const Block& block, const Addition& of) {
   const Call& call = of.call;
   const Frames frames(call);
-  const Ring& ring = of.ring;
   const int64_t limit = frames.chain.limit, steps = of.steps;
   auto sum = [](int32_t a, int32_t b) { return a + b; };
   auto takes = [&](int64_t i) {
