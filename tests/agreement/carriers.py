@@ -78,3 +78,19 @@ def told(drawn: Any) -> list[Any]:
         np.asarray(x) for x in (*leaves, *(x for x in selection[:-1] if x is not None), *selection.extras.values())
     ]
     return [(x.dtype, x.shape, x.tobytes()) for x in arrays]
+
+
+def items(first: int, n: int, lanes: int | None = None) -> dict[str, Any]:
+    """Items that are told apart, [n] or [n // lanes, lanes]."""
+    ids = np.arange(first, first + n, dtype=np.int32)
+    lead = (n,) if lanes is None else (n // lanes, lanes)
+    images = np.repeat(ids[:, None] % 251, 1030, 1).astype(np.uint8)
+    parts = {"id": ids, "image": images, "x": np.stack([ids, -ids, ids / 2], 1).astype(np.float32)}
+    return {name: part.reshape(*lead, *part.shape[1:]) for name, part in parts.items()}
+
+
+def content(on: Any, state: Any) -> dict[str, bytes]:
+    """All of a state, whose memory stays its own."""
+    memory = on.memory_of(state)
+    found = {name: np.asarray(array).tobytes() for name, array in memory.by_name.items()}
+    return {**found, "counters": np.asarray(state._counters).tobytes()}

@@ -19,7 +19,7 @@ from functional_rb.buffer.known import Draws
 from functional_rb.core import counters
 from functional_rb.samplers.epochs import EPOCHS_DONE, ORDER, PLACE, REMAINING
 from functional_rb.structures.stored_arrays import auxiliary_name
-from tests.agreement.carriers import LIBRARIES, OnTorch, told
+from tests.agreement.carriers import LIBRARIES, OnTorch, content, items, told
 from tests.support.backends import needs_native
 from tests.support.chain_programs import Noting
 from tests.support.effort import effort
@@ -31,22 +31,6 @@ ITEM = {"id": frb.Unbounded((), "int32"), "image": frb.Unbounded((1030,), "uint8
 @pytest.fixture(params=LIBRARIES, ids=["torch", "numpy"])
 def on(request: pytest.FixtureRequest) -> Any:
     return request.param
-
-
-def items(first: int, n: int, lanes: int | None = None) -> dict[str, Any]:
-    """Items that are told apart, [n] or [n // lanes, lanes]."""
-    ids = np.arange(first, first + n, dtype=np.int32)
-    lead = (n,) if lanes is None else (n // lanes, lanes)
-    images = np.repeat(ids[:, None] % 251, 1030, 1).astype(np.uint8)
-    parts = {"id": ids, "image": images, "x": np.stack([ids, -ids, ids / 2], 1).astype(np.float32)}
-    return {name: part.reshape(*lead, *part.shape[1:]) for name, part in parts.items()}
-
-
-def content(on: Any, state: Any) -> dict[str, bytes]:
-    """All of a state, whose memory stays its own."""
-    memory = on.memory_of(state)
-    found = {name: np.asarray(array).tobytes() for name, array in memory.by_name.items()}
-    return {**found, "counters": np.asarray(state._counters).tobytes()}
 
 
 def number(state: Any, name: str) -> int:

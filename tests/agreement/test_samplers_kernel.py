@@ -15,8 +15,7 @@ import torch_backend as rb
 from functional_rb.buffer.known import Draws
 from functional_rb.core import counters
 from tests.agreement import added_steps
-from tests.agreement.carriers import LIBRARIES, OnTorch, noting, told
-from tests.agreement.test_epochs_kernel import content, items
+from tests.agreement.carriers import LIBRARIES, OnTorch, content, items, noting, told
 from tests.support import chain_programs as programs
 from tests.support.backends import needs_native
 from tests.support.chain_programs import PRIORITIES, Noting

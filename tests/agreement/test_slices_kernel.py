@@ -133,13 +133,14 @@ def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None
     spec = frb.BufferSpec({"x": frb.Unbounded(()), "done": frb.Binary()}, 6, frb.Slices(2, end_keys=("done",)))
     by_priority, once = (kind(2, end_keys=("done",)) for kind in (frb.PrioritizedSlices, frb.SlicesWithoutReplacement))
     batch = {"x": np.arange(6, dtype=np.float32), "done": np.zeros(6, bool)}
-    for sampler, expected in ((spec.sampler, 3), (by_priority, 3), (once, 3), (frb.Uniform(max_times_sampled=9), 0)):
+    ranked = {"sampler": frb.Uniform(), "writer": frb.MaxValue("x")}
+    for changed, expected in (({}, 3), ({"sampler": by_priority}, 3), ({"sampler": once}, 3), (ranked, 0)):
         chain.calls.clear()
-        state = torch_backend.init(dataclasses.replace(spec, sampler=sampler))
+        state = torch_backend.init(dataclasses.replace(spec, **changed))
         state = torch_backend.add(state, batch)
         state, _ = torch_backend.sample(state, torch_backend.key(0), 2)
         state, _ = torch_backend.sample_(state, torch_backend.key(0), 2)
         with frb.kernels(False):
             state, _ = torch_backend.sample(state, torch_backend.key(0), 2)
         torch_backend.sample(state, torch_backend.key(0), 2)
-        assert chain.calls["sample"] + chain.calls["sample_"] == expected, sampler
+        assert chain.calls["sample"] + chain.calls["sample_"] == expected, changed

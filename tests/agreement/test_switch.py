@@ -24,7 +24,7 @@ from torch_backend.engines import execute
 from torch_backend.memory.library import TORCH
 
 SPEC = frb.BufferSpec({"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32")}, 8, sampler=frb.Prioritized())
-FULL = frb.BufferSpec({"x": frb.Unbounded(()), "done": frb.Binary(())}, 8, sampler=frb.Uniform(max_times_sampled=3))
+FULL = frb.BufferSpec({"x": frb.Unbounded(()), "done": frb.Binary(())}, 8, writer=frb.MaxValue("x"))
 SLICES = frb.BufferSpec(
     {"x": frb.Unbounded(()), "done": frb.Binary(())}, 8, sampler=frb.Slices(length=2, end_keys=("done",))
 )

@@ -272,12 +272,14 @@ def run_examples(name: str, extra: dict[str, Any]) -> int:
 # The functions that backends bind: their examples need one.
 BOUND = (
     "functional_rb.buffer.api",
+    "functional_rb.interop.dicts",
     "functional_rb.iteration.cell",
     "functional_rb.buffer.in_place",
     "functional_rb.buffer.reading",
     "functional_rb.buffer.samples",
     "functional_rb.iteration.batches",
     "functional_rb.hash_maps.functions",
+    "functional_rb.public.jit",
     "functional_rb.public.structures",
     "functional_rb.specs.functions",
     "functional_rb.checkpoint.background",

@@ -27,6 +27,11 @@ import pytest
 BROKEN = re.compile(r"illegal memory access|device-side assert|unspecified launch failure|misaligned address|ILLEGAL_")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    for name in ("faulthandler_timeout", "faulthandler_exit_on_timeout"):
+        parser.addini(name, "of the plugin in whose place this one is")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     folder = Path(os.environ["TESTS_RECORD"])
     if hasattr(config, "workerinput"):
