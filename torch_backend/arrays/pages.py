@@ -30,7 +30,8 @@ def large(shape: Sequence[int], dtype: torch.dtype, device: DeviceLike = None) -
     like = torch.empty(0, device=device)
     if type(like) is not torch.Tensor or like.device.type != "cpu":  # a fake one, say
         return None
-    with contextlib.suppress(OSError):  # there is no such memory: torch words the error, if there is none at all
+    # There is no such memory, or none is so large: torch words the error, if there is none at all.
+    with contextlib.suppress(OSError, OverflowError):
         room = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         room.madvise(mmap.MADV_HUGEPAGE)
         return torch.frombuffer(room, dtype=dtype).view(tuple(shape))

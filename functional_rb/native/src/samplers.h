@@ -10,18 +10,24 @@ FRB_BEGIN
 FRB_INLINE int64_t back_by(int64_t number, int64_t by, int64_t limit) { return number < by ? number - by + limit : number - by; }
 FRB_INLINE int64_t on_by(int64_t number, int64_t by, int64_t limit) { return number + by < limit ? number + by : number + by - limit; }
 
-// What lanes hold of a call: where each goes on, how many items are stored in it, and those one after the other.
+// How many items a lane has, by counters.
+FRB_INLINE int32_t size_of(const Ring& ring, const int32_t* counters, int64_t lane) {
+  return least(most(counters[ring->sizes + lane], 0), ring->length);
+}
+
+// What lanes hold of a call: where each goes on, how many items are stored in it, and those one after the other. Others may
+// have made anything of the counters: so sizes are such as lanes have, and each number names a slot of its lane.
 struct Stored {
   const Ring ring;
-  const int32_t *cursors, *sizes;
+  const int32_t* cursors;
   const int64_t limit;
-  Scratch<int32_t> ends;
+  Scratch<int32_t> sizes, ends;
 
   explicit Stored(const BufferCall& c)
-      : ring(ring_of(c)), cursors(c.counters + ring->cursors), sizes(c.counters + ring->sizes),
-        limit(int64_t(ring->length) * ring->turns), ends(ring->lanes) {
+      : ring(ring_of(c)), cursors(c.counters + ring->cursors), limit(int64_t(ring->length) * ring->turns), sizes(ring->lanes),
+        ends(ring->lanes) {
     int32_t end = 0;
-    for (int64_t lane = 0; lane < ring->lanes; ++lane) ends[lane] = end += sizes[lane];
+    for (int64_t lane = 0; lane < ring->lanes; ++lane) ends[lane] = end += sizes[lane] = size_of(ring, c.counters, lane);
   }
   int64_t size() const { return ends[ring->lanes - 1]; }
   int64_t lane_at(int64_t position) const {
@@ -30,7 +36,7 @@ struct Stored {
   int64_t oldest(int64_t lane) const { return back_by(cursors[lane], sizes[lane], limit); }
   // Tell the slot and the handle of an item by its lane and its number there.
   void tell(int64_t lane, int64_t number, int32_t* slot, int32_t* handle) const {
-    *slot = int32_t(lane * ring->length + number % ring->length);
+    *slot = int32_t(lane * ring->length + floor_mod(number, ring->length));
     *handle = int32_t(number / ring->length * ring->capacity + *slot);
   }
 };
@@ -167,7 +173,7 @@ inline int64_t left_in_order(const BufferCall& c, const int32_t* counters) {
   const Ring ring = ring_of(c);
   int64_t left = 0;
   for (int64_t lane = 0; lane < ring->lanes; ++lane)
-    left += rest_of(c, lane, counters[ring->cursors + lane], counters[ring->sizes + lane]).left;
+    left += rest_of(c, lane, counters[ring->cursors + lane], size_of(ring, counters, lane)).left;
   return left;
 }
 
@@ -222,19 +228,19 @@ inline int64_t marked_before(const Plan& plan, const float* tree, int64_t slot) 
 inline bool draw_from_an_end(const BufferCall& c, int32_t* slots) {
   const Plan plan = plan_of(c);
   const Stored stored(c);
-  const int64_t capacity = plan->capacity, oldest = stored.oldest(0) % capacity, row = plan->levels - 1;
+  const int64_t capacity = plan->capacity, oldest = floor_mod(stored.oldest(0), capacity), row = plan->levels - 1;
   const int64_t size = plan->limit ? counted(add_up(c.tree + int64_t(plan.level(row).sums) * FANOUT)) : stored.size();
-  const int64_t last = most<int64_t>(size - 1, 0), first = plan->limit ? marked_before(plan, c.tree, stored.cursors[0] % capacity) : 0;
+  const int64_t last = most<int64_t>(size - 1, 0), first = plan->limit ? marked_before(plan, c.tree, floor_mod(stored.cursors[0], capacity)) : 0;
   const auto slot_at = [&](int64_t place) {  // counted from the end
     const int64_t position = plan->newest_first ? last - least(place, last) : least(place, last), rank = first + position;
     if (plan->limit) return slot_of_rank(plan, c.tree, least(rank < size ? rank : rank - size, last));
     return int32_t((oldest + position) % capacity);
   };
-  const Lanes lanes{stored.cursors, stored.sizes};
+  const Lanes lanes{stored.cursors, stored.sizes.at};
   int64_t i = 0;
   for (int64_t place = 0; place < least(size, c.batch) && i < c.batch; ++place) {
     const int32_t slot = slot_at(place);
-    for (int64_t left = plan->limit ? plan->limit - c.times[slot] : 1; left > 0 && i < c.batch; --left) slots[i++] = slot;
+    for (int64_t left = plan->limit ? int64_t(plan->limit) - c.times[slot] : 1; left > 0 && i < c.batch; --left) slots[i++] = slot;
   }
   const int64_t drawn = i;
   for (const int32_t padding = slot_at(c.batch - 1); i < c.batch;) slots[i++] = padding;
