@@ -235,6 +235,31 @@ def test_torch_batches_of_the_host_come_on_a_stream_of_their_own(
     assert rb.sample(batches.state, now)[1].indices.device.type == (where or "cpu")
 
 
+@pytest.mark.parametrize("where", ["cpu", device.NAME])
+def test_torch_batches_of_the_host_are_mapped_where_samples_are_drawn(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the usual stream, by tensors that the function has there."""
+    for module in ("memory.library", "memory.shipping", "interop.transfer"):
+        monkeypatch.setattr(f"torch_backend.{module}.PINS", {device.NAME})
+    mean, aside = torch.arange(17.0, device=where), list[int]()
+
+    def centred(items: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        before = device.counts().aside
+        torch.zeros(17, device="cpu").to(device.NAME)
+        aside.append(device.counts().aside - before)
+        return {**items, "obs": items["obs"] - mean}
+
+    spec = frb.BufferSpec(ITEM, 60, batch_size=8, storage=frb.Host(), transforms=frb.map_items(centred))
+    state = rb.add(rb.init(spec, where), batch_of(40, "cpu"))
+    expected = rb.sample(state, rb.split(rb.key(0))[1])[1]
+    with frb.iterate(rb, state, rb.key(0), n=1, device=device.NAME, prefetch=0) as batches:
+        sample = next(batches)
+    assert sample.items["obs"].device.type == device.NAME
+    assert torch.equal(sample.items["obs"].cpu(), expected.items["obs"].cpu())
+    assert set(aside) == {0}
+
+
 @pytest.mark.parametrize("life", LIVES, ids=range(len(LIVES)))
 def test_torch_lives_are_those_of_the_cpu(life: Life) -> None:
     assert gpu_life.carried_out(life, device.NAME) == gpu_life.carried_out(life, "cpu")
@@ -422,6 +447,9 @@ def test_torch_buffers_that_stop_know_without_a_look_that_there_is_room(lanes: i
     older = rb.add(older, batch)  # which has memory of its own now
     with pytest.raises(ValueError, match="do not fit into the room for"):
         rb.add(older, {name: torch.cat([leaf, leaf]) for name, leaf in batch.items()})
+    loaded = rb.load_state_dict(state, rb.state_dict(state))
+    with pytest.raises(ValueError, match="do not fit into the room for"):
+        rb.add(loaded, batch)
     waits = device.counts().waits
     cleared = rb.add(rb.add(rb.clear(state), batch), batch)
     assert device.counts().waits == waits

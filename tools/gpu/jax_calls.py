@@ -18,6 +18,7 @@ import numpy as np
 import functional_rb as frb
 import jax_backend as rb
 from functional_rb.buffer.state import State
+from functional_rb.hash_maps.functions import HashMap
 from jax_backend.kernels import gpus
 from tools.gpu.programs import ADDED, TURNS, programs
 
@@ -27,7 +28,7 @@ SECONDS = 0.25
 
 def filled(state: Any) -> Any:
     """A buffer of some thousand items, or several of them, or a mixture; or an empty hash map."""
-    if isinstance(state, frb.HashMap):
+    if isinstance(state, HashMap):
         return rb.init(state.spec)
     if isinstance(state, frb.Mixture):
         return state.with_states([filled(each) for each in state.states])

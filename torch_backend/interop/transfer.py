@@ -29,8 +29,14 @@ class Transfer:
         self._stream = torch.Stream(self._device) if self._device.type in PINS else None
 
     def drawn(self, sample: Callable[..., tuple[Any, Any]], state: Any, *given: object) -> tuple[Any, Any]:
-        """What sampling gives; of rows in the host's memory straight on its way to CUDA, on that stream."""
+        """What sampling gives; of rows in the host's memory straight on its way to CUDA, on that stream.
+
+        But a function of items may use tensors of its own: these lie where samples are drawn, and are made on the usual
+        stream.
+        """
         if self._stream is None or not isinstance(state, State) or not state.spec.storage.on_host:
+            return sample(state, *given)
+        if state.spec.on_sample is not None:
             return sample(state, *given)
         with _on(self._stream):
             if state._target is not None:
