@@ -23,6 +23,7 @@ from tests.support.chain_programs import as_tensor, random_array
 from tests.support.gpu_life import LIVES, Life
 from tests.support.members import BATCH, MEMBERS
 from torch_backend.arrays.convert import build_mapping
+from torch_backend.interop import transfer
 from torch_backend.kernels import chain
 from torch_backend.memory import gpus
 from torch_backend.memory.library import TORCH
@@ -258,6 +259,23 @@ def test_torch_batches_of_the_host_are_mapped_where_samples_are_drawn(
     assert sample.items["obs"].device.type == device.NAME
     assert torch.equal(sample.items["obs"].cpu(), expected.items["obs"].cpu())
     assert set(aside) == {0}
+
+
+def test_torch_keys_are_read_before_another_stream_is_entered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which does not wait for the one that they are made on."""
+    monkeypatch.setattr("torch_backend.interop.transfer.PINS", {device.NAME})
+    state = rb.add(rb.init(frb.BufferSpec(ITEM, 60, storage=frb.Host()), "cpu"), batch_of(40, "cpu"))
+    found = list[str]()
+
+    def sample(state: Any, key: torch.Tensor, *given: Any) -> Any:
+        found.append(key.device.type)
+        return rb.sample(state, key, *given)
+
+    key = rb.key(0)
+    assert key.device.type == device.NAME
+    drawn = transfer.Transfer(device.NAME).drawn(sample, state, key, 8, None)[1]
+    assert torch.equal(drawn.indices.cpu(), rb.sample(state, key, 8)[1].indices)
+    assert found == ["cpu"]
 
 
 @pytest.mark.parametrize("life", LIVES, ids=range(len(LIVES)))

@@ -38,6 +38,8 @@ class Transfer:
             return sample(state, *given)
         if state.spec.on_sample is not None:
             return sample(state, *given)
+        # Keys may still be under way on this thread's stream, for which the other one would not wait.
+        given = tuple(x.cpu() if isinstance(x, torch.Tensor) else x for x in given)
         with _on(self._stream):
             if state._target is not None:
                 return sample(state, *given)
