@@ -121,6 +121,14 @@ def test_no_map_makes_a_kernel_leave_its_arrays_or_go_on_for_ever(data: st.DataO
         assert ((numbers >= -1) & (numbers < SMALL.capacity)).all()
 
 
+def test_elements_of_another_size_are_an_error() -> None:
+    map = tensors(hash_map.init(numpy_ops, SMALL))
+    marked: Any = torch.ones(2, dtype=torch.int32)
+    with emulated_gpu.using("forward") as emulated, pytest.raises(TypeError, match="elements of another size"):
+        INSERT(SMALL, map, torch.zeros(2, SMALL.words, dtype=torch.int32), marked)
+    assert emulated.launched == []
+
+
 # --- public functions -------------------------------------------------------------------------------------------------
 
 NEST: Final = {"cell": frb.Unbounded((2,), "int32"), "speed": frb.Unbounded(())}

@@ -165,6 +165,10 @@ inline void* failed(xla::Frame* frame, const char* message, int32_t code) {
   return frame->api->fail(&failure);
 }
 
+inline void* misread(xla::Frame* frame) {
+  return failed(frame, "a kernel: an array has elements of another size than it takes", xla::INVALID_ARGUMENT);
+}
+
 // A kernel as XLA calls it: it does all calls of a frame and returns null, which is no error.
 template <auto F> void* handle(xla::Frame* frame) {
   if (is_asked(frame, 0)) return nullptr;
@@ -175,7 +179,7 @@ template <auto F> void* handle(xla::Frame* frame) {
   } catch (const std::bad_alloc&) {
     return failed(frame, "functional_rb: no memory for a kernel", xla::RESOURCE_EXHAUSTED);
   } catch (const Misread&) {
-    return failed(frame, "a kernel: an array has elements of another size than it takes", xla::INVALID_ARGUMENT);
+    return misread(frame);
   }
 }
 

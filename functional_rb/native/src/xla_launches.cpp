@@ -312,6 +312,8 @@ template <int (*F)(Asked&)> void* handle_on_gpu(xla::Frame* frame) {
     return nullptr;
   } catch (const std::bad_alloc&) {
     return failed(frame, "functional_rb: no memory for a launch", xla::RESOURCE_EXHAUSTED);
+  } catch (const Misread&) {
+    return misread(frame);
   }
 }
 
