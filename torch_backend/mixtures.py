@@ -215,7 +215,8 @@ def _at_once(
     on_gpu = isinstance(shares, torch.Tensor) and shares.device.type != "cpu"
     listed = mixture.spec.p or () if shares is None else tuple(shares.tolist()) if not on_gpu else None
     told = encode_mixture(mixture.spec, len(states), batch, listed, beta is not None).tobytes()
-    exponent = 0.0 if beta is None else float(beta)
+    is_there = isinstance(beta, torch.Tensor) and beta.device.type != "cpu"  # where nobody waits for it
+    exponent = 0.0 if beta is None else beta.to(torch.float32) if is_there else float(beta)
     drawn = TORCH.by_chain("mixed", states, told, shares if on_gpu else None, key, exponent, batch)
     if drawn is NotImplemented:
         return None

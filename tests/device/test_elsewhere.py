@@ -418,8 +418,9 @@ def test_torch_mixtures_are_launches_alone(given: bool, kernels: emulated_gpu.Em
     states = [rb.add(rb.init(frb.BufferSpec(ITEM, 40, SAMPLERS[name])), batch_of(25)) for name in [*SAMPLERS][:2]]
     shares = torch.tensor([0.2, 0.8])
     mixture = frb.Mixture(states, shares if given else [0.2, 0.8], how="items")
+    beta = torch.tensor(0.3, dtype=torch.float64) if given else 0.3
     before, launched = device.counts(), len(kernels.launched)
-    mixture, sample = rb.sample(mixture, rb.key(0), 16)
+    mixture, sample = rb.sample(mixture, rb.key(0), 16, beta)
     mixture = rb.update(mixture, sample.indices, sample.weights)
     kernels.note()
     assert device.counts().waits == before.waits
@@ -427,7 +428,7 @@ def test_torch_mixtures_are_launches_alone(given: bool, kernels: emulated_gpu.Em
     assert names == ["sample_mixture", "sample_mixture", "apart", "update"]
     assert {x.device.type for x in (sample.indices, sample.weights, *sample.items.values())} == {device.NAME}
     on_host = [rb.add(rb.init(state.spec, "cpu"), batch_of(25, "cpu")) for state in states]
-    expected = rb.sample(frb.Mixture(on_host, [0.2, 0.8], how="items"), rb.key(0), 16)[1]
+    expected = rb.sample(frb.Mixture(on_host, [0.2, 0.8], how="items"), rb.key(0), 16, 0.3)[1]
     assert sample.indices.tolist() == expected.indices.tolist()
     assert torch.equal(sample.weights.cpu(), expected.weights)
     assert torch.equal(sample.items["obs"].cpu(), expected.items["obs"])

@@ -437,7 +437,8 @@ PyObject* together(PyObject* self, PyObject* const* args, Py_ssize_t count) {
 }
 
 // mixed(states, told, shares, key, beta, size): of buffers of the same items on a GPU a batch as their mixture gives it, see
-// `gpu_mixtures.h`, as `draw` tells it. Told are a `MixtureRecord` and behind it shares, unless an array has these.
+// `gpu_mixtures.h`, as `draw` tells it. Told are a `MixtureRecord` and behind it shares, unless an array has these; beta may be an
+// array on the GPU too.
 PyObject* mixed(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (count != 6 || !PyTuple_Check(args[0]) || PyTuple_Size(args[0]) > gpu::MOST_MIXED) return not_here();
   VersionChain* chain = reinterpret_cast<VersionChain*>(self);
@@ -464,8 +465,12 @@ PyObject* mixed(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   Draw draw;
   Turn& first = *turns[0];
   const Where& where = first.place()->where;
-  draw.draws = PyLong_AsLongLong(args[5]), draw.beta = float(PyFloat_AsDouble(args[4]));
+  draw.draws = PyLong_AsLongLong(args[5]);
+  Seen beta;
+  const bool knows_beta = PyFloat_CheckExact(args[4]);
+  if (knows_beta) draw.beta = float(PyFloat_AsDouble(args[4]));
   if (PyErr_Occurred()) return nullptr;
+  if (!knows_beta && !(chain->arrays.see(args[4], beta, where) && beta.dtype == FLOAT32 && beta.ndim == 0)) return not_here();
   if (!any_written || !draw.random.take(chain, first.known(), where, args[3], draw.draws)) return not_here();
   char* told;
   Py_ssize_t bytes;
@@ -492,6 +497,7 @@ PyObject* mixed(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     if (!(turn->place()->where == where) || !see_counters(*turn, held.back(), seen.emplace_back())) return not_here();
     calls.push_back(drawn.described(*turn, seen.back(), draw.draws, 0));
     draw.tell(calls.back());
+    if (!knows_beta) calls.back().beta_at = reinterpret_cast<const float*>(beta.data);
   }
   const float* array = args[2] == Py_None ? nullptr : reinterpret_cast<const float*>(shares.data);
   if (frb::told(gpu::sample_mixture(mixture, lists ? listed.data() : nullptr, array, calls.data())) != DONE) return nullptr;
