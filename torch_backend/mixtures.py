@@ -182,7 +182,8 @@ def draw(
         if at_once is not None:
             return mixture, *at_once
         if batch and not traced:
-            after, drawn, weights = drawing.known_batch(_Known(), mixture, layout, key, batch, p, beta)
+            exponent = beta.item() if isinstance(beta, torch.Tensor) else beta  # wherever it lies
+            after, drawn, weights = drawing.known_batch(_Known(), mixture, layout, key, batch, p, exponent)
             # What was computed by NumPy goes where the rows are.
             device = next((x.device for x in drawn.leaves if isinstance(x, torch.Tensor)), key.device)
             lift = torch.from_numpy if device == ops.CPU else lambda x: torch.from_numpy(x).to(device)
@@ -215,8 +216,11 @@ def _at_once(
     on_gpu = isinstance(shares, torch.Tensor) and shares.device.type != "cpu"
     listed = mixture.spec.p or () if shares is None else tuple(shares.tolist()) if not on_gpu else None
     told = encode_mixture(mixture.spec, len(states), batch, listed, beta is not None).tobytes()
-    is_there = isinstance(beta, torch.Tensor) and beta.device.type != "cpu"  # where nobody waits for it
-    exponent = 0.0 if beta is None else beta.to(torch.float32) if is_there else float(beta)
+    exponent: float | torch.Tensor
+    if isinstance(beta, torch.Tensor) and beta.device.type != "cpu":  # where nobody waits for it
+        exponent = beta.to(torch.float32)
+    else:
+        exponent = 0.0 if beta is None else float(beta)
     drawn = TORCH.by_chain("mixed", states, told, shares if on_gpu else None, key, exponent, batch)
     if drawn is NotImplemented:
         return None

@@ -432,6 +432,9 @@ def test_torch_mixtures_are_launches_alone(given: bool, kernels: emulated_gpu.Em
     assert sample.indices.tolist() == expected.indices.tolist()
     assert torch.equal(sample.weights.cpu(), expected.weights)
     assert torch.equal(sample.items["obs"].cpu(), expected.items["obs"])
+    nested = frb.Mixture([mixture, mixture.states[0]], [0.5, 0.5])  # of which no launches draw
+    by_number, by_beta = (rb.sample(nested, rb.key(1), 16, each)[1] for each in (0.3, beta))
+    assert torch.equal(by_beta.weights, by_number.weights)
 
 
 def test_torch_streams_wait_for_each_other(kernels: emulated_gpu.Emulated) -> None:
