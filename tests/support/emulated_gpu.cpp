@@ -60,16 +60,24 @@ struct Block {
     for (int64_t k = 0; k < n; ++k) found = frb::most(found, f(turn(k, n, order)));
     return found;
   }
+  // As on a GPU, where each thread has a number: all of so many have asked for theirs before one of them is told.
   template <class F, class O, class T> int32_t running(int64_t n, const F& f, const O& of_two, const T& tell) const {
-    int32_t found = 0;
-    for (int64_t i = 0; i < n; ++i) tell(i, found = of_two(found, f(i)));
+    constexpr int64_t THREADS = 32;
+    int32_t own[THREADS], found = 0;
+    for (int64_t first = 0; first < n; first += THREADS) {
+      const int64_t here = frb::least(n - first, THREADS);
+      auto each_in_turn = [&](const auto& work) {
+        for (int64_t k = 0; k < here; ++k) work(turn(k, here, order));
+      };
+      each_in_turn([&](int64_t k) { own[k] = f(first + k); });
+      for (int64_t k = 0; k < here; ++k) own[k] = found = of_two(found, own[k]);
+      each_in_turn([&](int64_t k) { tell(first + k, own[k]); });
+    }
     return found;
   }
   template <class M, class F> int32_t ranks(int64_t n, const M& marked, const F& f) const {
-    int32_t before = 0;
-    for (int64_t i = 0; i < n; ++i)
-      if (marked(i)) f(i, before++);
-    return before;
+    return running(n, [&](int64_t i) { return int32_t(marked(i)); }, [](int32_t a, int32_t b) { return a + b; },
+                   [&](int64_t i, int32_t found) { if (marked(i)) f(i, int64_t(found) - 1); });
   }
   int32_t exchange_if(int32_t* at, int32_t expected, int32_t wanted) const {
     __atomic_compare_exchange_n(at, &expected, wanted, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
