@@ -106,7 +106,8 @@ FRB_INLINE Ints pick_children(const float* const* rows, const int32_t* draws) {
     const Ints scaled = Ints(Words(children[k]) + moved), least_one = scaled > one ? scaled : one;
     const Ints positive = Ints(children[k]) > 0;
     reach[k] = __builtin_convertvector(Floats(least_one & positive), Ints);
-    if (k) reach[k] += reach[k - 1];
+    // As words, since numbers that are no priorities, which others may have written, add up beyond what an int has.
+    if (k) reach[k] = Ints(Words(reach[k]) + Words(reach[k - 1]));
   }
   const Ints total = reach[FANOUT - 1];
   Ints target, passed[2]{};
