@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -238,5 +237,4 @@ def test_programs_of_jax(program: str) -> None:
 def test_programs_of_jax_on_a_gpu(program: str) -> None:
     with otherwise():
         expected = run(program)
-    with contextlib.nullcontext():
-        assert run(program) == expected
+    assert run(program) == expected

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -423,19 +423,6 @@ def _chosen(draft: Draft, spec: BufferSpec, draws: torch.Tensor, beta: torch.Ten
     return slots, selection
 
 
-def _read_drawn(
-    draft: Draft,
-    spec: BufferSpec,
-    slots: torch.Tensor,
-    handles: torch.Tensor,
-    draws: torch.Tensor | None,
-    known: Mapping[int, torch.Tensor] | None = None,
-) -> Any:
-    """Do what `functions.read_drawn` does on a GPU."""
-    found = _read(draft.as_begun, spec, slots)
-    return functions.read_drawn.core(ops.OPS, draft, spec, slots, handles, draws, known) if found is None else found
-
-
 # The same on a GPU that kernels have been loaded for.
 ON_GPU: Final[Table] = {
     **{
@@ -443,7 +430,7 @@ ON_GPU: Final[Table] = {
         for function, declaration in (WHOLE | {functions.add: declared.whole_add}).items()
     },
     functions.choose: _chosen,
-    functions.read_drawn: _read_drawn,
+    functions.read_drawn: launches.reading(_read),
 }
 
 draws = _by_operation(fill_draws, fill_draws, random.draws)

@@ -11,7 +11,7 @@ from functional_rb import _native
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.core.draft import Draft
+from functional_rb.core.draft import Arrays, Draft
 from functional_rb.hash_maps import functions as maps
 from functional_rb.mixture import functions as mixtures
 from functional_rb.native import gpu, launches
@@ -65,19 +65,26 @@ def gpus() -> Any:
     return TORCH.gpus
 
 
-def _read_drawn(
-    draft: Draft,
-    spec: BufferSpec,
-    slots: torch.Tensor,
-    handles: torch.Tensor,
-    draws: torch.Tensor | None,
-    known: Mapping[int, torch.Tensor] | None = None,
-) -> Any:
-    """Do what `functions.read_drawn` does."""
-    kernel = launches.read(draft.as_begun, spec, slots)
-    if kernel is None or not gpu.fits(kernel):
-        return functions.read_drawn.core(ops.OPS, draft, spec, slots, handles, draws, known)
-    return launched(kernel)
+def reading(read: Callable[[Arrays, BufferSpec, torch.Tensor], Any]) -> Callable[..., Any]:
+    """What stands in for `functions.read_drawn`: what reads from the slots alone, or the core where that gives None."""
+
+    def read_drawn(
+        draft: Draft,
+        spec: BufferSpec,
+        slots: torch.Tensor,
+        handles: torch.Tensor,
+        draws: torch.Tensor | None,
+        known: Mapping[int, torch.Tensor] | None = None,
+    ) -> Any:
+        found = read(draft.as_begun, spec, slots)
+        return functions.read_drawn.core(ops.OPS, draft, spec, slots, handles, draws, known) if found is None else found
+
+    return read_drawn
+
+
+def _read(arrays: Arrays, spec: BufferSpec, slots: torch.Tensor) -> Any:
+    kernel = launches.read(arrays, spec, slots)
+    return None if kernel is None or not gpu.fits(kernel) else launched(kernel)
 
 
 def _by_launch(function: Any, declaration: Declaration) -> Callable[..., object]:
@@ -90,7 +97,7 @@ def _by_launch(function: Any, declaration: Declaration) -> Callable[..., object]
 
 # What stands in for functions of the core on a GPU, where nobody traces.
 TABLE: Final[Table] = {
-    functions.read_drawn: _read_drawn,
+    functions.read_drawn: reading(_read),
     **{function: _by_launch(function, DECLARED[function]) for function in (hash_map.lookup, hash_map.insert)},
     maps.rows_of_keys: _by_launch(maps.rows_of_keys, launches.pack_keys),
     mixtures.apart: _by_launch(mixtures.apart, launches.apart),
