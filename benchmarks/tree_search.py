@@ -23,7 +23,7 @@ def _model() -> tuple[Any, Any]:
 
 
 def of_ours(name: str, group: Searching, backend: Backend) -> Calls:
-    """`rb.trees.init` and `search`, compiled together."""
+    """`rb.init` and `search`, compiled together."""
     import jax
     import jax.numpy as jnp
 
@@ -38,7 +38,7 @@ def of_ours(name: str, group: Searching, backend: Backend) -> Calls:
 
     def search(key: Any, policy: Any) -> Any:
         x, prior, value, _ = model(start, jnp.zeros(BATCH))
-        tree = rb.trees.init(spec, frb.trees.Expansion({"x": x}, prior, value))
+        tree = rb.init(spec, items=frb.trees.Expansion({"x": x}, prior, value))
         return rb.trees.search(tree, key, step, count, policy)
 
     return _calls(name, backend, group, jax.jit(search, static_argnums=1), frb.trees.MuZero(), frb.trees.GumbelMuZero())

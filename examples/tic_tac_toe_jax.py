@@ -108,7 +108,7 @@ def buffer_spec(config: Config) -> frb.BufferSpec:
 def self_play(config: Config, params: Any, key: jax.Array) -> tuple[Any, jax.Array]:
     """Whole games side by side: what each position taught, leaves [9 * games, ...], and which are real."""
     boards = jnp.zeros((config.games, MOVES), jnp.int32)
-    start = rb.trees.init(TREE, expansion(params, boards, 0.0, False))
+    start = rb.init(TREE, items=expansion(params, boards, 0.0, False))
 
     def turn(carry: Any, key: jax.Array) -> Any:
         boards, tree, over = carry
@@ -170,7 +170,7 @@ def against_random(config: Config, params: Any, key: jax.Array) -> jax.Array:
     def turn(carry: Any, key: jax.Array) -> Any:
         boards, mine, over, result = carry
         search_key, random_key = jax.random.split(key)
-        tree = rb.trees.init(TREE, expansion(params, boards, 0.0, over))
+        tree = rb.init(TREE, items=expansion(params, boards, 0.0, over))
         policy = frb.trees.GumbelMuZero(scale=0.0)
         _, proposal = rb.trees.search(tree, search_key, model(params), config.simulations, policy)
         chance = jax.random.categorical(random_key, jnp.where(boards == 0, 0.0, -jnp.inf))

@@ -112,7 +112,6 @@ LIB: Final[TreesLib[jax.Array]] = TreesLib.of(
 backup = LIB.bind(api.backup)
 content = LIB.bind(api.content)
 expand = LIB.bind(api.expand)
-init = LIB.bind(api.init)
 reset = LIB.bind(api.reset)
 search = LIB.bind(api.search)
 select = LIB.bind(api.select)

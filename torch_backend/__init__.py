@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 from typing import cast as _cast
 
 from functional_rb.base import lazy as _lazy
-from functional_rb.hash_maps import functions as _hash_maps
 from functional_rb.public import buffers as _buffers
 from functional_rb.public import moments as _moments
 from functional_rb.public import structures as _structures
@@ -22,14 +21,15 @@ from torch_backend.interop.dlpack import from_dlpack as from_dlpack
 from torch_backend.lib import LIB as _LIB
 
 if TYPE_CHECKING:
+    from functional_rb.trees.signatures import Add as _Add
     from functional_rb.trees.signatures import Init as _Init
     from torch_backend import text as text
     from torch_backend import trees as trees
 else:
     __getattr__, __dir__ = _lazy.namespace(__name__, {__name__: ("text", "trees")})
 
-add = _LIB.bind(_buffers.add)
-add_ = _LIB.bind(_buffers.add_)
+add = _cast("_Add", _LIB.bind(_buffers.add))
+add_ = _cast("_Add", _LIB.bind(_buffers.add_))
 can_sample = _LIB.bind(_buffers.can_sample)
 clear = _LIB.bind(_buffers.clear)
 clear_ = _LIB.bind(_buffers.clear_)
@@ -42,8 +42,6 @@ enumerate = _LIB.bind(_values.enumerate_values, "enumerate")
 epochs = _LIB.bind(_buffers.epochs)
 get = _LIB.bind(_buffers.get)
 init = _cast("_Init", _LIB.bind(_buffers.init))
-insert = _LIB.bind(_hash_maps.insert)
-insert_ = _LIB.bind(_hash_maps.insert_)
 is_live = _LIB.bind(_buffers.is_live)
 items = _LIB.bind(_buffers.items)
 lookup = _LIB.bind(_structures.lookup)

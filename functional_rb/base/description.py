@@ -66,3 +66,14 @@ class Description(abc.ABC):
 
 class Described:
     """A value that carries its description as `spec`, and is no buffer: a hash map, or a forest."""
+
+
+def refuse(who: str, value: object, **arguments: object) -> None:
+    """Refuse arguments that only buffers have.
+
+    Raises:
+        TypeError: for one that was given, naming it.
+    """
+    for name, x in arguments.items():
+        if x is not None and x is not False:
+            raise TypeError(f"{who}: a {type(value).__name__} has no use for {name}; leave it out")

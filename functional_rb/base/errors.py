@@ -19,8 +19,8 @@ class LargeCopyWarning(UserWarning):
 def consumed() -> RuntimeError:
     """The error for a state whose memory has passed on to another state."""
     return RuntimeError(
-        "this state was consumed by an in-place function (add_, insert_, sample_, update_, clear_), or by one that it "
-        "was donated to (rb.jit); go on with what that returned, or use add, insert, sample and update, which leave "
+        "this state was consumed by an in-place function (add_, sample_, update_, clear_), or by one that it "
+        "was donated to (rb.jit); go on with what that returned, or use add, sample and update, which leave "
         "states as they are"
     )
 

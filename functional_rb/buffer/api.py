@@ -29,18 +29,19 @@ def init(
     validate: bool = False,
     fill: Callable[..., State] | None = None,
 ) -> State:
-    """Make a buffer; or an empty hash map of a `frb.HashMapSpec`, or an empty forest of a `frb.trees.ForestSpec`.
+    """Make a buffer; or an empty hash map of a `frb.HashMapSpec`, or a forest or trees of their specs in `frb.trees`.
 
     Args:
         spec: what it holds.
         device: where its arrays live; the backend's default if None.
-        items: what it holds at first, a batch as for `add`; how an `Immutable` buffer is filled.
+        items: what it holds at first, a batch as for `add`; how an `Immutable` buffer is filled. Of a
+            `frb.trees.TreeSpec` the roots, a `frb.trees.Expansion`: content of B nodes, prior [B, A], value [B].
         validate: whether these are checked to lie in the domains of their specs, as by `add`.
         sharding: on JAX, a `jax.sharding.NamedSharding` by the axis of a mesh to whose devices the buffer is dealt, in
             place of a device; on torch a process group, or a `DeviceMesh` of one axis. See docs/scale.md.
 
     Returns:
-        A state of size 0, or one that holds the items.
+        A state of size 0, or one that holds the items. Of a `TreeSpec` a batch of B trees of one node each.
 
     Raises:
         TypeError: if `spec` is no `BufferSpec`, or the backend lacks a dtype of it, naming the leaf.
@@ -88,6 +89,8 @@ def add(
 ) -> S:
     """Write items; where they go, and what they replace, is the writer's to say: by default the oldest are replaced.
 
+    A hash map (`frb.HashMapSpec`) takes keys, a forest (`frb.trees.ForestSpec`) steps in TED, both with a mask.
+
     Args:
         state: the buffer.
         items: a nest like `spec.item`: a batch, leaves [B, *shape], or one item, leaves [*shape]. Of a batch
@@ -107,7 +110,8 @@ def add(
         to: the number of the buffer in a `Mixture`; a tuple of numbers for one in a mixture in it.
 
     Returns:
-        The new state. The given one still reads as it did.
+        The new state. The given one still reads as it did. Of a hash map also what became of each key: `ids` int32
+        [*batch], -1 where it is masked or found no room, and `is_new` bool [*batch].
 
     Raises:
         TypeError: for a leaf of another dtype or kind, naming it.

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from functional_rb.base import nest
 from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest
 from functional_rb.base.containers import add_rule, register_record
-from functional_rb.base.description import Described
+from functional_rb.base.description import Described, refuse
 from functional_rb.base.dtypes import shown
 from functional_rb.base.errors import consumed
 from functional_rb.hash_maps.spec import HashMapSpec
@@ -85,12 +85,13 @@ class Inserted(NamedTuple):
     is_new: BackendArray
 
 
-def init(lib: Lib[A], spec: HashMapSpec, device: DeviceLike = None) -> HashMap:
+def init(lib: Lib[A], spec: HashMapSpec, device: DeviceLike = None, items: None = None) -> HashMap:
     """An empty map.
 
     Args:
         spec: what the map holds.
         device: where its arrays live; the backend's default if None.
+        items: refused; `add` puts keys in.
 
     Raises:
         TypeError: for what is no `HashMapSpec`, or a dtype that the backend lacks.
@@ -100,11 +101,12 @@ def init(lib: Lib[A], spec: HashMapSpec, device: DeviceLike = None) -> HashMap:
         >>> int(rb.size(seen))
         0
     """
+    refuse("init", spec, items=items)
     outline_of(lib, spec.key, "init")
     return HashMap(*hash_map.init(lib.ops, spec.plan, device), spec)
 
 
-def insert(lib: Lib[A], map: HashMap, keys: object, mask: ArrayLike = None) -> tuple[HashMap, Inserted]:
+def add(lib: Lib[A], map: HashMap, keys: object, mask: ArrayLike = None) -> tuple[HashMap, Inserted]:
     """Put keys into a map; the result is that of putting them in one by one, in their order.
 
     Two keys are equal if all their elements are, bit for bit, but that -0.0 equals 0.0 and NaN equals NaN.
@@ -123,23 +125,23 @@ def insert(lib: Lib[A], map: HashMap, keys: object, mask: ArrayLike = None) -> t
 
     Example:
         >>> seen = rb.init(frb.HashMapSpec(key=frb.Unbounded((), "int32"), capacity=2))
-        >>> seen, inserted = rb.insert(seen, np.array([7, 5, 7, 9], np.int32))
+        >>> seen, inserted = rb.add(seen, np.array([7, 5, 7, 9], np.int32))
         >>> inserted.ids.tolist(), inserted.is_new.tolist(), int(rb.counts(seen).refused)
         ([0, 1, 0, -1], [True, True, False, False], 1)
     """
-    return _insert(lib, "insert", map, keys, mask, None)
+    return _add(lib, "add", map, keys, mask, None)
 
 
-def insert_(lib: Lib[A], map: HashMap, keys: object, mask: ArrayLike = None) -> tuple[HashMap, Inserted]:
-    """Do what `insert` does, in the map's own memory: the map that is given is consumed.
+def add_(lib: Lib[A], map: HashMap, keys: object, mask: ArrayLike = None) -> tuple[HashMap, Inserted]:
+    """`add`, in the map's own memory: the map that is given is consumed.
 
     Args:
         map: consumed.
-        keys: as for `insert`.
-        mask: as for `insert`.
+        keys: as for `add`.
+        mask: as for `add`.
 
     Returns:
-        What `insert` returns.
+        What `add` returns.
 
     Raises:
         RuntimeError: for a map that was consumed before.
@@ -147,17 +149,17 @@ def insert_(lib: Lib[A], map: HashMap, keys: object, mask: ArrayLike = None) -> 
     Example:
         >>> seen = rb.init(frb.HashMapSpec(key=frb.Unbounded((), "int32"), capacity=10))
         >>> for state in (3, 4, 3):
-        ...     seen, inserted = rb.insert_(seen, np.int32(state))
+        ...     seen, inserted = rb.add_(seen, np.int32(state))
         >>> rb.visits(seen, np.array([3, 4, 5], np.int32)).tolist()
         [2, 1, 0]
     """
-    return _insert(lib, "insert_", map, keys, mask, (map, "counters"))
+    return _add(lib, "add_", map, keys, mask, (map, "counters"))
 
 
-def _insert(
+def _add(
     lib: Lib[A], who: str, map: HashMap, keys: object, mask: ArrayLike, consume: tuple[HashMap, str] | None
 ) -> tuple[HashMap, Inserted]:
-    check_map(lib, map, who, f"; a buffer takes items, and a forest steps, by rb.{who.replace('insert', 'add')}")
+    check_map(lib, map, who)
     check_sizes(lib, map.spec.arrays, arrays_of(map), who)
     rows, lead = packed(lib, map.spec.outline, map.spec.rows, keys)
     marked = checked_mask(lib, mask, lead, who)
@@ -189,9 +191,9 @@ def with_spec(lib: Lib[A], map: HashMap, spec: HashMapSpec) -> HashMap:
 
     Example:
         >>> spec = frb.HashMapSpec(key=frb.Unbounded((), "int32"), capacity=2)
-        >>> seen, _ = rb.insert(rb.init(spec), np.array([7, 5, 9], np.int32))
+        >>> seen, _ = rb.add(rb.init(spec), np.array([7, 5, 9], np.int32))
         >>> larger = rb.with_spec(seen, frb.HashMapSpec(key=frb.Unbounded((), "int32"), capacity=100))
-        >>> larger, inserted = rb.insert(larger, np.array([9, 5], np.int32))
+        >>> larger, inserted = rb.add(larger, np.array([9, 5], np.int32))
         >>> inserted.ids.tolist(), int(rb.counts(larger).refused)
         ([2, 1], 1)
     """
@@ -266,7 +268,7 @@ def items(lib: Lib[A], map: HashMap) -> Nest:
 
     Example:
         >>> seen = rb.init(frb.HashMapSpec(key={"cell": frb.Unbounded((), "int32")}, capacity=3))
-        >>> seen, _ = rb.insert(seen, {"cell": np.array([8, 9, 8], np.int32)})
+        >>> seen, _ = rb.add(seen, {"cell": np.array([8, 9, 8], np.int32)})
         >>> rb.items(seen)["cell"].tolist()
         [8, 9, 0]
     """

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, Literal, TypeVar
 
 from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest, PRNGKey
-from functional_rb.base.description import Described, Description
+from functional_rb.base.description import Described, Description, refuse
 from functional_rb.buffer import api, in_place, reading, samples
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import AnySample, Counts, State
@@ -19,7 +19,7 @@ from functional_rb.lib import A, Lib, documented_by
 from functional_rb.mixture import functions as mixed
 from functional_rb.mixture import sampling
 from functional_rb.mixture.value import Mixture
-from functional_rb.public.structures import called_on, refuse
+from functional_rb.public.structures import called_on
 
 AnyState = TypeVar("AnyState", bound=State | Mixture | Described)
 
@@ -39,8 +39,6 @@ NAMES: Final = (
     "from_dlpack",
     "get",
     "init",
-    "insert",
-    "insert_",
     "is_live",
     "items",
     "jit",
@@ -87,8 +85,8 @@ def init(
 ) -> Any:
     if isinstance(spec, Description) and not isinstance(spec, BufferSpec):
         own = called_on(spec, "init")
-        refuse("init", spec, items=items, validate=validate, sharding=sharding)
-        return own(lib, spec, device)
+        refuse("init", spec, validate=validate, sharding=sharding)
+        return own(lib, spec, device, items)
     if sharding is not None:
         return lib.sharded.init(spec, device, items, validate, sharding)
     engine = lib.engine_for(spec)

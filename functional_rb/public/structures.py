@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from functional_rb.base import lazy
+from functional_rb.base.description import refuse
 from functional_rb.hash_maps import functions as hash_maps
 from functional_rb.hash_maps.functions import HashMap
 from functional_rb.hash_maps.spec import HashMapSpec
@@ -23,9 +24,6 @@ _OF_BUFFERS: Final = {"init": "BufferSpec"} | dict.fromkeys(
     ("add", "add_", "counts", "items", "size", "with_spec"), "State"
 )
 _REMEDIES: Final = {
-    ("add", "HashMap"): "rb.insert(map, keys)",
-    ("add_", "HashMap"): "rb.insert_(map, keys)",
-    ("init", "TreeSpec"): "rb.trees.init(spec, root)",
     ("items", "Forest"): "rb.trees.view(forest, observation)",
 }
 
@@ -37,6 +35,8 @@ def register(functions: Mapping[str, Callable[..., Any]], kind: type) -> None:
 
 register(
     {
+        "add": hash_maps.add,
+        "add_": hash_maps.add_,
         "check": hash_maps.check_map,
         "counts": hash_maps.refused,
         "items": hash_maps.items,
@@ -74,17 +74,6 @@ def _refusal(value: object, name: str) -> str:
     return f"{name}: expected {' or '.join(kinds)}, got {given}" + ("" if remedy is None else f"; use {remedy}")
 
 
-def refuse(who: str, value: object, **arguments: object) -> None:
-    """Refuse arguments that only buffers have.
-
-    Raises:
-        TypeError: for one that was given, naming it.
-    """
-    for name, x in arguments.items():
-        if x is not None and x is not False:
-            raise TypeError(f"{who}: a {type(value).__name__} has no use for {name}; leave it out")
-
-
 def lookup(lib: Lib[A], state: object, keys: object) -> A:
     """The numbers of the keys of a hash map, or of the observations of a forest.
 
@@ -101,7 +90,7 @@ def lookup(lib: Lib[A], state: object, keys: object) -> A:
 
     Example:
         >>> seen = rb.init(frb.HashMapSpec(key=frb.Unbounded(()), capacity=10))
-        >>> seen, _ = rb.insert(seen, np.array([0.5, -0.0], np.float32))
+        >>> seen, _ = rb.add(seen, np.array([0.5, -0.0], np.float32))
         >>> rb.lookup(seen, np.array([0.0, 1.0], np.float32)).tolist()
         [1, -1]
     """
@@ -126,7 +115,7 @@ def visits(lib: Lib[A], state: object, keys: object, action: object = None) -> A
 
     Example:
         >>> seen = rb.init(frb.HashMapSpec(key=frb.Binary((2,)), capacity=4))
-        >>> seen, _ = rb.insert(seen, np.array([[True, False], [True, False]]))
+        >>> seen, _ = rb.add(seen, np.array([[True, False], [True, False]]))
         >>> bonus = 1 / np.sqrt(1 + np.asarray(rb.visits(seen, np.array([[True, False], [True, True]]))))
         >>> bonus.round(2).tolist()
         [0.58, 1.0]

@@ -3,13 +3,18 @@
 A tree is an immutable pytree of arrays with pure functions, the same on JAX and on torch, as a buffer is.
 """
 
+from functional_rb.base import lazy as _lazy
+from functional_rb.base.arrays import DeviceLike as _DeviceLike
+from functional_rb.lib import A as _A
+from functional_rb.lib import Lib as _Lib
 from functional_rb.public import structures as _structures
+from functional_rb.trees import api as _api
 from functional_rb.trees import forest as _forest
 from functional_rb.trees import forest_growth as _growth
 from functional_rb.trees.forest import Forest
 from functional_rb.trees.forest_spec import ForestSpec
 from functional_rb.trees.policies import GumbelMuZero, MuZero
-from functional_rb.trees.scores import EXP3, PUCT, UCB1, CompletedQ, UCB1Tuned
+from functional_rb.trees.scores import EXP3, PUCT, UCB1, CompletedQ
 from functional_rb.trees.spec import TreeSpec
 from functional_rb.trees.state import Expansion, Tree
 
@@ -29,6 +34,14 @@ _structures.register(
 )
 _structures.register({"init": _forest.init}, ForestSpec)
 
+
+def _planted(lib: _Lib[_A], spec: TreeSpec, device: _DeviceLike, items: Expansion) -> Tree:
+    # Trees need more of a backend than its `Lib` has, which lies in a module that is imported when it is used.
+    return _api.init(_lazy.imported(f"{lib.name}.trees").LIB, spec, items, device)
+
+
+_structures.register({"init": _planted}, TreeSpec)
+
 __all__ = [
     "EXP3",
     "PUCT",
@@ -40,6 +53,5 @@ __all__ = [
     "MuZero",
     "Tree",
     "TreeSpec",
-    "UCB1Tuned",
 ]
 __dir__ = __all__.copy

@@ -24,7 +24,6 @@ NAMES: Final = (
     "backup",
     "content",
     "expand",
-    "init",
     "reset",
     "search",
     "select",
@@ -70,7 +69,7 @@ class Summary(NamedTuple):
 
 
 def init(lib: TreesLib[A], spec: TreeSpec, root: Expansion, device: DeviceLike = None) -> Tree:
-    """Make a batch of trees of one node each, the root.
+    """Make a batch of trees of one node each, the root: `rb.init(spec, items=root)`.
 
     Args:
         spec: what the trees hold.
@@ -88,13 +87,11 @@ def init(lib: TreesLib[A], spec: TreeSpec, root: Expansion, device: DeviceLike =
     Example:
         >>> spec = frb.trees.TreeSpec(node={"position": frb.Unbounded((), "int32")}, capacity=17, children=2)
         >>> value, prior = np.zeros(3, np.float32), np.zeros((3, 2), np.float32)
-        >>> tree = rb.trees.init(spec, frb.trees.Expansion({"position": np.zeros(3, np.int32)}, prior, value))
+        >>> tree = rb.init(spec, items=frb.trees.Expansion({"position": np.zeros(3, np.int32)}, prior, value))
         >>> tree.batch, tree.size.tolist()
         ((3,), [1, 1, 1])
     """
-    if not isinstance(spec, TreeSpec):
-        raise TypeError(f"trees.init: expected a frb.trees.TreeSpec, got {type(spec).__name__}")
-    evaluated_root = evaluated(lib, spec, root, None, "trees.init")
+    evaluated_root = evaluated(lib, spec, root, None, "init")
     evaluated_root = lib.put(evaluated_root, lib.device_of(evaluated_root.prior) if device is None else device)
     return lib.run(core.init, evaluated_root, static=(spec, lib.device_of(evaluated_root.prior)))
 
@@ -118,7 +115,7 @@ def select(
     Example:
         >>> spec = frb.trees.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
         >>> prior = np.log(np.array([[0.2, 0.8]], np.float32))
-        >>> tree = rb.trees.init(spec, frb.trees.Expansion((np.zeros(1, np.float32),), prior, np.zeros(1, np.float32)))
+        >>> tree = rb.init(spec, items=frb.trees.Expansion((np.zeros(1, np.float32),), prior, np.zeros(1, np.float32)))
         >>> leaf = rb.trees.select(tree, rb.key(0))
         >>> leaf.node.tolist(), leaf.slot.tolist(), leaf.child.tolist()
         ([0], [1], [-1])
@@ -152,7 +149,7 @@ def expand(lib: TreesLib[A], tree: Tree, leaf: Leaf, expansion: Expansion) -> tu
         >>> prior = np.zeros((1, 2), np.float32)
         >>> def state_of(value):
         ...     return frb.trees.Expansion((np.zeros(1, np.float32),), prior, np.full(1, value, np.float32))
-        >>> tree = rb.trees.init(spec, state_of(0.0))
+        >>> tree = rb.init(spec, items=state_of(0.0))
         >>> tree, leaf = rb.trees.expand(tree, rb.trees.select(tree, rb.key(0)), state_of(2.0))
         >>> tree = rb.trees.backup(tree, leaf)
         >>> tree.size.tolist(), leaf.child.tolist(), tree.visits[0].tolist(), tree.value[0].tolist()
@@ -198,7 +195,7 @@ def content(lib: TreesLib[A], tree: Tree, leaf: Leaf) -> tuple[Nest, Nest]:
     Example:
         >>> spec = frb.trees.TreeSpec(node={"x": frb.Unbounded(())}, capacity=4, children=2)
         >>> value, prior = np.zeros(1, np.float32), np.zeros((1, 2), np.float32)
-        >>> tree = rb.trees.init(spec, frb.trees.Expansion({"x": value + 5}, prior, value))
+        >>> tree = rb.init(spec, items=frb.trees.Expansion({"x": value + 5}, prior, value))
         >>> node, action = rb.trees.content(tree, rb.trees.select(tree, rb.key(0)))
         >>> node["x"].tolist()
         [5.0]
@@ -255,7 +252,7 @@ def search(
         >>> def step(node, action, key):  # right (1) is worth 1, left (0) nothing
         ...     position = node["position"] + 2 * action - 1
         ...     return frb.trees.Expansion({"position": position}, prior, value, reward=value + action, discount=0.9)
-        >>> tree = rb.trees.init(spec, frb.trees.Expansion({"position": np.zeros(3, np.int32)}, prior, value))
+        >>> tree = rb.init(spec, items=frb.trees.Expansion({"position": np.zeros(3, np.int32)}, prior, value))
         >>> tree, proposal = rb.trees.search(tree, rb.key(0), step, simulations=32)
         >>> [weights[1] > 0.5 for weights in proposal.weights.tolist()], tree.visits[:, 0].tolist()
         ([True, True, True], [33, 33, 33])
@@ -319,7 +316,7 @@ def summary(lib: TreesLib[A], tree: Tree) -> Summary:
         >>> spec = frb.trees.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
         >>> value = np.full(1, 3, np.float32)
         >>> root = frb.trees.Expansion((np.zeros(1, np.float32),), np.zeros((1, 2), np.float32), value)
-        >>> rb.trees.summary(rb.trees.init(spec, root)).value.tolist()
+        >>> rb.trees.summary(rb.init(spec, items=root)).value.tolist()
         [3.0]
     """
     _check_tree(lib, tree, "trees.summary")
@@ -341,7 +338,7 @@ def subtree(lib: TreesLib[A], tree: Tree, slot: object) -> Tree:
         >>> spec = frb.trees.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
         >>> zeros = np.zeros(2, np.float32)
         >>> nothing = frb.trees.Expansion((zeros,), np.zeros((2, 2), np.float32), zeros)
-        >>> tree = rb.trees.init(spec, nothing)
+        >>> tree = rb.init(spec, items=nothing)
         >>> tree, leaf = rb.trees.expand(tree, rb.trees.select(tree, rb.key(0)), nothing)
         >>> slot = np.array([leaf.slot.tolist()[0], 1 - leaf.slot.tolist()[1]], np.int32)
         >>> rb.trees.subtree(tree, slot).size.tolist()
@@ -368,7 +365,7 @@ def reset(lib: TreesLib[A], tree: Tree, mask: ArrayLike, root: Expansion) -> Tre
         >>> prior = np.zeros((2, 2), np.float32)
         >>> def of_value(x):
         ...     return frb.trees.Expansion((np.zeros(2, np.float32),), prior, np.full(2, x, np.float32))
-        >>> tree = rb.trees.reset(rb.trees.init(spec, of_value(1)), np.array([False, True]), of_value(2))
+        >>> tree = rb.trees.reset(rb.init(spec, items=of_value(1)), np.array([False, True]), of_value(2))
         >>> rb.trees.summary(tree).value.tolist()
         [1.0, 2.0]
     """
@@ -494,7 +491,7 @@ def _nests(lib: TreesLib[A], tree: Tree, node: list[Array], action: BackendArray
 
 def _check_tree(lib: TreesLib[A], tree: object, function: str) -> None:
     if not isinstance(tree, Tree):
-        raise TypeError(f"{function}: expected a frb.trees.Tree, got {type(tree).__name__}; rb.trees.init makes one")
+        raise TypeError(f"{function}: expected a frb.trees.Tree, got {type(tree).__name__}; rb.init makes one")
     if not isinstance(tree.parent, lib.array):
         raise TypeError(f"{function}: expected a tree of this backend; bring it over by rb.from_dlpack(tree)")
     if len(tree.batch) != 1:

@@ -16,7 +16,7 @@ import numpy as np
 from functional_rb.base import dtypes, nest
 from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest, NumpyArray
 from functional_rb.base.containers import add_rule, register_record
-from functional_rb.base.description import Described
+from functional_rb.base.description import Described, refuse
 from functional_rb.base.steps import ACTION, NEXT, OBSERVATION, REWARD
 from functional_rb.core import soundness
 from functional_rb.hash_maps.functions import check_arrays, check_sizes, checked_mask, packed
@@ -132,12 +132,13 @@ add_rule(Forest, problem)
 HOST: Final = (np.ndarray, np.generic, float, int)
 
 
-def init(lib: Lib[A], spec: ForestSpec, device: DeviceLike = None) -> Forest:
+def init(lib: Lib[A], spec: ForestSpec, device: DeviceLike = None, items: None = None) -> Forest:
     """An empty forest.
 
     Args:
         spec: what the forest holds.
         device: where its arrays live; the backend's default if None.
+        items: refused; `add` takes steps in.
 
     Raises:
         TypeError: for what is no `ForestSpec`, or a dtype that the backend lacks.
@@ -147,6 +148,7 @@ def init(lib: Lib[A], spec: ForestSpec, device: DeviceLike = None) -> Forest:
         >>> int(rb.size(rb.init(spec)))
         0
     """
+    refuse("init", spec, items=items)
     outline_of(lib, spec.observation, "init")
     outline_of(lib, spec.action, "init")
     ops = lib.ops

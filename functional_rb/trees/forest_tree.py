@@ -59,7 +59,7 @@ def view(
         ([[0, 1], [0, 2], [1, 0]], [(0, 0), (1,)])
         >>> spec = frb.trees.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
         >>> value, prior = np.zeros(1, np.float32), np.zeros((1, 2), np.float32)
-        >>> tree = rb.trees.init(spec, frb.trees.Expansion((value + 5,), prior, value))
+        >>> tree = rb.init(spec, items=frb.trees.Expansion((value + 5,), prior, value))
         >>> rb.trees.view(tree.at(0)).node_observation()[0].item()
         5.0
     """

@@ -10,7 +10,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -71,8 +71,10 @@ class Edges(NamedTuple):
 class Score(abc.ABC):
     """What all scores have in common: the valid slot of the largest number is chosen, ties by random bits."""
 
-    # The names of what the score needs in `TreeSpec.statistics`.
-    statistics: ClassVar[tuple[str, ...]] = ()
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """The names of what the score needs in `TreeSpec.statistics`."""
+        return ()
 
     @abc.abstractmethod
     def numbers(self, ops: TreeOps, edges: Edges) -> Array:
@@ -218,72 +220,64 @@ class UCB1(Score):
     Finite-time analysis of the multiarmed bandit problem (2002). Kocsis, Szepesvari: Bandit based Monte-Carlo planning
     (2006).
 
+    With `tuned`, UCB1-Tuned of the first paper (section 4): `Q + c sqrt(ln N / n min(1/4, V + sqrt(2 ln N / n)))`. V is
+    the variance of what came back along the edge, scaled as Q is. It needs `TreeSpec(..., statistics="squares")`.
+
     Attributes:
-        c: the factor of the bound; the square root of 2 in the paper.
+        c: the factor of the bound; by default that of the paper, the square root of 2, and 1 if tuned.
         scale: how Q values are brought to [0, 1], see `Scale`.
+        tuned: whether the variance counts.
 
     Raises:
+        TypeError: if `tuned` is no bool.
         ValueError: if a setting is out of range.
 
     Example:
         >>> UCB1(c=1.0)
-        UCB1(c=1.0, scale='tree')
-    """
-
-    c: float = math.sqrt(2.0)
-    scale: Scale = "tree"
-
-    def __post_init__(self) -> None:
-        check_number("UCB1", "c", self.c, 0)
-        _check_scale("UCB1", self.scale)
-
-    def numbers(self, ops: TreeOps, edges: Edges) -> Array:
-        """The score of each edge; infinity for those never taken."""
-        log_total, visits = _counts(ops, edges)
-        bound = scaled(ops, edges, self.scale) + self.c * (log_total / visits) ** 0.5
-        return ops.where(edges.visits > 0, bound, ops.full_like(bound, math.inf))
-
-
-@dataclasses.dataclass(frozen=True)
-class UCB1Tuned(Score):
-    """Upper confidence bounds with variances: `Q + sqrt(ln N / n min(1/4, V + sqrt(2 ln N / n)))`.
-
-    V is the variance of what came back along the edge, n counts the edge's visits and N those of all edges of its
-    node; Q and V are scaled, and each edge is taken once before any is taken twice. Auer, Cesa-Bianchi, Fischer:
-    Finite-time analysis of the multiarmed bandit problem (2002), section 4. It needs
-    `TreeSpec(..., statistics="squares")`.
-
-    Attributes:
-        scale: how Q values are brought to [0, 1], see `Scale`.
-
-    Raises:
-        ValueError: if a setting is out of range.
-
-    Example:
-        >>> UCB1Tuned(scale=(-1.0, 1.0)).statistics
+        UCB1(c=1.0, scale='tree', tuned=False)
+        >>> UCB1(scale=(-1.0, 1.0), tuned=True).statistics
         ('squares',)
     """
 
+    c: float | None = None
     scale: Scale = "tree"
-
-    statistics: ClassVar[tuple[str, ...]] = (SQUARES,)
+    tuned: bool = False
 
     def __post_init__(self) -> None:
-        _check_scale("UCB1Tuned", self.scale)
+        if self.c is not None:
+            check_number("UCB1", "c", self.c, 0)
+        _check_scale("UCB1", self.scale)
+        if not isinstance(self.tuned, bool):
+            raise TypeError(f"UCB1.tuned: expected a bool, got {self.tuned!r}")
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """The mean square of what came back along an edge, if tuned."""
+        return (SQUARES,) if self.tuned else ()
 
     def numbers(self, ops: TreeOps, edges: Edges) -> Array:
         """The score of each edge; infinity for those never taken."""
-        log_total, visits = _counts(ops, edges)
-        _, width = _range(ops, edges, self.scale)
-        zero = ops.full_like(edges.q, 0)
-        variance = ops.maximum(edges.statistics[SQUARES] - edges.q**2, zero) / width**2
-        # A quarter is the largest variance that numbers in [0, 1] can have.
-        limit = ops.minimum(variance + (2.0 * log_total / visits) ** 0.5, zero + 0.25)
-        bound = scaled(ops, edges, self.scale) + (log_total / visits * limit) ** 0.5
+        visits = ops.cast(edges.visits, "float32")
+        # Counts are at least 1 each, so that their logarithm and their quotient exist.
+        one = ops.full_like(visits, 1)
+        log_total = ops.log(ops.maximum(ops.total(visits)[:, None], one[:, :1]))
+        ratio = log_total / ops.maximum(visits, one)
+        c = self.c
+        if c is None:
+            c = 1.0 if self.tuned else math.sqrt(2.0)
+        if self.tuned:
+            _, width = _range(ops, edges, self.scale)
+            zero = ops.full_like(edges.q, 0)
+            variance = ops.maximum(edges.statistics[SQUARES] - edges.q**2, zero) / width**2
+            # A quarter is the largest variance that numbers in [0, 1] can have.
+            ratio = ratio * ops.minimum(variance + (2.0 * ratio) ** 0.5, zero + 0.25)
+        bound = scaled(ops, edges, self.scale) + c * ratio**0.5
         return ops.where(edges.visits > 0, bound, ops.full_like(bound, math.inf))
 
     def learned(self, ops: TreeOps, edges: Edges, slot: Array, returns: Array) -> dict[str, Array]:
-        """The mean square of what came back along the edges taken."""
+        """The mean square of what came back along the edges taken, if tuned."""
+        if not self.tuned:
+            return {}
         visits = ops.cast(of_slot(ops, edges.visits, slot), "float32")
         mean = of_slot(ops, edges.statistics[SQUARES], slot)
         return {SQUARES: (mean * (visits - 1.0) + returns * returns) / ops.maximum(visits, ops.full_like(visits, 1))}
@@ -313,11 +307,14 @@ class EXP3(Score):
     gamma: float = 0.1
     scale: Scale = "tree"
 
-    statistics: ClassVar[tuple[str, ...]] = (LOG_WEIGHTS,)
-
     def __post_init__(self) -> None:
         check_number("EXP3", "gamma", self.gamma, 1e-6, 1)
         _check_scale("EXP3", self.scale)
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """The logarithm of each edge's weight."""
+        return (LOG_WEIGHTS,)
 
     def numbers(self, ops: TreeOps, edges: Edges) -> Array:
         """The probability of each slot; 0 where it is invalid."""
@@ -404,13 +401,6 @@ class CompletedQ(Score):
         visits = ops.cast(edges.visits, "float32")
         policy = softmax(ops, edges.prior + self.completed(ops, edges), edges.valid)
         return policy - visits / (1.0 + ops.total(visits)[:, None])
-
-
-def _counts(ops: TreeOps, edges: Edges) -> tuple[Array, Array]:
-    # At least 1 each, so that their logarithm and their quotient exist.
-    visits = ops.cast(edges.visits, "float32")
-    one = ops.full_like(visits, 1)
-    return ops.log(ops.maximum(ops.total(visits)[:, None], one[:, :1])), ops.maximum(visits, one)
 
 
 def of_slot(ops: TreeOps, x: Array, slot: Array) -> Array:

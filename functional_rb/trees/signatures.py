@@ -1,16 +1,21 @@
-"""How type checkers read public functions that make buffers, maps and forests: `Lib.bind` keeps no overloads."""
+"""How type checkers read public functions on buffers, maps, forests and trees: `Lib.bind` keeps no overloads."""
 
 from __future__ import annotations
 
-from typing import Protocol, overload
+from typing import Protocol, TypeVar, overload
 
-from functional_rb.base.arrays import DeviceLike, Nest
+from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
-from functional_rb.hash_maps.functions import HashMap
+from functional_rb.hash_maps.functions import HashMap, Inserted
 from functional_rb.hash_maps.spec import HashMapSpec
+from functional_rb.mixture.value import Mixture
 from functional_rb.trees.forest import Forest
 from functional_rb.trees.forest_spec import ForestSpec
+from functional_rb.trees.spec import TreeSpec
+from functional_rb.trees.state import Expansion, Tree
+
+S = TypeVar("S", bound=State | Mixture)
 
 
 class Init(Protocol):
@@ -31,3 +36,29 @@ class Init(Protocol):
 
     @overload
     def __call__(self, spec: ForestSpec, device: DeviceLike = None) -> Forest: ...
+
+    @overload
+    def __call__(self, spec: TreeSpec, device: DeviceLike = None, *, items: Expansion) -> Tree: ...
+
+
+class Add(Protocol):
+    """`rb.add` and `rb.add_`: of a hash map they tell what became of each key."""
+
+    @overload
+    def __call__(self, state: HashMap, items: Nest, mask: ArrayLike = None) -> tuple[HashMap, Inserted]: ...
+
+    @overload
+    def __call__(self, state: Forest, items: Nest, mask: ArrayLike = None) -> Forest: ...
+
+    @overload
+    def __call__(
+        self,
+        state: S,
+        items: Nest,
+        mask: ArrayLike = None,
+        priorities: ArrayLike = None,
+        key: BackendArray | None = None,
+        validate: bool = False,
+        time_major: bool = True,
+        to: object = None,
+    ) -> S: ...

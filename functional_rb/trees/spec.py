@@ -58,8 +58,8 @@ class TreeSpec(Description):
         children: A, how many slots a node has, from 1 on.
         action: a nest of `ArraySpec`s: the content of an edge. None if the number of the slot is the action itself,
             an int32; then nothing is stored for it.
-        statistics: what is kept of each edge beside visits and value: "squares" for `UCB1Tuned`, "log_weights" for
-            `EXP3`.
+        statistics: what is kept of each edge beside visits and value: "squares" for `UCB1(tuned=True)`, "log_weights"
+            for `EXP3`.
         chance: whether nodes may be chance nodes, at which no one decides: their slots are outcomes, with the prior as
             probabilities. Antonoglou et al.: Planning in stochastic environments with a learned model (2022).
         node_content: derived: where the leaves of a node lie.

@@ -146,10 +146,10 @@ def mask(seed: int, *lead: int) -> np.ndarray:
 
 def life(rb: Any) -> list[bytes]:
     """What is told of a map, and what is in it; an older one stays as it is."""
-    older, inserted = rb.insert(rb.init(SPEC), keys(0, 9))
-    newer, again = rb.insert(older, keys(1, 3, 4), mask(1, 3, 4))
+    older, inserted = rb.add(rb.init(SPEC), keys(0, 9))
+    newer, again = rb.add(older, keys(1, 3, 4), mask(1, 3, 4))
     large = rb.with_spec(newer, frb.HashMapSpec(NEST, 40, seed=4))
-    own, more = rb.insert_(large, keys(2, 30))
+    own, more = rb.add_(large, keys(2, 30))
     told = [*inserted, *again, *more, rb.lookup(older, keys(1, 12)), rb.visits(own, keys(2, 30)), rb.size(newer)]
     return arrays([*told, *(getattr(map, name) for map in (older, newer, own) for name in HashTable._fields)])
 
@@ -188,24 +188,24 @@ def test_keys_are_packed_as_by_the_reference(dtype: str, data: st.DataObject) ->
 def in_a_scan(map: Any) -> Any:
     batches = [jax.tree.map(jnp.asarray, (keys(k, 5), mask(k, 5))) for k in range(3)]
     turns = jax.tree.map(lambda *x: jnp.stack(x), *batches)
-    return lax.scan(lambda map, given: jax_backend.insert(map, *given), map, turns)
+    return lax.scan(lambda map, given: jax_backend.add(map, *given), map, turns)
 
 
 def by_vmap(map: Any) -> Any:
     maps = jax.vmap(lambda _: map)(jnp.arange(2))
-    maps, inserted = jax.vmap(jax_backend.insert)(maps, jax.tree.map(jnp.asarray, keys(0, 2, 6)))
+    maps, inserted = jax.vmap(jax_backend.add)(maps, jax.tree.map(jnp.asarray, keys(0, 2, 6)))
     asked = jax.tree.map(jnp.asarray, keys(1, 4))
     return maps, inserted, jax.vmap(jax_backend.lookup, in_axes=(0, None))(maps, asked)
 
 
 def in_a_cond(map: Any) -> Any:
     given = jax.tree.map(jnp.asarray, keys(0, 6))
-    return lax.cond(jax_backend.size(map) < 5, lambda: jax_backend.insert(map, given)[0], lambda: map)
+    return lax.cond(jax_backend.size(map) < 5, lambda: jax_backend.add(map, given)[0], lambda: map)
 
 
 def in_place(map: Any) -> Any:
     for k in range(3):
-        map, inserted = jax_backend.insert_(map, keys(k, 6), mask(k, 6))
+        map, inserted = jax_backend.add_(map, keys(k, 6), mask(k, 6))
     return map, inserted, jax_backend.visits(map, keys(1, 8))
 
 
@@ -218,7 +218,7 @@ PROGRAMS: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 def run(program: str) -> Any:
-    map, _ = jax_backend.insert(jax_backend.init(SPEC), keys(7, 3))
+    map, _ = jax_backend.add(jax_backend.init(SPEC), keys(7, 3))
     return bits(PROGRAMS[program](map))
 
 

@@ -77,14 +77,14 @@ def test_maps_and_forests_go_on_on_either_backend(library: Backend, tmp_path: Pa
     rows = [np.array(x, np.int32) for x in ([0, 1, 2], [1, 2, 0], [1, 2, 0])]
     steps = frb.ted.from_transitions(*rows[:2], np.ones(3, np.float32), rows[2], done=np.zeros(3, bool))
     made = {
-        "seen": rb.insert(rb.init(SPEC), keys)[0],
+        "seen": rb.add(rb.init(SPEC), keys)[0],
         "forest": rb.add(rb.init(FOREST), steps),
     }
     frb.save(made, tmp_path)
     found = frb.load(tmp_path, other)
     assert (found["seen"].spec, found["forest"].spec) == (SPEC, FOREST)
     assert other.visits(found["seen"], keys).tolist() == [2, 1, 2]
-    seen, inserted = other.insert(found["seen"], {"at": np.array([[9, 9], [3, 4]], np.int32)})
+    seen, inserted = other.add(found["seen"], {"at": np.array([[9, 9], [3, 4]], np.int32)})
     assert inserted.ids.tolist() == [2, 1]
     assert int(other.size(seen)) == 3
     trees = other.trees.view(found["forest"], np.int32(0)), rb.trees.view(made["forest"], np.int32(0))
@@ -95,7 +95,7 @@ def test_dicts_of_maps_and_forests(library: Backend) -> None:
     rb = library.rb
     keys = {"at": np.array([[1, 2], [3, 4]], np.int32)}
     steps = frb.ted.from_transitions(np.int32(0), np.int32(1), np.float32(1), np.int32(2), np.bool_(False))
-    seen, forest = rb.insert(rb.init(SPEC), keys)[0], rb.add(rb.init(FOREST), steps)
+    seen, forest = rb.add(rb.init(SPEC), keys)[0], rb.add(rb.init(FOREST), steps)
     both = {"seen": seen, "forest": forest}
     found = rb.load_state_dict({"seen": rb.init(SPEC), "forest": rb.init(FOREST)}, rb.state_dict(both))
     assert rb.visits(found["seen"], keys).tolist() == [1, 1]
@@ -103,7 +103,7 @@ def test_dicts_of_maps_and_forests(library: Backend) -> None:
     with pytest.raises(TypeError, match=r"^load_state_dict: device is for a buffer's spec; a record is loaded where"):
         rb.load_state_dict(seen, rb.state_dict(seen), device="cpu")
     named = rb.state_dict(seen), rb.state_dict(forest)
-    rb.insert_(seen, keys)
+    rb.add_(seen, keys)
     rb.add_(forest, steps)
     for gone in (seen, forest, both):
         with pytest.raises(RuntimeError, match=r"this state was consumed by an in-place function \(add_, insert_, "):
@@ -117,9 +117,9 @@ def test_dicts_of_maps_and_forests(library: Backend) -> None:
 def test_maps_and_forests_are_loaded_with_more_room(library: Backend, tmp_path: Path) -> None:
     rb = library.rb
     spec, larger = frb.HashMapSpec(frb.Unbounded((), "int32"), 2), frb.HashMapSpec(frb.Unbounded((), "int32"), 9)
-    full, _ = rb.insert(rb.init(spec), np.array([5, 6, 7], np.int32))
+    full, _ = rb.add(rb.init(spec), np.array([5, 6, 7], np.int32))
     frb.save(full, tmp_path / "map")
-    found, inserted = rb.insert(frb.load(tmp_path / "map", rb, spec=larger), np.array([6, 7], np.int32))
+    found, inserted = rb.add(frb.load(tmp_path / "map", rb, spec=larger), np.array([6, 7], np.int32))
     assert (found.spec, inserted.ids.tolist()) == (larger, [1, 2])
     steps = frb.ted.from_transitions(np.int32(0), np.int32(1), np.float32(1), np.int32(2), np.bool_(False))
     forest = rb.add(rb.init(FOREST), steps)
@@ -145,7 +145,7 @@ def test_search_trees_are_records_too(library: Backend, tmp_path: Path) -> None:
     rb = library.rb
     spec = frb.trees.TreeSpec(frb.Unbounded((2,)), capacity=5, children=3)
     root = frb.trees.Expansion(np.ones((1, 2), np.float32), np.zeros((1, 3), np.float32), np.zeros(1, np.float32))
-    tree = rb.trees.init(spec, root)
+    tree = rb.init(spec, items=root)
     frb.save(tree, tmp_path)
     found = frb.load(tmp_path, rb)
     assert found.spec == spec

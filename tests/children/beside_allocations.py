@@ -166,7 +166,7 @@ def counted(backend: Backend) -> Bits:
     told = []
     for _ in range(STEPS):
         keys = backend.tree(np.repeat(rng.integers(0, BATCH, (BATCH, 1), np.int32), WIDE, axis=1))
-        met, found = rb.insert(met, keys)
+        met, found = rb.add(met, keys)
         told.append(lives.bits(backend, (found.ids, found.is_new, rb.visits(met, keys))))
     return told
 

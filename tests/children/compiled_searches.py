@@ -27,7 +27,7 @@ def check(simulations: int, policy: Callable[[], Any], chance_step: Any = None) 
     keys = rb.split(rb.key(1), 3)
 
     def search(key: torch.Tensor) -> Any:
-        tree = rb.trees.init(spec, root)
+        tree = rb.init(spec, items=root)
         tree, proposal = rb.trees.search(tree, key, step, simulations, policy(), chance_step=chance_step)
         tree = rb.trees.subtree(tree, proposal.slot)
         return tree.visits, tree.value, proposal.slot, proposal.weights
@@ -45,7 +45,7 @@ def check(simulations: int, policy: Callable[[], Any], chance_step: Any = None) 
 # Simulations, the policy, and what chance does. What a search remembers belongs to a thread, or to such a number.
 CASES: dict[str, tuple[Any, ...]] = {
     "usual": (1, lambda: None),
-    "tuned": (2, lambda: frb.trees.MuZero(frb.trees.UCB1Tuned())),
+    "tuned": (2, lambda: frb.trees.MuZero(frb.trees.UCB1(tuned=True))),
     "gumbel": (3, lambda: frb.trees.GumbelMuZero()),
     "chance": (2, lambda: frb.trees.MuZero(), step),
     "gumbel with chance, once": (1, lambda: frb.trees.GumbelMuZero(), step),

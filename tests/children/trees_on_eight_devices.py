@@ -34,14 +34,14 @@ def step(node: Any, action: Any, key: jax.Array) -> frb.trees.Expansion:
 
 
 def searched(x: jax.Array, key: jax.Array, policy: Any) -> Any:
-    tree, proposal = rb.trees.search(rb.trees.init(SPEC, told(x, 0.0)), key, step, 5, policy)
+    tree, proposal = rb.trees.search(rb.init(SPEC, items=told(x, 0.0)), key, step, 5, policy)
     tree = rb.trees.subtree(tree, proposal.slot)
     return rb.trees.reset(tree, tree.size == 0, told(x, 0.0)), proposal
 
 
 CASES = [
     (AxisType.Explicit, frb.trees.GumbelMuZero()),
-    *effort([], [(AxisType.Auto, frb.trees.MuZero(frb.trees.UCB1Tuned()))]),
+    *effort([], [(AxisType.Auto, frb.trees.MuZero(frb.trees.UCB1(tuned=True)))]),
 ]
 
 

@@ -179,7 +179,7 @@ def test_no_kernel_works_on_a_state_of_which_an_array_lies_elsewhere(sampler: fr
 def test_keys_on_the_cpu_are_packed_there_whatever_the_default_device_is() -> None:
     pair = frb.HashMapSpec({"at": frb.Unbounded((), "int32"), "sign": frb.Binary(())}, capacity=4)
     keys = {"at": np.arange(3, dtype=np.int32), "sign": np.array([True, False, True])}
-    made = rb.insert(rb.init(pair), keys)[0]
+    made = rb.add(rb.init(pair), keys)[0]
     with torch.device("meta"):
         assert rb.lookup(made, keys).tolist() == [0, 1, 2]
 

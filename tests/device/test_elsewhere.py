@@ -397,17 +397,17 @@ def test_torch_maps_are_launches_alone(kernels: emulated_gpu.Emulated) -> None:
     """But for a copy of each array, where the map that is given stays as it is."""
     spec = frb.HashMapSpec(frb.Unbounded((), "int32"), 30)
     keys, mask = ((torch.arange(80, dtype=torch.int32) % 7)[::2], (torch.arange(80) % 3 > 0)[::2])  # not in a row
-    older, _ = rb.insert(rb.init(spec), keys[:3])
+    older, _ = rb.add(rb.init(spec), keys[:3])
     before = device.counts()
-    map, inserted = rb.insert_(older, keys, mask)
+    map, inserted = rb.add_(older, keys, mask)
     found = rb.lookup(map, keys)
     kernels.note()
     put, asked = ["pack_keys", "find_keys", "enter_keys"], ["pack_keys", "find_keys"]
     assert [name for name, _ in kernels.launched[-5:]] == [*put, *asked]
     assert device.counts().waits == before.waits
     assert {x.device.type for x in (*inserted, found)} == {device.NAME}
-    on_host, _ = rb.insert(rb.init(spec, "cpu"), keys[:3].cpu())
-    on_host, expected = rb.insert(on_host, keys.cpu(), mask.cpu())
+    on_host, _ = rb.add(rb.init(spec, "cpu"), keys[:3].cpu())
+    on_host, expected = rb.add(on_host, keys.cpu(), mask.cpu())
     assert inserted.ids.tolist() == expected.ids.tolist()
     assert found.tolist() == rb.lookup(on_host, keys.cpu()).tolist()
 

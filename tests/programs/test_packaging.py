@@ -53,7 +53,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     root = frb.trees.Expansion({"x": torch.zeros(1, 3)}, torch.zeros(1, 2), torch.zeros(1))
     text = frb.text.RewardData(torch.zeros(2, 3, dtype=torch.int32), torch.ones(2, 3, dtype=torch.bool))
     values = {
-        "tree": torch_backend.trees.init(spec, root),
+        "tree": torch_backend.init(spec, items=root),
         "forest": torch_backend.init(frb.trees.ForestSpec({"x": frb.Unbounded((3,))}, frb.Categorical(2), 4, 2)),
         "map": torch_backend.init(frb.HashMapSpec({"x": frb.Unbounded((3,))}, 4)),
         "text": frb.text.PairwiseDataset(text, text),

@@ -79,8 +79,14 @@ def one_device() -> tuple[frb.BufferSpec, jax.sharding.NamedSharding]:
 
 Call = Callable[[frb.State, frb.State, Any], Any]
 CALLS: dict[str, Call] = {
-    "add": lambda s, _, key: rb.add(s, batch(), np.array([True, False, True]), PRIORITIES, key, validate=True),
-    "add_": lambda s, _, key: rb.add_(rb.init(s.spec), {"x": np.ones(2, np.float32), "note": 0.5}),
+    "add": lambda s, _, key: (
+        rb.add(s, batch(), np.array([True, False, True]), PRIORITIES, key, validate=True),
+        rb.add(rb.init(MAP), KEYS),
+    ),
+    "add_": lambda s, _, key: (
+        rb.add_(rb.init(s.spec), {"x": np.ones(2, np.float32), "note": 0.5}),
+        rb.add_(rb.init(MAP), KEYS),
+    ),
     "can_sample": lambda s, _, key: rb.can_sample(s, 3),
     "clear": lambda s, _, key: rb.clear(s),
     "clear_": lambda s, _, key: rb.clear_(rb.init(s.spec)),
@@ -94,14 +100,12 @@ CALLS: dict[str, Call] = {
     "from_dlpack": lambda s, _, key: rb.from_dlpack(np.zeros(16, np.float32), copy=True),
     "get": lambda s, _, key: rb.get(s, HANDLES),
     "init": lambda s, _, key: rb.init(s.spec, items=batch()),
-    "insert": lambda s, _, key: rb.insert(rb.init(MAP), KEYS),
-    "insert_": lambda s, _, key: rb.insert_(rb.init(MAP), KEYS),
     "is_live": lambda s, _, key: rb.is_live(s, HANDLES),
     "items": lambda s, _, key: rb.items(s),
     "jit": lambda s, _, key: rb.jit(rb.add)(rb.init(s.spec), jax.device_put(batch())),
     "key": lambda s, _, key: (rb.key(7), rb.key(2**63)),
     "load_state_dict": lambda s, _, key: rb.load_state_dict(s, rb.state_dict(s)),
-    "lookup": lambda s, _, key: rb.lookup(rb.insert(rb.init(MAP), KEYS)[0], KEYS),
+    "lookup": lambda s, _, key: rb.lookup(rb.add(rb.init(MAP), KEYS)[0], KEYS),
     "merge": lambda s, _, key: rb.merge(rb.moments(PRIORITIES), rb.moments(PRIORITIES)),
     "moments": lambda s, _, key: rb.moments(PRIORITIES),
     "newest": lambda s, _, key: rb.newest(s, 2),
@@ -118,7 +122,7 @@ CALLS: dict[str, Call] = {
     "unshard": lambda s, _, key: rb.unshard(rb.init(one_device()[0], sharding=one_device()[1])),
     "update": lambda s, _, key: rb.update(s, HANDLES, PRIORITIES, {"note": PRIORITIES}),
     "update_": lambda s, _, key: rb.update_(rb.init(s.spec, items=batch()), HANDLES, PRIORITIES),
-    "visits": lambda s, _, key: rb.visits(rb.insert(rb.init(MAP), KEYS)[0], KEYS),
+    "visits": lambda s, _, key: rb.visits(rb.add(rb.init(MAP), KEYS)[0], KEYS),
     "with_spec": lambda s, _, key: rb.with_spec(
         s, dataclasses.replace(s.spec, capacity=9, sampler=frb.Slices(2, end_keys=()))
     ),

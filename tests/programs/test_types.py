@@ -44,6 +44,6 @@ def test_functions_of_users_may_say_what_they_are_given() -> None:
         return int(torch_backend.size(state)) < state.spec.capacity
 
     root = Expansion({"x": nothing()}, np.zeros((1, 2), np.float32), nothing())
-    tree, _ = torch_backend.trees.search(torch_backend.trees.init(TREE, root), torch_backend.key(0), step, 1)
+    tree, _ = torch_backend.trees.search(torch_backend.init(TREE, items=root), torch_backend.key(0), step, 1)
     assert torch_backend.trees.view(tree.at(0)).to_string(label, max_nodes=1).startswith("2 visits")
     frb.Cell(torch_backend.init(BUFFER)).wait_for(has_room, timeout=60)

@@ -75,7 +75,7 @@ def mixed(life: Life, device: str) -> list[bytes]:
         mixture = rb.update(mixture, sample.indices, sample.probabilities)
         states = [*mixture.states]
         keys = torch.from_numpy(rng.integers(0, 9, (n, 1))).to(torch.int32).expand(n, WORDS).contiguous().to(device)
-        map, inserted = rb.insert_(map, keys + turn, torch.from_numpy(rng.random(n) < 0.7).to(device))
+        map, inserted = rb.add_(map, keys + turn, torch.from_numpy(rng.random(n) < 0.7).to(device))
         told += [*sample.items.values(), sample.indices, sample.weights, sample.probabilities, *inserted]
         own = map.table, map.keys, map.counts, map.counters  # which the next turn may write to
         told += [rb.lookup(map, keys), *(x.clone() for x in own)]

@@ -267,8 +267,8 @@ def numbers_of(tree: ListTree, here: Node, score: Any, drawn: bool = False) -> l
             found.append(share if drawn else 0.0)  # any valid slot may be drawn
         elif n == 0:
             found.append(math.inf)
-        elif isinstance(score, frb.trees.UCB1):
-            found.append(q + score.c * math.sqrt(math.log(total) / n))
+        elif not score.tuned:
+            found.append(q + math.sqrt(2 * math.log(total) / n))
         else:
             variance = max(edge.squares - edge.q**2, 0.0) / width**2
             limit = min(0.25, variance + math.sqrt(2 * math.log(total) / n))

@@ -7,7 +7,7 @@ import sys
 
 from tests.support.effort import effort
 
-# Each simulation is traced anew, which takes seconds; what is usual and `UCB1Tuned` are in `test_search_games` too.
+# Each simulation is traced anew, which takes seconds; what is usual and UCB1-Tuned are in `test_search_games` too.
 CASES = effort(("gumbel with chance, once",), ("usual", "tuned", "gumbel", "chance"))
 
 

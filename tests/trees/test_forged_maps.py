@@ -106,7 +106,7 @@ SEEN = np.array([[1, 2], [3, 4], [1, 2]], np.int32)
 
 
 def map_of(rb: Any) -> Any:
-    return rb.insert(rb.init(SPEC), SEEN)[0]
+    return rb.add(rb.init(SPEC), SEEN)[0]
 
 
 def forest_of(rb: Any) -> Any:
@@ -224,7 +224,7 @@ def test_swapped_leaves_of_other_sizes_are_refused(library: Backend) -> None:
         ("counts", np.zeros(6, np.int32), TypeError, "counts: expected int32 of this backend, got ndarray"),
     ):
         forged = dataclasses.replace(made, **{name: array})
-        for use in (rb.insert, rb.insert_, rb.lookup, rb.visits):
+        for use in (rb.add, rb.add_, rb.lookup, rb.visits):
             with pytest.raises(kind, match=text):
                 use(forged, SEEN)
     arrays = forest.arrays._replace(visits=forest.arrays.visits[:3])
@@ -242,6 +242,6 @@ def test_views_of_tensors_in_place_of_leaves(library: Backend) -> None:
     full = dataclasses.replace(made, table=torch.zeros((), dtype=torch.int32).expand(16))
     turned = dataclasses.replace(made, keys=made.keys.t().contiguous().t())
     assert library.rb.lookup(full, SEEN).tolist() == [0, -1, 0]
-    assert library.rb.insert(full, SEEN)[1].ids.tolist() == [0, -1, 0]
-    assert library.rb.insert(turned, SEEN)[1].ids.tolist() == [0, 1, 0]
-    assert library.rb.insert_(turned, SEEN)[1].ids.tolist() == [0, 1, 0]
+    assert library.rb.add(full, SEEN)[1].ids.tolist() == [0, -1, 0]
+    assert library.rb.add(turned, SEEN)[1].ids.tolist() == [0, 1, 0]
+    assert library.rb.add_(turned, SEEN)[1].ids.tolist() == [0, 1, 0]

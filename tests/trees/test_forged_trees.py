@@ -39,7 +39,7 @@ class Model:
 
     def tree(self, simulations: int) -> Any:
         root = self.expansion(self.array(np.ones((BATCH, 2), np.float32)))
-        return self.searched(self.rb.trees.init(SPEC, root), simulations)
+        return self.searched(self.rb.init(SPEC, items=root), simulations)
 
 
 MADE: dict[tuple[str, int], Any] = {}

@@ -30,8 +30,8 @@ def steps(first: int) -> dict[str, Any]:
 
 
 def of_maps(rb: Any) -> tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]:
-    made, _ = rb.insert(rb.init(frb.HashMapSpec(key=OBSERVATION, capacity=20)), KEYS[:3])
-    return made, lambda m: rb.insert_(m, KEYS)[0], lambda m: rb.visits(m, KEYS)
+    made, _ = rb.add(rb.init(frb.HashMapSpec(key=OBSERVATION, capacity=20)), KEYS[:3])
+    return made, lambda m: rb.add_(m, KEYS)[0], lambda m: rb.visits(m, KEYS)
 
 
 def of_forests(rb: Any) -> tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]:

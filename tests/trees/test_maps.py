@@ -160,7 +160,7 @@ def test_one_zero_and_one_nan(library: Backend, dtype: str) -> None:
     values = np.concatenate([values, np.array([np.inf, -np.inf], kind)])
     with compat.enable_x64(dtype == "float64"):
         rb, spec = library.rb, frb.HashMapSpec(frb.Unbounded((), dtype), 20)
-        made, inserted = rb.insert(rb.init(spec), library.array(values))
+        made, inserted = rb.add(rb.init(spec), library.array(values))
         assert inserted.ids.tolist() == [0, 0, 1, 2, 3, 4, 4, 4, 5, 6]
         stored = library.numpy(rb.items(made))[:7]
         np.testing.assert_array_equal(stored.astype(np.float64), values[[0, 2, 3, 4, 5, 8, 9]].astype(np.float64))
@@ -178,7 +178,7 @@ NEST = {
 def test_keys_are_any_nest_and_come_back(library: Backend) -> None:
     rb, spec = library.rb, frb.HashMapSpec(NEST, 6, seed=3)
     given = rb.rand(NEST, rb.key(1), (2, 2))
-    made, inserted = rb.insert(rb.init(spec), given, mask=np.array([[True, True], [False, True]]))
+    made, inserted = rb.add(rb.init(spec), given, mask=np.array([[True, True], [False, True]]))
     assert inserted.ids.tolist() == [[0, 1], [-1, 2]]
     assert rb.lookup(made, given).tolist() == [[0, 1], [-1, 2]]
     assert rb.visits(made, given).tolist() == [[1, 1], [0, 1]]
@@ -212,8 +212,8 @@ PAIRS = np.array([[1, 2], [3, 4], [1, 2], [5, 6]], np.int32)
 def test_a_map_is_a_value(library: Backend) -> None:
     rb = library.rb
     empty = rb.init(PAIR)
-    first, _ = rb.insert(empty, library.array(PAIRS[:2]))
-    second, _ = rb.insert(first, library.array(PAIRS))
+    first, _ = rb.add(empty, library.array(PAIRS[:2]))
+    second, _ = rb.add(first, library.array(PAIRS))
     assert [int(rb.size(x)) for x in (empty, first, second)] == [0, 2, 3]
     assert rb.visits(first, library.array(PAIRS)).tolist() == [1, 1, 1, 0]
     assert pickle.loads(pickle.dumps(PAIR)) == PAIR
@@ -222,12 +222,12 @@ def test_a_map_is_a_value(library: Backend) -> None:
 
 def test_insert_in_place_consumes(library: Backend) -> None:
     rb = library.rb
-    old, _ = rb.insert(rb.init(PAIR), library.array(PAIRS[:1]))
+    old, _ = rb.add(rb.init(PAIR), library.array(PAIRS[:1]))
     where = old.keys.unsafe_buffer_pointer() if library.library == "jax" else old.keys.data_ptr()
-    new, inserted = rb.insert_(old, library.array(PAIRS))
+    new, inserted = rb.add_(old, library.array(PAIRS))
     assert inserted.ids.tolist() == [0, 1, 0, 2]
     assert where == (new.keys.unsafe_buffer_pointer() if library.library == "jax" else new.keys.data_ptr())
-    for use in (rb.size, lambda x: rb.insert(x, PAIRS), lambda x: rb.lookup(x, PAIRS)):
+    for use in (rb.size, lambda x: rb.add(x, PAIRS), lambda x: rb.lookup(x, PAIRS)):
         with pytest.raises(RuntimeError, match="consumed"):
             use(old)
 
@@ -243,33 +243,32 @@ def test_what_does_not_fit_is_refused(library: Backend) -> None:
         (lambda: rb.visits(made, PAIRS, PAIRS), "visits: a HashMap", "action"),
         (lambda: rb.size(made, each=True), "size: a HashMap", "each"),
         (lambda: rb.init(PAIR, items=PAIRS), "init: a HashMapSpec", "items"),
+        (lambda: rb.add(made, PAIRS, priorities=np.ones(4)), "add: a HashMap", "priorities"),
         (lambda: rb.init(PAIR, validate=True), "init: a HashMapSpec", "validate"),
         (lambda: rb.init(PAIR, sharding=3), "init: a HashMapSpec", "sharding"),
     ):
         with pytest.raises(TypeError, match=f"^{who} has no use for {name}; leave it out$"):
             use()
-    for use, who in ((rb.insert, "insert"), (rb.insert_, "insert_")):
-        with pytest.raises(TypeError, match=f"^{who}: expected a HashMap made by rb.init, got int"):
-            use(3, PAIRS)
+    for use, who in ((rb.add, "add"), (rb.add_, "add_")):
         with pytest.raises(ValueError, match=f"^{who}: expected a mask of shape"):
             use(made, PAIRS, mask=np.ones(3, bool))
     with pytest.raises(TypeError, match=r"^with_spec: expected a HashMapSpec, got int$"):
         rb.with_spec(made, 3)
     with pytest.raises(TypeError, match=r"expected (dtype )?int32"):
-        rb.insert(made, PAIRS.astype(np.int64))
+        rb.add(made, PAIRS.astype(np.int64))
     others = (torch_backend if library.library == "jax" else jax_backend).init(PAIR)
     for use in (
         rb.size,
         rb.items,
-        lambda x: rb.insert_(x, PAIRS),
+        lambda x: rb.add_(x, PAIRS),
         lambda x: rb.lookup(x, PAIRS),
     ):
         with pytest.raises(TypeError, match=r"a map of this backend; bring it over by rb\.from_dlpack\(map\)"):
             use(others)
     with pytest.raises(ValueError, match=r"expected shape \('...', 2\), got \(4, 3\)"):
-        rb.insert(made, np.zeros((4, 3), np.int32))
+        rb.add(made, np.zeros((4, 3), np.int32))
     with pytest.raises(ValueError, match=r"expected a mask of shape \(4,\), got \(3,\)"):
-        rb.insert(made, PAIRS, mask=np.ones(3, bool))
+        rb.add(made, PAIRS, mask=np.ones(3, bool))
 
 
 def test_specs_that_make_no_map_are_refused() -> None:
@@ -290,7 +289,7 @@ def test_under_jit_scan_and_vmap() -> None:
     stacked = jnp.stack([jnp.asarray(PAIRS), jnp.asarray(PAIRS[::-1])])
 
     def insert(made: Any, keys: Any) -> Any:
-        made, inserted = rb.insert(made, keys)
+        made, inserted = rb.add(made, keys)
         return made, inserted.ids
 
     made, ids = jax.jit(lambda made: jax.lax.scan(insert, made, stacked))(rb.init(PAIR))
@@ -307,7 +306,7 @@ def test_in_a_loop_nothing_is_copied() -> None:
     spec = frb.HashMapSpec(frb.Unbounded((4,)), 1000)
 
     def run(made: Any, keys: Any) -> Any:
-        return jax.lax.scan(lambda made, key: (jax_backend.insert(made, key)[0], None), made, keys)[0]
+        return jax.lax.scan(lambda made, key: (jax_backend.add(made, key)[0], None), made, keys)[0]
 
     keys = jnp.zeros((3, 2, 4))
     program = jax.jit(run, donate_argnums=0).lower(jax_backend.init(spec), keys).compile(AS_USERS)
@@ -326,11 +325,11 @@ def test_a_map_that_grows_is_that_of_all_keys(first: list[int], second: list[int
         return insert(made, np.array(keys + [0] * (most - len(keys)), np.int32), np.arange(most) < len(keys))[0]
 
     for rb in (torch_backend, jax_backend):
-        made = put(rb.insert, rb.init(spec), first, 12)
+        made = put(rb.add, rb.init(spec), first, 12)
         kept, refused = list(dict.fromkeys(first))[:5], int(rb.counts(made).refused)
         larger = rb.with_spec(made, large)
         assert problem(jax.tree.map(np.asarray, larger)) is None
-        larger = put(rb.insert_, larger, second, 6)
+        larger = put(rb.add_, larger, second, 6)
         every = [x for x in first if x in kept] + second
         keys = np.arange(10, dtype=np.int32)
         assert np.asarray(rb.visits(larger, keys)).tolist() == [every.count(x) for x in keys]
@@ -354,7 +353,7 @@ def test_compiled_by_torch_as_one_graph() -> None:
     rb = torch_backend
 
     def step(made: Any, keys: Any, mask: Any) -> Any:
-        made, inserted = rb.insert(made, keys, mask)
+        made, inserted = rb.add(made, keys, mask)
         return made, inserted.ids, rb.visits(made, keys), rb.lookup(made, keys)
 
     given = torch.from_numpy(PAIRS), torch.tensor([True, True, True, False])
@@ -378,8 +377,8 @@ def test_torch_vmap_is_refused() -> None:
 def test_keys_on_the_cpu_go_where_the_map_is_and_others_are_refused() -> None:
     made, keys = torch_backend.init(PAIR), torch.from_numpy(PAIRS)
     with pytest.raises(ValueError, match="expected all tensors on one device"):
-        torch_backend.insert(made, keys.to("meta"))
+        torch_backend.add(made, keys.to("meta"))
     # An accelerator without data: it gets as far as asking whether any key is left to look for.
     for given in (keys, PAIRS):
         with pytest.raises(RuntimeError, match=r"item\(\) cannot be called on meta"):
-            torch_backend.insert(torch_backend.init(PAIR, device="meta"), given)
+            torch_backend.add(torch_backend.init(PAIR, device="meta"), given)

@@ -55,7 +55,7 @@ SPEC = frb.trees.TreeSpec({"state": frb.Unbounded((), "int32")}, 12, 2, chance=T
 def test_a_coin_is_worth_its_mean(library: Backend, policy: Any) -> None:
     """An edge that kept its first outcome for good made half of the trees choose the coin."""
     rb, (root, act, befall) = library.rb, world(library)
-    tree = rb.trees.init(SPEC, root)
+    tree = rb.init(SPEC, items=root)
     tree, proposal = rb.trees.search(tree, rb.key(0), act, 100, policy, chance_step=befall)
     assert library.numpy(proposal.slot).tolist() == [0] * TREES
     coin = library.numpy(tree.children)[:, 0, 1]
@@ -80,7 +80,7 @@ def test_one_step_may_answer_for_all_nodes(library: Backend) -> None:
         valid = chosen(one.valid, other.valid)
         return told(library, state, valid)._replace(reward=by_chance * one.reward, chance=~by_chance)
 
-    tree = rb.trees.init(SPEC, root)
+    tree = rb.init(SPEC, items=root)
     policy = frb.trees.MuZero(dirichlet_fraction=0.0, temperature=0.0)
     expected, _ = rb.trees.search(tree, rb.key(0), act, 8, policy, chance_step=befall)
     found, _ = rb.trees.search(tree, rb.key(0), step, 8, policy)
@@ -96,7 +96,7 @@ def test_one_step_may_answer_for_all_nodes(library: Backend) -> None:
 
 def test_where_chance_decides_at_the_root_nothing_is_proposed(library: Backend) -> None:
     rb, (root, act, befall) = library.rb, world(library)
-    tree, _ = rb.trees.search(rb.trees.init(SPEC, root), rb.key(0), act, 8, chance_step=befall)
+    tree, _ = rb.trees.search(rb.init(SPEC, items=root), rb.key(0), act, 8, chance_step=befall)
     tree = rb.trees.subtree(tree, library.array(np.ones(TREES, np.int32)))
     assert library.numpy(tree.chance)[:, 0].all()
     tree, proposal = rb.trees.search(tree, rb.key(1), act, 20, chance_step=befall)
@@ -116,7 +116,7 @@ def test_outcomes_are_visited_by_their_prior(library: Backend) -> None:
     def step(node: Any, outcome: Any, key: Any) -> frb.trees.Expansion:
         return frb.trees.Expansion((), prior, zeros, terminal=True)
 
-    tree, _ = rb.trees.search(rb.trees.init(spec, root), rb.key(0), step, 100)
+    tree, _ = rb.trees.search(rb.init(spec, items=root), rb.key(0), step, 100)
     visits = library.numpy(rb.trees.summary(tree).visits)
     assert (abs(visits - 100 * shares) <= 1.01).all()
 
@@ -124,7 +124,7 @@ def test_outcomes_are_visited_by_their_prior(library: Backend) -> None:
 def test_errors_name_what_is_wrong(library: Backend) -> None:
     rb, (root, act, befall) = library.rb, world(library)
     plain = frb.trees.TreeSpec(SPEC.node, 4, 2)
-    tree = rb.trees.init(plain, root)
+    tree = rb.init(plain, items=root)
     for function, kind, words in (
         (lambda: frb.trees.TreeSpec((), 4, 2, chance=1), TypeError, r"TreeSpec\.chance: expected True or False, got 1"),
         (
@@ -133,17 +133,17 @@ def test_errors_name_what_is_wrong(library: Backend) -> None:
             r"chance_step was given, but the spec has no chance nodes; give TreeSpec\(\.\.\., chance=True\)",
         ),
         (
-            lambda: rb.trees.init(plain, root._replace(chance=True)),
+            lambda: rb.init(plain, items=root._replace(chance=True)),
             ValueError,
             r"trees\.init: Expansion\.chance was given, but the spec has no chance nodes",
         ),
         (
-            lambda: rb.trees.search(rb.trees.init(SPEC, root), rb.key(0), act, 3, chance_step=3),
+            lambda: rb.trees.search(rb.init(SPEC, items=root), rb.key(0), act, 3, chance_step=3),
             TypeError,
             "expected chance_step as a function, got int",
         ),
         (
-            lambda: rb.trees.search(rb.trees.init(SPEC, root), rb.key(0), act, 3, chance_step=lambda *_: None),
+            lambda: rb.trees.search(rb.init(SPEC, items=root), rb.key(0), act, 3, chance_step=lambda *_: None),
             TypeError,
             r"chance_step: expected a frb\.trees\.Expansion, got NoneType",
         ),

@@ -25,7 +25,7 @@ def of_states(library: Backend, game: Game, states: Any, capacity: int, statisti
         {"state": frb.Unbounded((), "int32")}, capacity, game.value_shape[1], statistics=statistics
     )
     root = list_tree.expansion(game.tables(), np.asarray(states, np.int32), None, None, 1.0)
-    return library.rb.trees.init(spec, root)
+    return library.rb.init(spec, items=root)
 
 
 def step_of(library: Backend, game: Game) -> Any:
@@ -153,8 +153,8 @@ def test_ties_are_broken_by_the_key_evenly(library: Backend) -> None:
     spec, batch = frb.trees.TreeSpec((frb.Unbounded(()),), 2, 5), 2000
     zeros = np.zeros(batch, np.float32)
     valid = np.tile(np.array([True, True, False, True, True]), (batch, 1))
-    tree = library.rb.trees.init(
-        spec, frb.trees.Expansion((zeros,), np.zeros((batch, 5), np.float32), zeros, valid=valid)
+    tree = library.rb.init(
+        spec, items=frb.trees.Expansion((zeros,), np.zeros((batch, 5), np.float32), zeros, valid=valid)
     )
     counts = []
     for seed in (0, 1):
@@ -217,7 +217,7 @@ def test_actions_may_be_vectors(library: Backend) -> None:
         return told(node["x"] + action["push"], action["push"][:, 1])
 
     tree, proposal = rb.trees.search(
-        rb.trees.init(spec, told(x, 0.0)), rb.key(0), step, 7, frb.trees.UCB1(scale=(0.0, 9.0))
+        rb.init(spec, items=told(x, 0.0)), rb.key(0), step, 7, frb.trees.UCB1(scale=(0.0, 9.0))
     )
     slot = library.numpy(proposal.slot)
     np.testing.assert_array_equal(
@@ -247,18 +247,18 @@ def test_errors_name_what_is_wrong(library: Backend) -> None:
     leaf = trees.select(tree, key)
     for function, kind, words in (
         (
-            lambda: trees.init(tree.spec, root._replace(prior=root.prior[:, :2])),
+            lambda: library.rb.init(tree.spec, items=root._replace(prior=root.prior[:, :2])),
             ValueError,
             r"prior: expected shape \[",
         ),
         (
-            lambda: trees.init(tree.spec, root._replace(value=root.value[:1])),
+            lambda: library.rb.init(tree.spec, items=root._replace(value=root.value[:1])),
             ValueError,
             r"value: expected shape \[2\]",
         ),
-        (lambda: trees.init(tree.spec, root._replace(node={})), ValueError, "state"),
-        (lambda: trees.init(tree.spec, root._replace(actions=0)), ValueError, "the spec has no action"),
-        (lambda: trees.init(tree.spec, root.node), TypeError, r"expected a frb\.trees\.Expansion, got dict"),
+        (lambda: library.rb.init(tree.spec, items=root._replace(node={})), ValueError, "state"),
+        (lambda: library.rb.init(tree.spec, items=root._replace(actions=0)), ValueError, "the spec has no action"),
+        (lambda: library.rb.init(tree.spec, items=root.node), TypeError, r"expected a frb\.trees\.Expansion, got dict"),
         (lambda: trees.search(tree, key, step, 0), ValueError, "at least 1 simulation"),
         (lambda: trees.search(tree, key, None, 3), TypeError, "expected step as a function"),
         (lambda: trees.search(tree, key, step, 3, "muzero"), TypeError, "expected a policy"),
@@ -322,7 +322,7 @@ def test_compiled_by_torch_as_one_graph(compiler: str) -> None:
     library = Backend("torch", rb, torch.tensor, lambda x: x.numpy())
     step, policy = (
         step_of(library, game),
-        frb.trees.MuZero(frb.trees.UCB1Tuned(scale=(-3.0, 3.0)), dirichlet_fraction=0.0),
+        frb.trees.MuZero(frb.trees.UCB1(scale=(-3.0, 3.0), tuned=True), dirichlet_fraction=0.0),
     )
     simulations = effort(1, 2)  # each is traced anew
     tree = of_states(library, game, [0, 1, 2], simulations, "squares")

@@ -20,7 +20,7 @@ SPEC = frb.trees.TreeSpec(
 )
 
 
-SOME = [frb.trees.MuZero(frb.trees.UCB1Tuned()), frb.trees.GumbelMuZero()]
+SOME = [frb.trees.MuZero(frb.trees.UCB1(tuned=True)), frb.trees.GumbelMuZero()]
 
 
 def step(node: dict[str, jax.Array], action: jax.Array, key: jax.Array) -> frb.trees.Expansion:
@@ -43,7 +43,7 @@ def test_nothing_large_is_copied(policy: object) -> None:
         return rb.trees.search(tree, key, step, 8, policy, chance_step=step)[0]
 
     x = jnp.zeros((BATCH, 2))
-    tree = rb.trees.init(SPEC, frb.trees.Expansion({"x": x}, jnp.zeros((BATCH, SLOTS)), x[:, 0]))
+    tree = rb.init(SPEC, items=frb.trees.Expansion({"x": x}, jnp.zeros((BATCH, SLOTS)), x[:, 0]))
     compiled = jax.jit(program, donate_argnums=0).lower(tree, rb.key(0)).compile(AS_USERS)
     assert big_copies(bodies(compiled.as_text()), CAPACITY // 2) == []
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

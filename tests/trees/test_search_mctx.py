@@ -53,7 +53,7 @@ def ours(policy: Any, noise: jax.Array, valid: np.ndarray | None, max_depth: int
     given = Given(**vars(policy))
     x, prior, value, _ = start()
     spec = frb.trees.TreeSpec({"x": frb.Unbounded((3,))}, SIMULATIONS + 1, SLOTS)
-    tree = rb.trees.init(spec, frb.trees.Expansion({"x": x}, prior, value, valid=valid))
+    tree = rb.init(spec, items=frb.trees.Expansion({"x": x}, prior, value, valid=valid))
     return rb.trees.search(tree, rb.key(0), step, SIMULATIONS, given, max_depth)
 
 
@@ -169,7 +169,7 @@ def test_stochastic_muzero_equals_mctx() -> None:
 
     x, prior, value, _ = start()
     spec = frb.trees.TreeSpec({"x": frb.Unbounded((3,))}, 2 * SIMULATIONS + 1, SLOTS, chance=True)
-    tree = rb.trees.init(spec, frb.trees.Expansion({"x": x}, prior, value))
+    tree = rb.init(spec, items=frb.trees.Expansion({"x": x}, prior, value))
     policy = frb.trees.MuZero(dirichlet_fraction=0.0)
     tree, proposal = rb.trees.search(tree, rb.key(0), act, 2 * SIMULATIONS, policy, chance_step=step)
     np.testing.assert_allclose(proposal.weights, theirs.action_weights, atol=1e-6)
@@ -191,7 +191,7 @@ def test_a_search_is_its_simulations() -> None:
         return frb.trees.Expansion({"x": x}, prior, value, reward, 0.5)
 
     spec = frb.trees.TreeSpec({"x": frb.Unbounded((3,))}, 6, SLOTS)
-    first = rb.trees.init(spec, frb.trees.Expansion({"x": x}, prior, value))
+    first = rb.init(spec, items=frb.trees.Expansion({"x": x}, prior, value))
     policy = frb.trees.MuZero(frb.trees.PUCT(), dirichlet_fraction=0.0, temperature=0.0)
     ties = rb.rand(frb.Bounded(0, 2**31 - 1, (BATCH,), "int32"), rb.key(2), batch=9)
     draws = core.Draws(jnp.zeros((BATCH, SLOTS, 0), jnp.int32), ties, ties[0], rb.split(rb.key(3), 9))

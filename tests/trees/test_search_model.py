@@ -23,7 +23,7 @@ SCORES = {
     "puct over the tree": frb.trees.PUCT(scale="tree", c_init=0.5),
     "puct as it is": frb.trees.PUCT(scale=(0.0, 1.0)),
     "ucb1": frb.trees.UCB1(),
-    "ucb1 tuned": frb.trees.UCB1Tuned(scale=(-4.0, 4.0)),
+    "ucb1 tuned": frb.trees.UCB1(scale=(-4.0, 4.0), tuned=True),
     "exp3": frb.trees.EXP3(gamma=0.3),
     "completed": frb.trees.CompletedQ(),
     "completed without mixing": frb.trees.CompletedQ(rescale=False, mix=False, c_scale=1.0),
@@ -55,7 +55,7 @@ def functions(library: str, name: str, max_depth: int | None) -> Any:
 def begun(library: Backend, game: Game, states: list[int], score: Any) -> frb.trees.Tree:
     node = {"state": frb.Unbounded((), "int32")}
     spec = frb.trees.TreeSpec(node, CAPACITY, SLOTS, statistics=score.statistics, chance=game.chance is not None)
-    return library.rb.trees.init(spec, expansion(game.tables(), np.array(states, np.int32), None, None, 1.0))
+    return library.rb.init(spec, items=expansion(game.tables(), np.array(states, np.int32), None, None, 1.0))
 
 
 def simulate(

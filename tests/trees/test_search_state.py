@@ -124,11 +124,11 @@ def test_a_root_on_several_devices_goes_where_its_prior_or_the_tree_is() -> None
 
     spec = frb.trees.TreeSpec(node={"x": frb.Unbounded((2,))}, capacity=3, children=2)
     node, prior, value = {"x": np.zeros((1, 2), np.float32)}, torch.zeros(1, 2), torch.zeros(1)
-    there = rb.trees.init(spec, frb.trees.Expansion(node, prior.to("meta"), value, reward=value))
+    there = rb.init(spec, items=frb.trees.Expansion(node, prior.to("meta"), value, reward=value))
     mixed = frb.trees.Expansion(node, prior, value.to("meta"))
     for tree in (
         there,
-        rb.trees.init(spec, mixed, device="meta"),
+        rb.init(spec, items=mixed, device="meta"),
         rb.trees.reset(there, np.array([True]), mixed),
         rb.trees.reset(there, torch.ones(1, dtype=torch.bool), frb.trees.Expansion(node, prior, value)),
     ):
@@ -140,7 +140,7 @@ def test_nodes_may_have_no_content(library: Backend) -> None:
     rb, spec = library.rb, frb.trees.TreeSpec(node=(), capacity=5, children=2, action=())
     zeros, prior = np.zeros(3, np.float32), np.zeros((3, 2), np.float32)
     root = frb.trees.Expansion((), library.array(prior), library.array(zeros), actions=())
-    tree = rb.trees.init(spec, root)
+    tree = rb.init(spec, items=root)
     asked = []
 
     def step(node: Any, action: Any, key: Any) -> frb.trees.Expansion:
@@ -163,19 +163,19 @@ def test_numbers_of_half_precision_are_widened(library: Backend, dtype: str) -> 
     def step(node: Any, action: Any, key: Any) -> frb.trees.Expansion:
         return frb.trees.Expansion((), prior, value, reward=value, discount=value - 1)
 
-    tree = rb.trees.init(spec, frb.trees.Expansion((), prior, value))
+    tree = rb.init(spec, items=frb.trees.Expansion((), prior, value))
     tree, _ = rb.trees.search(tree, rb.key(0), step, 2, frb.trees.GumbelMuZero())
     assert library.numpy(tree.prediction)[0, :3].tolist() == [1.5, 1.5, 1.5]
     assert library.numpy(tree.value)[0, 0] == 1.5 + 0.5 * 1.5 - 0.25  # mean of 1.5 and twice 2.25
     with pytest.raises(TypeError, match="float64"):
-        rb.trees.init(spec, frb.trees.Expansion((), np.zeros((3, 2)), value))
+        rb.init(spec, items=frb.trees.Expansion((), np.zeros((3, 2)), value))
 
 
 def test_a_model_that_gives_nothing_but_nan_is_searched_and_told_of(library: Backend) -> None:
     rb, spec = library.rb, frb.trees.TreeSpec(node=(), capacity=9, children=2)
     nan = library.array(np.full(3, np.nan, np.float32))
     told = frb.trees.Expansion((), library.array(np.full((3, 2), np.inf, np.float32)), nan, nan, nan)
-    tree = rb.trees.init(spec, told._replace(reward=0.0, discount=1.0))
+    tree = rb.init(spec, items=told._replace(reward=0.0, discount=1.0))
     assert library.numpy(tree.rejected).tolist() == [3, 3, 3]
     for policy in (frb.trees.MuZero(), frb.trees.GumbelMuZero()):
         searched, proposal = rb.trees.search(tree, rb.key(0), lambda *_: told, 4, policy)

@@ -209,12 +209,12 @@ def programs_of_maps() -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...
     """Those of hash maps, which hold a million keys at most."""
     spec = frb.HashMapSpec(frb.Unbounded((4,), "int32"), CAPACITY)
     own, given = jax.eval_shape(lambda: rb.init(spec)), of((ADDED, 4), "int32")
-    yield "Hash map: insert", rb.insert, (own, given)
-    yield "Hash map: insert with a mask", rb.insert, (own, given, of((ADDED,), "bool"))
+    yield "Hash map: insert", rb.add, (own, given)
+    yield "Hash map: insert with a mask", rb.add, (own, given, of((ADDED,), "bool"))
     yield "Hash map: lookup", lambda map, keys: (map, rb.lookup(map, keys)), (own, of((DRAWN, 4), "int32"))
     yield (
         f"Hash map: {TURNS} inserts in a scan",
-        lambda map, keys: lax.scan(rb.insert, map, keys),
+        lambda map, keys: lax.scan(rb.add, map, keys),
         (own, of((TURNS, ADDED, 4), "int32")),
     )
 
