@@ -122,7 +122,7 @@ def text(section: Section, work: TreeWorkload) -> str:
         f"{tree_search.SLOTS} actions are searched from a new root each time, with the group's number of simulations."
     )
     who = [
-        f"- {ours.NAME}: `rb.add`, `rb.add` and `rb.trees.view`, eagerly, all of them pure",
+        f"- {ours.NAME}: `rb.add` and `rb.trees.view`, eagerly, all of them pure",
         "- torchrl: `MCTSForest().extend`, `get_tree`, and the methods `valid_paths`, `vertices` and `edges` of `Tree`",
         "- searches, compiled: `rb.trees.search` with the policies `MuZero()` and `GumbelMuZero()`, and mctx's two",
     ]

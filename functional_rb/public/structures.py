@@ -71,7 +71,8 @@ def _refusal(value: object, name: str) -> str:
         kinds.insert(0, _OF_BUFFERS[name])
     given = type(value).__name__
     remedy = _REMEDIES.get((name, given))
-    return f"{name}: expected {' or '.join(kinds)}, got {given}" + ("" if remedy is None else f"; use {remedy}")
+    listed = " or ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
+    return f"{name}: expected {listed}, got {given}" + ("" if remedy is None else f"; use {remedy}")
 
 
 def lookup(lib: Lib[A], state: object, keys: object) -> A:

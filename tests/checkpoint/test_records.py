@@ -106,7 +106,7 @@ def test_dicts_of_maps_and_forests(library: Backend) -> None:
     rb.add_(seen, keys)
     rb.add_(forest, steps)
     for gone in (seen, forest, both):
-        with pytest.raises(RuntimeError, match=r"this state was consumed by an in-place function \(add_, insert_, "):
+        with pytest.raises(RuntimeError, match=r"this state was consumed by an in-place function \(add_, sample_, "):
             rb.state_dict(gone)
     if library.library == "torch":  # of JAX's arrays shapes and dtypes are left, which are all that is asked for
         for gone, given in zip((seen, forest), named, strict=True):

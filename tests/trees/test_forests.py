@@ -330,7 +330,7 @@ def test_forests_consume_and_refuse(library: Backend) -> None:
 def test_what_may_be_given_is_told_whether_or_not_forests_were_imported() -> None:
     program = "from functional_rb.public.structures import called_on; called_on(3, 'add')"
     told = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False).stderr
-    assert told.endswith("TypeError: add: expected State or Forest, got int\n"), told
+    assert told.endswith("TypeError: add: expected State, HashMap or Forest, got int\n"), told
 
 
 def test_a_forest_under_jit_and_scan() -> None:
