@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from functional_rb.base.arrays import Nest, NumpyArray
+from functional_rb.base.nest import nested
 from functional_rb.base.strict_json import Json
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.formats.npy import NpyStream
-from functional_rb.datasets.pieces import Kind, Lazy, repeated, spans, spec_of_values, steps_of_piece
+from functional_rb.datasets.pieces import Kind, repeated, spans, spec_of_values, steps_of_piece
 from functional_rb.specs import freeze
 from functional_rb.specs.base import SpecNest
 
@@ -63,22 +63,33 @@ class Whole:
                 terminated[-1] = is_last and self.terminated
             else:
                 terminated = self.terminated(first, stop).astype(bool)
-            # Infos are read only if they are stored: some, such as images, are most of a file.
             yield Episode(
                 observations if is_seen else repeated(observations),
                 self.actions(first, stop),
                 np.zeros(stop - first, np.float32) if self.rewards is None else self.rewards(first, stop),
                 terminated,
                 none if self.truncated is None else self.truncated(first, stop).astype(bool),
-                Lazy(self.infos, functools.partial(self._info, first, stop)),
+                _Infos(self.infos, first, stop),
                 final_observed=is_seen,
                 goes_on=not is_last,
                 file=self.file,
                 about=self.about if first == 0 else {},
             )
 
-    def _info(self, first: int, stop: int, name: str) -> Nest:
-        return self.infos[name](first, stop)
+
+class _Infos(Mapping[str, Nest]):
+    # Infos are read only if they are stored: some, such as images, are most of a file.
+    def __init__(self, infos: Mapping[str, Read], first: int, stop: int) -> None:
+        self._infos, self._first, self._stop = infos, first, stop
+
+    def __getitem__(self, name: str) -> Nest:
+        return self._infos[name](self._first, self._stop)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._infos)
+
+    def __len__(self) -> int:
+        return len(self._infos)
 
 
 class RowReader(abc.ABC):
@@ -124,24 +135,6 @@ def spec_of_leaves(leaves: Leaves, narrow: bool) -> SpecNest:
 def of(array: NumpyArray, shift: int = 0) -> Read:
     """What reads rows of an array, from the row `shift` on."""
     return lambda first, stop: array[first + shift : stop + shift]
-
-
-def nested(leaves: Mapping[Path, object]) -> Nest:
-    """A nest of dicts, of what stands at each path; a single thing at () is itself.
-
-    Example:
-        >>> nested({("arm", "angle"): 1, ("arm", "speed"): 2, ("goal",): 3})
-        {'arm': {'angle': 1, 'speed': 2}, 'goal': 3}
-    """
-    if set(leaves) == {()}:
-        return leaves[()]
-    root: Nest = {}
-    for path, leaf in leaves.items():
-        at = root
-        for name in path[:-1]:
-            at = at.setdefault(name, {})
-        at[path[-1]] = leaf
-    return root
 
 
 def by_first_name(leaves: Leaves) -> dict[str, Leaves]:

@@ -15,7 +15,7 @@ from functional_rb.base.strict_json import Json
 from functional_rb.convert.json import to_json
 from functional_rb.datasets.convert import Conversion, convert
 from functional_rb.datasets.derived import concat, filter_episodes, split
-from functional_rb.datasets.description import DESCRIPTION, Description, Summary, is_dataset, read_description
+from functional_rb.datasets.description import DESCRIPTION, Summary, is_dataset, read_description
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.exporting.export import FORMATS, export
 from functional_rb.datasets.fetching.fetch import fetch
@@ -277,16 +277,13 @@ def listed(root: str | None) -> Json:
 
 def told_of(name: str, root: str | None, options: Json) -> Json:
     """What is known of a dataset, by options of its reader; of a converted one how long and good its episodes are."""
-    if is_dataset(name):
-        return _of_converted(info(name))
-    reader = _reader_of(name, folder_of(root, WHO), options)
-    steps = reader.spec(narrow=True)
-    specs = {"observation": steps.observation, "action": steps.action, "infos": sorted(steps.infos)}
-    shown = {key: repr(spec) for key, spec in specs.items()}
-    return {"name": reader.name, **reader.counts, **shown, **facts_of(absolute(name)), **reader.facts}
-
-
-def _of_converted(described: Description) -> Json:
+    if not is_dataset(name):
+        reader = _reader_of(name, folder_of(root, WHO), options)
+        steps = reader.spec(narrow=True)
+        specs = {"observation": steps.observation, "action": steps.action, "infos": sorted(steps.infos)}
+        shown = {key: repr(spec) for key, spec in specs.items()}
+        return {"name": reader.name, **reader.counts, **shown, **facts_of(absolute(name)), **reader.facts}
+    described = info(name)
     nbytes = sum(entry.stat().st_size for entry in os.scandir(described.path))
     report: Json = {"name": described.name, "path": described.path}
     report |= {"steps": described.steps, "episodes": described.episodes}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -95,18 +96,21 @@ class Recording:
 
     def _episode(self, k: int, spec: StepSpec, most: int) -> Iterator[Episode]:
         seed = self._seed + k
-        observation = _own(self._env.reset(seed=seed)[0])
+        # Environments may write to the arrays that they have given.
+        observation = copy.deepcopy(self._env.reset(seed=seed)[0])
         # So that an episode is the same, from whichever one on a killed conversion goes on.
         if self._policy is None:
             self._env.action_space.seed(seed)
         steps = []
         done = False
         while not done:
-            action = _own(self._env.action_space.sample() if self._policy is None else self._policy(observation))
+            action = copy.deepcopy(
+                self._env.action_space.sample() if self._policy is None else self._policy(observation)
+            )
             after, reward, terminated, truncated, infos = self._env.step(action)
-            kept = {name: _own(infos[name]) for name in self._infos}
+            kept = {name: copy.deepcopy(infos[name]) for name in self._infos}
             steps.append((observation, action, float(reward), bool(terminated), bool(truncated), kept))
-            observation, done = _own(after), terminated or truncated
+            observation, done = copy.deepcopy(after), terminated or truncated
             # One is kept back, so that the last piece has two steps at least.
             if done or len(steps) > most:
                 finished = steps if done else steps[:most]
@@ -148,15 +152,6 @@ def open_gymnasium(
     except gymnasium.error.Error as error:
         raise ValueError(f"gymnasium:{rest}: {error}") from error
     return Recording(environment, None, episodes=episodes, seed=seed, name=f"gymnasium:{rest}")
-
-
-def _own(value: object) -> Any:
-    """A value whose arrays nobody else writes to."""
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, Mapping):
-        return {name: _own(part) for name, part in value.items()}
-    return tuple(map(_own, value)) if isinstance(value, tuple) else value
 
 
 def _stacked(spec: object, values: Sequence[object]) -> object:

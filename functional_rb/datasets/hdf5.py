@@ -144,22 +144,6 @@ def leaves(
     return inner
 
 
-class Members:
-    """The data sets in a group, each looked for once."""
-
-    def __init__(self, group: Group, where: str) -> None:
-        self.group, self._where = group, where
-        self._data: dict[str, Dataset] = {}
-
-    def data(self, name: str) -> Dataset:
-        if name not in self._data:
-            self._data[name] = data(self.group, name, self._where)
-        return self._data[name]
-
-    def rows(self, name: str, first: int, stop: int) -> NumpyArray:
-        return rows(self.data(name), first, stop, self._where)
-
-
 class Blocks:
     """Rows of data sets that are read in their order, many at a time: each reading takes as long as many rows do."""
 

@@ -21,7 +21,7 @@ from functional_rb.datasets.by_rows import Leaves, Path, Read, Whole, by_first_n
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import images
 from functional_rb.datasets.formats.json_files import json_object
-from functional_rb.datasets.minari_folder import METADATA, WHO, Folder, Minari
+from functional_rb.datasets.minari_folder import METADATA, WHO, Minari
 from functional_rb.datasets.parquet import Window, numbers_of
 from functional_rb.datasets.pieces import Kind, can_be_stored
 
@@ -32,18 +32,21 @@ if TYPE_CHECKING:
 class Arrow(Minari):
     """Reads folders with tables, one for each episode. Its infos are those of the first one that are numbers."""
 
-    def __init__(self, folder: Folder, kind: str) -> None:
-        self._kind = kind
-        self._tables = [_tables(os.path.join(folder.path, str(k))) for k in range(folder.episodes)]
-        super().__init__(folder, [path for paths in self._tables for path in paths])
+    def __init__(self, name: str, path: str, metadata: Json, limits: tuple[int | None, int | None]) -> None:
+        self._kind = metadata["data_format"]
+        super().__init__(name, path, metadata, limits)
         if self._tables:
             with self._opened(self._tables[0][0], 1) as (schema, _, _):
                 if "infos" in schema.names:
                     self.infos = by_first_name(_kinds(schema.field("infos").type))
 
+    def tables(self, episodes: int) -> list[str]:
+        self._tables = [_tables(os.path.join(self.path, str(k))) for k in range(episodes)]
+        return [path for paths in self._tables for path in paths]
+
     def wholes(self, first: int, most: int) -> Iterator[Whole]:
-        for k in range(first, self.folder.episodes):
-            path = os.path.join(self.folder.path, str(k))
+        for k in range(first, len(self._tables)):
+            path = os.path.join(self.path, str(k))
             where, about = f"{path}, episode {k}", _about(os.path.join(path, METADATA))
             count = 0
             for table in self._tables[k]:
@@ -56,7 +59,6 @@ class Arrow(Minari):
 
     def _episode(self, window: Window, n: int, before: int, path: str, where: str, about: Json) -> Whole:
         """An episode of n steps; if its last observation is there, the infos of the reset are too, and come before."""
-        folder = self.folder
 
         def column(name: str, first: int, stop: int) -> pyarrow.Array:
             if name not in window.names:
@@ -83,8 +85,8 @@ class Arrow(Minari):
 
         return Whole(
             n,
-            values("observations", folder.observation),
-            values("actions", folder.action),
+            values("observations", self.observation_space),
+            values("actions", self.action_space),
             numbers("rewards"),
             numbers("terminations"),
             before > 0,

@@ -1,19 +1,22 @@
-"""What the readers of Minari's layouts share: what the metadata tell of a folder, and which values are images."""
+"""What the readers of Minari's layouts share: what the metadata say, the spaces among it, and what is an image."""
 
 from __future__ import annotations
 
-import dataclasses
+import abc
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from functional_rb.base.extras import imported
 from functional_rb.base.strict_json import Json
 from functional_rb.convert.common import stored_dtype
 from functional_rb.convert.gymnasium import spec_of_space
 from functional_rb.datasets.by_rows import RowReader, spec_of_leaves
-from functional_rb.datasets.episode import StepSpec
+from functional_rb.datasets.episode import DatasetError, StepSpec
 from functional_rb.specs import Unbounded
 
 if TYPE_CHECKING:
@@ -27,47 +30,42 @@ TOLD = ("dataset_id", "author", "algorithm_name", "code_permalink", "description
 LEAST_SIDE = 32
 
 
-@dataclasses.dataclass(frozen=True)
-class Folder:
-    """A folder of Minari, and what its metadata says.
+class Minari(RowReader):
+    """Reads a dataset of Minari. The class of a layout says where the values of steps lie.
 
     Attributes:
-        name: of the dataset.
         path: of the folder.
         metadata: all of it.
-        episodes, steps: how many there are.
-        observation, action: spaces of Gymnasium.
-        max_length, max_edges: the most elements of a `Sequence` and so on, which spaces do not tell.
+        observation_space, action_space: of Gymnasium, as the metadata say.
     """
 
-    name: str
-    path: str
-    metadata: Json
-    episodes: int
-    steps: int
-    observation: Space[Any]
-    action: Space[Any]
-    max_length: int | None
-    max_edges: int | None
-
-
-class Minari(RowReader):
-    """Reads a dataset of Minari. The class of a layout says where the values of steps lie."""
-
-    def __init__(self, folder: Folder, files: Sequence[str]) -> None:
-        paths = [os.path.join(folder.path, METADATA), *files]
-        super().__init__(folder.name, paths, episodes=folder.episodes, steps=folder.steps)
-        self.folder = folder
-        self.facts = {key: folder.metadata[key] for key in TOLD if key in folder.metadata}
-        if any(self.is_compressed(space) for space in _leaves(folder.observation, folder.action)):
+    def __init__(self, name: str, path: str, metadata: Json, limits: tuple[int | None, int | None]) -> None:
+        """Read what the metadata say; the limits are those of `open_minari`, which spaces do not tell."""
+        where = os.path.join(path, METADATA)
+        self.path, self.metadata, self._limits = path, metadata, limits
+        counts: dict[str, int] = {}
+        for what in ("episodes", "steps"):
+            number = metadata.get(f"total_{what}")
+            if not isinstance(number, int) or number < 0:
+                raise DatasetError(f"{where}: total_{what}: expected how many there are, got {number!r}")
+            counts[what] = number
+        self.observation_space, self.action_space = (
+            _space_of(metadata.get(name), f"{where}: {name}") for name in ("observation_space", "action_space")
+        )
+        super().__init__(name, [where, *self.tables(counts["episodes"])], **counts)
+        self.facts = {key: metadata[key] for key in TOLD if key in metadata}
+        if any(self.is_compressed(space) for space in _leaves(self.observation_space, self.action_space)):
             self.facts["lossy"] = "images were compressed (JPEG) as they were recorded"
+
+    @abc.abstractmethod
+    def tables(self, episodes: int) -> Sequence[str]:
+        """The files beside the metadata, in which so many episodes lie."""
 
     def spec(self, narrow: bool) -> StepSpec:
         """What the spaces say; the reward is what Gymnasium's is, float64."""
-        limits = self.folder.max_length, self.folder.max_edges
         observation, action = (
-            spec_of_space(space, narrow, *limits, WHO, (part,))
-            for part, space in (("observation", self.folder.observation), ("action", self.folder.action))
+            spec_of_space(space, narrow, *self._limits, WHO, (part,))
+            for part, space in (("observation", self.observation_space), ("action", self.action_space))
         )
         infos = {name: spec_of_leaves(leaves, narrow) for name, leaves in self.infos.items()}
         return StepSpec(observation, action, Unbounded((), stored_dtype("float64", narrow)), infos)
@@ -76,7 +74,7 @@ class Minari(RowReader):
         """Whether Minari takes values of a space for images, which it compresses by default."""
         shape = getattr(space, "shape", None) or ()
         return (
-            bool(self.folder.metadata.get("jpeg_encoding", True))
+            bool(self.metadata.get("jpeg_encoding", True))
             and type(space).__name__ == "Box"
             and len(shape) in (2, 3)
             and min(shape[:2]) >= LEAST_SIDE
@@ -93,3 +91,36 @@ def _leaves(*spaces: Any) -> Iterator[Space[Any]]:
             yield space
         else:
             yield from _leaves(*(parts.values() if isinstance(parts, Mapping) else parts))
+
+
+def _space_of(text: object, where: str) -> Space[Any]:
+    """The space of Gymnasium that a text describes."""
+    spaces = imported("gymnasium", WHO).spaces
+    if not isinstance(text, str):
+        raise DatasetError(
+            f"{where}: expected a space in JSON, got {text!r:.60}; write the dataset anew with a newer minari"
+        )
+    try:
+        return _space(spaces, json.loads(text))
+    except (ValueError, TypeError, KeyError, AssertionError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise DatasetError(f"{where}: expected a space in JSON, got {text:.60}: {error!r}") from None
+
+
+def _space(spaces: ModuleType, node: Json) -> Space[Any]:
+    kind = node["type"]
+    if kind == "Box":
+        low, high = (np.array(node[name], node["dtype"]) for name in ("low", "high"))
+        return spaces.Box(low, high, tuple(node["shape"]), np.dtype(node["dtype"]).type)
+    if kind == "Discrete":
+        return spaces.Discrete(node["n"], start=node["start"])
+    if kind == "MultiDiscrete":
+        return spaces.MultiDiscrete(node["nvec"], np.dtype(node["dtype"]).type, start=node["start"])
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(node["n"])
+    if kind == "Text":
+        return spaces.Text(node["max_length"], min_length=node["min_length"], charset=node["charset"])
+    if kind == "Dict":
+        return spaces.Dict({name: _space(spaces, part) for name, part in node["subspaces"].items()})
+    if kind == "Tuple":
+        return spaces.Tuple([_space(spaces, part) for part in node["subspaces"]])
+    raise ValueError(f"a space of type {kind!r}")

@@ -2,64 +2,72 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from functional_rb.base.arrays import Nest, NumpyArray
+from functional_rb.base.strict_json import Json
 from functional_rb.datasets import hdf5
 from functional_rb.datasets.by_rows import Leaves, Read, Whole, by_first_name, nested_read
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import images
-from functional_rb.datasets.hdf5 import Members
-from functional_rb.datasets.minari_folder import Folder, Minari
+from functional_rb.datasets.minari_folder import Minari
 
-MAIN = "main_data.hdf5"
+if TYPE_CHECKING:
+    from h5py import Dataset, Group
+
+# Gives the data set of an episode that has a name.
+Data = Callable[[str], "Dataset"]
 
 
 class Hdf5(Minari):
     """Reads a file of HDF5 with all episodes. Its infos are those of the first episode that are numbers."""
 
-    def __init__(self, folder: Folder) -> None:
-        path = os.path.join(folder.path, MAIN)
-        super().__init__(folder, [path])
-        if folder.episodes:
-            with hdf5.opened(path) as file:
-                group = hdf5.member(file, "episode_0", path)
-                if hdf5.has(group, "infos", path):
-                    self.infos = by_first_name(hdf5.leaves(group, "infos", path))
+    def __init__(self, name: str, path: str, metadata: Json, limits: tuple[int | None, int | None]) -> None:
+        super().__init__(name, path, metadata, limits)
+        file_path = self.files[1]
+        if self.counts["episodes"]:
+            with hdf5.opened(file_path) as file:
+                group = hdf5.member(file, "episode_0", file_path)
+                if hdf5.has(group, "infos", file_path):
+                    self.infos = by_first_name(hdf5.leaves(group, "infos", file_path))
+
+    def tables(self, episodes: int) -> list[str]:
+        return [os.path.join(self.path, "main_data.hdf5")]
 
     def wholes(self, first: int, most: int) -> Iterator[Whole]:
         path = self.files[1]
         with hdf5.opened(path) as file:
-            for k in range(first, self.folder.episodes):
+            for k in range(first, self.counts["episodes"]):
                 where = f"{path}, episode {k}"
-                yield self._episode(Members(hdf5.member(file, f"episode_{k}", where), where), where)
+                yield self._episode(hdf5.member(file, f"episode_{k}", where), where)
 
-    def _episode(self, group: Members, where: str) -> Whole:
-        folder = self.folder
-        n, observed = len(group.data("rewards")), _length(group, "observations", folder.observation, where)
+    def _episode(self, group: Group, where: str) -> Whole:
+        data: Data = functools.cache(lambda name: hdf5.data(group, name, where))  # each is looked for once
+        n, observed = len(data("rewards")), _length(data, "observations", self.observation_space, where)
         if observed not in (n, n + 1):
             raise DatasetError(f"{where}, observations: expected {n + 1} for {n} rewards, got {observed}")
         with hdf5.damage(where, "the seed"):
-            about = {"seed": int(group.group.attrs["seed"])} if "seed" in group.group.attrs else {}
+            about = {"seed": int(group.attrs["seed"])} if "seed" in group.attrs else {}
 
         def rows(name: str) -> Read:
-            return lambda first, stop: group.rows(name, first, stop)
+            return lambda first, stop: hdf5.rows(data(name), first, stop, where)
 
         def values(name: str, space: object) -> Read:
-            return lambda first, stop: self._values(group, name, space, first, stop, where)
+            return lambda first, stop: self._values(data, name, space, first, stop, where)
 
         def infos(name: str, leaves: Leaves) -> Read:
             names = {path: "/".join(("infos", name, *path)) for path in leaves}
-            return nested_read({path: _after_reset(group, full, n, where) for path, full in names.items()})
+            return nested_read({path: _after_reset(data, full, n, where) for path, full in names.items()})
 
         return Whole(
             n,
-            values("observations", folder.observation),
-            values("actions", folder.action),
+            values("observations", self.observation_space),
+            values("actions", self.action_space),
             rows("rewards"),
             rows("terminations"),
             observed > n,
@@ -69,39 +77,39 @@ class Hdf5(Minari):
             rows("truncations"),
         )
 
-    def _values(self, group: Members, name: str, space: Any, first: int, stop: int, where: str) -> Nest:
+    def _values(self, data: Data, name: str, space: Any, first: int, stop: int, where: str) -> Nest:
         kind = type(space).__name__
         if kind == "Dict":
             parts = space.spaces.items()
-            return {key: self._values(group, f"{name}/{key}", part, first, stop, where) for key, part in parts}
+            return {key: self._values(data, f"{name}/{key}", part, first, stop, where) for key, part in parts}
         if kind == "Tuple":
             parts = enumerate(space.spaces)
-            return tuple(self._values(group, f"{name}/_index_{k}", part, first, stop, where) for k, part in parts)
-        rows = group.rows(name, first, stop)
+            return tuple(self._values(data, f"{name}/_index_{k}", part, first, stop, where) for k, part in parts)
+        rows = hdf5.rows(data(name), first, stop, where)
         if kind == "Text":
             return [text.decode() if isinstance(text, bytes) else text for text in rows]
         # Compressed, an image is a row of bytes, of any length.
-        if self.is_compressed(space) and group.data(name).ndim < 1 + len(space.shape):
+        if self.is_compressed(space) and data(name).ndim < 1 + len(space.shape):
             return images.decoded(list(rows), space.shape, np.uint8, f"{where}, {name}", ("JPEG",))
         return rows
 
 
-def _after_reset(group: Members, name: str, n: int, where: str) -> Read:
+def _after_reset(data: Data, name: str, n: int, where: str) -> Read:
     """What reads an info that steps have returned: where there is one of the reset too, that comes first."""
 
     def read(first: int, stop: int) -> NumpyArray:
-        before = len(group.data(name)) - n
+        before = len(data(name)) - n
         if before not in (0, 1):
             raise DatasetError(f"{where}, {name}: expected {n + 1} for {n} rewards, got {before + n}")
-        return group.rows(name, first + before, stop + before)
+        return hdf5.rows(data(name), first + before, stop + before, where)
 
     return read
 
 
-def _length(group: Members, name: str, space: Any, where: str) -> int:
+def _length(data: Data, name: str, space: Any, where: str) -> int:
     while (kind := type(space).__name__) in ("Dict", "Tuple"):
         if not len(space.spaces):
             raise DatasetError(f"{where}, observations: expected a space with some part")
         first, space = next(iter(space.spaces.items() if kind == "Dict" else enumerate(space.spaces)))
         name = f"{name}/{first}" if kind == "Dict" else f"{name}/_index_{first}"
-    return len(group.data(name))
+    return len(data(name))

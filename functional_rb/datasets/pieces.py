@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -44,24 +44,6 @@ def spans(steps: int, most: int) -> Iterator[tuple[int, int]]:
             stop += -1 if stop - first > 2 else 1
         yield first, stop
         first = stop
-
-
-class Lazy(Mapping[str, Nest]):
-    """What is read when it is asked for, by name."""
-
-    def __init__(self, names: Iterable[str], read: Callable[[str], Nest]) -> None:
-        self._names, self._read = tuple(names), read
-
-    def __getitem__(self, name: str) -> Nest:
-        if name not in self._names:
-            raise KeyError(name)
-        return self._read(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 def repeated(values: Nest) -> Nest:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -93,66 +92,52 @@ class Part:
             array = leaf if is_leaf(leaf) else np.asarray(leaf)
             if array.shape != (n, *shape):
                 raise DatasetError(f"{where}: leaf {name!r}: expected shape {(n, *shape)}, got {array.shape}")
+            checked[path] = array
+            if array.dtype == dtype:
+                continue
+            # The usual case at once; of all else `cast` says what does not fit.
+            if array.dtype.kind == dtype.kind and dtype.kind in "fiu":
+                with np.errstate(over="ignore"):
+                    rounded = checked[path] = array.astype(dtype)
+                if (np.isfinite(rounded) if dtype.kind == "f" else rounded == array).all():
+                    continue
             try:
-                checked[path] = array if array.dtype == dtype else _cast(array, dtype, dtype_name, name, where)
+                checked[path] = cast(array, dtype_name, name, where)
             except (TypeError, ValueError) as error:
                 raise DatasetError(str(error)) from None
         return checked
 
 
-def _cast(array: NumpyArray, dtype: np.dtype[np.generic], dtype_name: str, name: str, where: str) -> NumpyArray:
-    # The usual case at once; of all else `cast` says what does not fit.
-    if array.dtype.kind == dtype.kind and dtype.kind in "fiu":
-        with np.errstate(over="ignore"):
-            rounded: NumpyArray = array.astype(dtype)
-        if (np.isfinite(rounded) if dtype.kind == "f" else rounded == array).all():
-            return rounded
-    converted: NumpyArray = cast(array, dtype_name, name, where)
-    return converted
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class Form:
     """How the steps of a dataset are stored.
 
     Attributes:
-        steps: what they are made of, as the reader says.
         infos: the names of the infos that are stored.
-        observation_key: the name of the observation in the items; None for what `ted.from_transitions` gives it.
         compact: whether observations are stored once.
-        parts: derived: of the steps, by the field of an episode.
-        item: derived: the item of the buffer.
-        spec: derived: of a buffer of such items, but for its capacity.
-        paths: derived: of its leaves, in their order.
+        item: the item of the buffer.
+        spec: of a buffer of such items, but for its capacity.
+        paths: of its leaves, in their order.
     """
 
-    steps: StepSpec
-    infos: tuple[str, ...] = ()
-    observation_key: str | None = None
-    compact: bool = True
-    parts: dict[str, Part] = dataclasses.field(init=False, repr=False)
-    item: Composite = dataclasses.field(init=False)
-    spec: BufferSpec = dataclasses.field(init=False)
-    paths: tuple[Path, ...] = dataclasses.field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        for name in self.infos:
-            if name not in self.steps.infos:
-                raise ValueError(f"{WHO}: infos: there is no {name!r}, expected some of {sorted(self.steps.infos)}")
-        steps = self.steps
-        item = item_of_specs(steps.observation, steps.action, steps.reward, self.observation_key, WHO)
-        if self.infos:
-            item = Composite({**dict(item.items()), INFO: {name: steps.infos[name] for name in self.infos}})
-        named = by_name(steps.observation, self.observation_key, WHO)
+    def __init__(
+        self, steps: StepSpec, infos: tuple[str, ...] = (), observation_key: str | None = None, compact: bool = True
+    ) -> None:
+        """Of steps as a reader gives them; without a key the observation is named as `ted.from_transitions` does it."""
+        for name in infos:
+            if name not in steps.infos:
+                raise ValueError(f"{WHO}: infos: there is no {name!r}, expected some of {sorted(steps.infos)}")
+        item = item_of_specs(steps.observation, steps.action, steps.reward, observation_key, WHO)
+        if infos:
+            item = Composite({**dict(item.items()), INFO: {name: steps.infos[name] for name in infos}})
+        named = by_name(steps.observation, observation_key, WHO)
         alone = tuple(name for name, spec in named.items() if spec is steps.observation)
         of = {"observations": (steps.observation, alone), "actions": (steps.action, (ACTION,))}
         of |= {"rewards": (steps.reward, (NEXT, REWARD))}
-        of |= {f"infos/{name}": (steps.infos[name], (INFO, name)) for name in self.infos}
-        parts = {field: Part(spec, field, prefix, steps.encoded) for field, (spec, prefix) in of.items()}
-        object.__setattr__(self, "parts", parts)
-        object.__setattr__(self, "item", item)
-        object.__setattr__(self, "spec", spec_of_item(item, 2, 0 if self.compact else None))
-        object.__setattr__(self, "paths", tuple(self.spec.plan.structure.paths))
+        of |= {f"infos/{name}": (steps.infos[name], (INFO, name)) for name in infos}
+        self._parts = {field: Part(spec, field, prefix, steps.encoded) for field, (spec, prefix) in of.items()}
+        self.infos, self.compact, self.item = infos, compact, item
+        self.spec = spec_of_item(item, 2, 0 if compact else None)
+        self.paths: tuple[Path, ...] = tuple(self.spec.plan.structure.paths)
 
     def taken(self, episode: Episode, goes_on: bool, where: str) -> Steps | None:
         """What is stored of a piece of an episode, which may go on with the one before; None if nothing is left."""
@@ -163,13 +148,13 @@ class Form:
             if goes_on:
                 raise DatasetError(f"{where}: the last piece has one step, whose observation afterwards is not known")
             return None
-        observations = self.parts["observations"].leaves(episode.observations, n + 1, where)
-        others = self.parts["actions"].leaves(episode.actions, n, where)
-        others |= self.parts["rewards"].leaves(episode.rewards, n, where)
+        observations = self._parts["observations"].leaves(episode.observations, n + 1, where)
+        others = self._parts["actions"].leaves(episode.actions, n, where)
+        others |= self._parts["rewards"].leaves(episode.rewards, n, where)
         for name in self.infos:
             if name not in episode.infos:
                 raise DatasetError(f"{where}, infos: expected {name!r}, as the dataset has it, got {[*episode.infos]}")
-            others |= self.parts[f"infos/{name}"].leaves(episode.infos[name], n, where)
+            others |= self._parts[f"infos/{name}"].leaves(episode.infos[name], n, where)
         n -= dropped
         total = float(np.sum(others[NEXT, REWARD][:n], dtype=np.float64))
         observed = episode.final_observed or bool(dropped)  # then it is what the last step that is left led to

@@ -80,9 +80,18 @@ def statistics(dataset: Dataset) -> Json:
     Raises:
         DatasetError: if no dataset is there.
     """
-    reader, gathered = Stored(dataset), _Gathered()
+    reader = Stored(dataset)
     names: dict[str, list[str]] = {}  # of the leaves of each field
-    goes_on = False
+    moments: dict[str, Moments] = {}
+    gathered: dict[str, list[NumpyArray]] = {}
+    nbytes, goes_on = 0, False
+
+    def take() -> None:
+        for name, leaves in gathered.items():
+            new = Moments.of(np.concatenate(leaves))
+            moments[name] = moments[name].joined(new) if name in moments else new
+        gathered.clear()
+
     for piece in reader.pieces():
         for field, (structure, leaves) in piece.parts.items():
             if field in ("terminated", "truncated"):
@@ -92,9 +101,15 @@ def statistics(dataset: Dataset) -> Json:
             # The first observation of a piece that goes on was the last one of the piece before.
             first = int(field == "observations" and goes_on)
             for name, leaf in zip(names[field], leaves, strict=True):
-                gathered.add(name, leaf[first:])
+                if len(leaf) > first and dtypes.kind_of(dtypes.shown(leaf.dtype)) in ("int", "float"):
+                    gathered.setdefault(name, []).append(leaf[first:])
+                    nbytes += leaf[first:].nbytes
         goes_on = piece.goes_on
-    gathered.take()
+        # Taking moments of a few steps at a time would cost more than reading them.
+        if nbytes >= ROOM:
+            take()
+            nbytes = 0
+    take()
     summaries = list(reader.description.summaries())
     return {
         "steps": reader.description.steps,
@@ -102,32 +117,8 @@ def statistics(dataset: Dataset) -> Json:
         "returns": _of_numbers([summary.total for summary in summaries]),
         "lengths": _of_numbers([summary.steps for summary in summaries]),
         "terminated": float(np.mean([summary.terminated for summary in summaries])),
-        "leaves": {name: moments.told() for name, moments in gathered.moments.items()},
+        "leaves": {name: of_leaf.told() for name, of_leaf in moments.items()},
     }
-
-
-class _Gathered:
-    """Leaves of many short pieces, and the moments that have been taken of them, by the names of leaves."""
-
-    def __init__(self) -> None:
-        self._leaves: dict[str, list[NumpyArray]] = {}
-        self._nbytes = 0
-        self.moments: dict[str, Moments] = {}
-
-    def add(self, name: str, leaf: NumpyArray) -> None:
-        if len(leaf) and dtypes.kind_of(dtypes.shown(leaf.dtype)) in ("int", "float"):
-            self._leaves.setdefault(name, []).append(leaf)
-            self._nbytes += leaf.nbytes
-        # Taking moments of a few steps at a time would cost more than reading them.
-        if self._nbytes >= ROOM:
-            self.take()
-
-    def take(self) -> None:
-        for name, leaves in self._leaves.items():
-            moments = Moments.of(np.concatenate(leaves))
-            self.moments[name] = self.moments[name].joined(moments) if name in self.moments else moments
-        self._leaves.clear()
-        self._nbytes = 0
 
 
 def _of_numbers(numbers: list[float]) -> dict[str, float]:

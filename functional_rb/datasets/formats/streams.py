@@ -12,6 +12,7 @@ import lzma
 import os
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from functional_rb.base import files
@@ -38,80 +39,63 @@ def opened(path: str) -> Iterator[IO[bytes]]:
 
 
 class Inflated(io.RawIOBase):
-    """What a file holds, decompressed if it is gzip or xz by its first bytes; it is read forward only.
+    """What a file holds, decompressed if it is gzip or xz by its first bytes, and no more than `limit` bytes of it.
 
-    Attributes:
-        read_bytes: how many have come out of it.
+    It is read forward only.
     """
 
     def __init__(self, file: IO[bytes], limit: int, where: str) -> None:
-        """Read the first bytes of a file, out of which no more than `limit` bytes may come."""
         super().__init__()
-        self._file, self._limit, self._where = file, limit, where
-        self._input, self.read_bytes = file.read(BLOCK), 0
-        self._make: Callable[[], object] | None = None  # what makes a decompressor; None if it is not compressed
-        if self._input.startswith(GZIP):
-            self._make = lambda: zlib.decompressobj(wbits=31)
-        elif self._input.startswith(XZ):
-            self._make = lambda: lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=MEMORY)
-        self._engine: Any = self._make() if self._make else None
+        self._pieces, self._piece = _decompressed(file), memoryview(b"")
+        self._read, self._limit, self._where = 0, limit, where
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, target: WriteableBuffer) -> int:
         """Read up to as many bytes as fit, none at the end."""
+        try:
+            # A decompressor gives no bytes where it takes more input before it knows what comes.
+            while not len(self._piece) and (piece := next(self._pieces, None)) is not None:
+                self._piece = memoryview(piece)
+        except (zlib.error, lzma.LZMAError, EOFError) as error:
+            raise DatasetError(f"{self._where}: it cannot be decompressed: {error}; fetch it again") from None
         with memoryview(target).cast("B") as view:
-            part = self._some(len(view)) if len(view) else b""
-            view[: len(part)] = part
-        self.read_bytes += len(part)
-        if self.read_bytes > self._limit:
+            count = min(len(view), len(self._piece))
+            view[:count], self._piece = self._piece[:count], self._piece[count:]
+        self._read += count
+        if self._read > self._limit:
             raise DatasetError(f"{self._where}: expected at most {self._limit} bytes, and more come out of it")
-        return len(part)
+        return count
 
-    def _some(self, most: int) -> bytes:
-        if self._make is None:
-            part, self._input = self._input[:most], self._input[most:]
-            if not self._input:
-                self._input = self._file.read(BLOCK)
-            return part
-        while True:
-            try:
-                part = self._decompressed(most)
-            except (zlib.error, lzma.LZMAError, EOFError) as error:
-                raise DatasetError(f"{self._where}: it cannot be decompressed: {error}; fetch it again") from None
-            if part or self._ended():
-                return part
 
-    def _decompressed(self, most: int) -> bytes:
-        """Bytes that come out of the input; none if it takes more input, or the next stream."""
-        engine = self._engine
-        if engine.eof:
-            return b""
-        if not self._input and getattr(engine, "needs_input", True):
-            self._input = self._file.read(BLOCK)
-            if not self._input:
-                raise EOFError("the file is cut")
-        part: bytes = engine.decompress(self._input, most)
-        self._input = getattr(engine, "unconsumed_tail", b"")
-        if engine.eof:
-            self._input = engine.unused_data
-        return part
-
-    def _ended(self) -> bool:
-        """Whether nothing comes any more; streams may follow on each other, and zeros fill up the last block."""
-        if not self._engine.eof:
-            return False
-        while True:
-            self._input = self._input.lstrip(b"\0") or self._file.read(BLOCK)
-            if not self._input:
-                return True
-            if self._input.lstrip(b"\0"):
-                break
-        self._input = self._input.lstrip(b"\0")
-        assert self._make is not None  # there was a stream before
-        self._engine = self._make()
-        return False
+def _decompressed(file: IO[bytes]) -> Iterator[bytes]:
+    content = file.read(BLOCK)
+    make: Callable[[], Any]
+    if content.startswith(GZIP):
+        make = partial(zlib.decompressobj, wbits=31)
+    elif content.startswith(XZ):
+        make = partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, MEMORY)
+    else:
+        while content:
+            yield content
+            content = file.read(BLOCK)
+        return
+    # Streams may follow on each other, and zeros fill up the last block.
+    while content or (content := file.read(BLOCK)):
+        content = content.lstrip(b"\0")
+        if not content:
+            continue
+        engine = make()
+        while not engine.eof:
+            # Of xz, a decompressor may have more to give of what it was given before.
+            if not content and getattr(engine, "needs_input", True):
+                content = file.read(BLOCK)
+                if not content:
+                    raise EOFError("the file is cut")
+            yield engine.decompress(content, BLOCK)  # a few bytes may stand for gigabytes: a piece at a time
+            content = getattr(engine, "unconsumed_tail", b"")
+        content = engine.unused_data
 
 
 def read_exactly(stream: IO[bytes] | io.RawIOBase, n: int, where: str) -> bytes:

@@ -2,14 +2,14 @@
 
 A pickle is a program for a small machine with a stack, and the machine of the standard library calls whatever function
 a pickle names. This one has no calls: it knows how NumPy's arrays, their dtypes and their numbers are written, puts
-them together itself, and refuses every other name. What a pickle may take of memory is bounded.
+them together itself, and refuses every other name. What a pickle may take of memory is bounded. The standard library
+only takes it apart into instructions and their arguments, by `pickletools`, which calls nothing either.
 """
 
 from __future__ import annotations
 
 import io
-import pickle
-import struct
+import pickletools
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
@@ -37,24 +37,33 @@ def unpickle(stream: IO[bytes] | bytes, where: str, most: int = MOST) -> Any:
         DatasetError: for anything else, naming the function or class that the pickle wants.
 
     Example:
+        >>> import pickle
         >>> unpickle(pickle.dumps({"done": [True, None]}), "a file")
         {'done': [True, None]}
     """
     machine = _Machine(io.BytesIO(stream) if isinstance(stream, bytes) else stream, where, most)
+    readable: Any = machine  # by `read` and `readline` alone, as `genops` needs it
     try:
-        return machine.run()
+        for instruction, argument, _ in pickletools.genops(readable):
+            if instruction.name not in _INSTRUCTIONS:
+                raise RefusedError(f"an instruction {instruction.name} that arrays are not written with")
+            # An instruction of one byte makes a dict: a limit on bytes alone would not bound the memory.
+            machine.take(OBJECT)
+            _INSTRUCTIONS[instruction.name](machine, argument)
+        (value,) = machine.several(1)
+        return _filled(value)
     except RefusedError as error:
         raise DatasetError(
             f"{where}: the pickle holds {error}; only arrays, numbers, texts and containers are read, no code is run"
         ) from None
     except DatasetError:
         raise
-    except (ValueError, TypeError, IndexError, KeyError, struct.error) as error:
+    except (ValueError, TypeError, IndexError, KeyError) as error:
         raise DatasetError(f"{where}: expected a pickle, got something else: {error!r:.200}") from None
 
 
 class _Machine:
-    """Reads the instructions of a pickle one by one; `left` bytes of memory may still be taken."""
+    # What a pickle is read through, and what its instructions act on; `left` bytes of memory may still be taken.
 
     def __init__(self, stream: IO[bytes], where: str, most: int) -> None:
         self.stream, self.where, self.left = stream, where, most
@@ -62,33 +71,20 @@ class _Machine:
         self.marks: list[int] = []
         self.memo: dict[int, object] = {}
 
-    def run(self) -> object:
-        while (code := self.bytes(1)) != pickle.STOP:
-            if code not in _INSTRUCTIONS:
-                raise RefusedError(f"an instruction {code!r} that arrays are not written with")
-            # An instruction of one byte makes a dict: a limit on bytes alone would not bound the memory.
-            self.take(OBJECT)
-            _INSTRUCTIONS[code](self)
-        (value,) = self.several(1)
-        return _filled(value)
-
     def take(self, nbytes: int) -> None:
         self.left -= nbytes
         if self.left < 0:
             raise RefusedError("more than may be taken of memory")
 
-    def bytes(self, n: int) -> bytes:
+    def read(self, n: int) -> bytes:
         self.take(n)
         return read_exactly(self.stream, n, self.where)
 
-    def number(self, form: str) -> int:
-        return int(struct.unpack(form, self.bytes(struct.calcsize(form)))[0])
-
-    def line(self) -> str:
-        line = bytearray()
-        while (byte := self.bytes(1)) != b"\n":
-            line += byte
-        return line.decode("ascii", "backslashreplace")
+    def readline(self) -> bytes:
+        line = b""
+        while not line.endswith(b"\n"):
+            line += self.read(1)
+        return line
 
     def push(self, value: object) -> None:
         self.stack.append(value)
@@ -109,16 +105,10 @@ class _Machine:
         del self.stack[at:]
         return parts
 
-    def text(self, form: str) -> None:
-        self.push(self.bytes(self.number(form)).decode("utf-8", "surrogatepass"))
-
-    def long(self, form: str) -> None:
-        self.push(int.from_bytes(self.bytes(max(self.number(form), 0)), "little", signed=True))
-
-    def name(self, module: object, name: object) -> None:
-        if f"{module}.{name}" not in KNOWN:
-            raise RefusedError(f"{module}.{name}"[:200])
-        self.push(KNOWN[f"{module}.{name}"])
+    def name(self, name: str) -> None:
+        if name not in KNOWN:
+            raise RefusedError(name[:200])
+        self.push(KNOWN[name])
 
     def build(self) -> None:
         value, state = self.several(2)
@@ -170,46 +160,35 @@ def _filled(root: object) -> object:
     return filled(root, 0)
 
 
-_INSTRUCTIONS: dict[bytes, Callable[[_Machine], object]] = {
-    pickle.PROTO: lambda machine: machine.number("<B"),
-    pickle.FRAME: lambda machine: machine.number("<Q"),
-    pickle.NONE: lambda machine: machine.push(None),
-    pickle.NEWTRUE: lambda machine: machine.push(True),
-    pickle.NEWFALSE: lambda machine: machine.push(False),
-    pickle.BININT: lambda machine: machine.push(machine.number("<i")),
-    pickle.BININT1: lambda machine: machine.push(machine.number("<B")),
-    pickle.BININT2: lambda machine: machine.push(machine.number("<H")),
-    pickle.LONG1: lambda machine: machine.long("<B"),
-    pickle.LONG4: lambda machine: machine.long("<i"),
-    pickle.BINFLOAT: lambda machine: machine.push(struct.unpack(">d", machine.bytes(8))[0]),
-    pickle.SHORT_BINUNICODE: lambda machine: machine.text("<B"),
-    pickle.BINUNICODE: lambda machine: machine.text("<I"),
-    pickle.BINUNICODE8: lambda machine: machine.text("<Q"),
-    pickle.SHORT_BINBYTES: lambda machine: machine.push(machine.bytes(machine.number("<B"))),
-    pickle.BINBYTES: lambda machine: machine.push(machine.bytes(machine.number("<I"))),
-    pickle.BINBYTES8: lambda machine: machine.push(machine.bytes(machine.number("<Q"))),
-    pickle.BYTEARRAY8: lambda machine: machine.push(machine.bytes(machine.number("<Q"))),
-    pickle.MARK: lambda machine: machine.marks.append(len(machine.stack)),
-    pickle.POP: lambda machine: machine.several(1),
-    pickle.POP_MARK: lambda machine: machine.marked(),
-    pickle.EMPTY_TUPLE: lambda machine: machine.push(()),
-    pickle.TUPLE1: lambda machine: machine.push((*machine.several(1),)),
-    pickle.TUPLE2: lambda machine: machine.push((*machine.several(2),)),
-    pickle.TUPLE3: lambda machine: machine.push((*machine.several(3),)),
-    pickle.TUPLE: lambda machine: machine.push((*machine.marked(),)),
-    pickle.EMPTY_LIST: lambda machine: machine.push([]),
-    pickle.APPEND: lambda machine: machine.extend(machine.several(1)),
-    pickle.APPENDS: lambda machine: machine.extend(machine.marked()),
-    pickle.EMPTY_DICT: lambda machine: machine.push({}),
-    pickle.SETITEM: lambda machine: machine.update(machine.several(2)),
-    pickle.SETITEMS: lambda machine: machine.update(machine.marked()),
-    pickle.MEMOIZE: lambda machine: machine.memorize(len(machine.memo)),
-    pickle.BINPUT: lambda machine: machine.memorize(machine.number("<B")),
-    pickle.LONG_BINPUT: lambda machine: machine.memorize(machine.number("<I")),
-    pickle.BINGET: lambda machine: machine.push(machine.memo[machine.number("<B")]),
-    pickle.LONG_BINGET: lambda machine: machine.push(machine.memo[machine.number("<I")]),
-    pickle.GLOBAL: lambda machine: machine.name(machine.line(), machine.line()),
-    pickle.STACK_GLOBAL: lambda machine: machine.name(*machine.several(2)),
-    pickle.REDUCE: lambda machine: machine.push(made(*machine.several(2))),
-    pickle.BUILD: lambda machine: machine.build(),
+# By their names in `pickletools`, each a function of the machine and of the argument.
+_VALUES = "BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT SHORT_BINUNICODE BINUNICODE BINUNICODE8"
+_BYTES = "SHORT_BINBYTES BINBYTES BINBYTES8 BYTEARRAY8"
+_INSTRUCTIONS: dict[str, Callable[[_Machine, Any], object]] = {
+    **dict.fromkeys(("PROTO", "FRAME", "STOP"), lambda machine, _: None),
+    **dict.fromkeys(_VALUES.split(), lambda machine, value: machine.push(value)),
+    **dict.fromkeys(_BYTES.split(), lambda machine, content: machine.push(bytes(content))),
+    "NONE": lambda machine, _: machine.push(None),
+    "NEWTRUE": lambda machine, _: machine.push(True),
+    "NEWFALSE": lambda machine, _: machine.push(False),
+    "MARK": lambda machine, _: machine.marks.append(len(machine.stack)),
+    "POP": lambda machine, _: machine.several(1),
+    "POP_MARK": lambda machine, _: machine.marked(),
+    "EMPTY_TUPLE": lambda machine, _: machine.push(()),
+    "TUPLE1": lambda machine, _: machine.push((*machine.several(1),)),
+    "TUPLE2": lambda machine, _: machine.push((*machine.several(2),)),
+    "TUPLE3": lambda machine, _: machine.push((*machine.several(3),)),
+    "TUPLE": lambda machine, _: machine.push((*machine.marked(),)),
+    "EMPTY_LIST": lambda machine, _: machine.push([]),
+    "APPEND": lambda machine, _: machine.extend(machine.several(1)),
+    "APPENDS": lambda machine, _: machine.extend(machine.marked()),
+    "EMPTY_DICT": lambda machine, _: machine.push({}),
+    "SETITEM": lambda machine, _: machine.update(machine.several(2)),
+    "SETITEMS": lambda machine, _: machine.update(machine.marked()),
+    "MEMOIZE": lambda machine, _: machine.memorize(len(machine.memo)),
+    **dict.fromkeys(("BINPUT", "LONG_BINPUT"), lambda machine, at: machine.memorize(at)),
+    **dict.fromkeys(("BINGET", "LONG_BINGET"), lambda machine, at: machine.push(machine.memo[at])),
+    "GLOBAL": lambda machine, name: machine.name(name.replace(" ", ".", 1)),
+    "STACK_GLOBAL": lambda machine, _: machine.name(".".join(map(str, machine.several(2)))),
+    "REDUCE": lambda machine, _: machine.push(made(*machine.several(2))),
+    "BUILD": lambda machine, _: machine.build(),
 }
