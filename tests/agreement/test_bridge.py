@@ -21,10 +21,9 @@ import torch_backend as trb
 from functional_rb.base import dtypes
 from functional_rb.buffer import functions
 from functional_rb.ops import numpy_ops
-from jax_backend import compat
 from tests.support import backends, gpu
 from tests.support.effort import effort
-from tests.support.versions import is_version
+from tests.support.versions import enable_x64, is_version
 
 SHARED = [name for name in dtypes.ITEMSIZE if name not in ("int64", "uint64", "float64")]
 WITH_64_BITS = ["int64", "uint64", "float64"]
@@ -92,7 +91,7 @@ def aligned(n: int, dtype: str) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [*SHARED, *WITH_64_BITS])
 @pytest.mark.parametrize("shape", [(24,), (2, 3, 4), (1,), ()])
 def test_arrays_share_memory(dtype: str, shape: tuple[int, ...]) -> None:
-    with compat.enable_x64(dtype in WITH_64_BITS):
+    with enable_x64(dtype in WITH_64_BITS):
         given = aligned(int(np.prod(shape)), dtype).reshape(shape)
         on_jax = jrb.from_dlpack(given)
         assert isinstance(on_jax, jax.Array)
@@ -557,7 +556,7 @@ def test_states_with_64_bit_leaves() -> None:
     n = np.array([2**62, -(2**62), 3, 4], np.int64)
     x = np.random.default_rng(0).random((4, 2))
     given = {"n": n, "x": x, "b": n > 0}
-    with compat.enable_x64(True):
+    with enable_x64(True):
         here = trb.add(trb.init(spec), on("torch", given))
         there = jrb.add(cross("jax", here), on("jax", given))
         back = cross("torch", there)

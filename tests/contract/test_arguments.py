@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from jax_backend import compat
 from tests.support import gpu
 from tests.support.backends import Backend
+from tests.support.versions import enable_x64
 
 ITEM = {"x": frb.Unbounded((2,)), "id": frb.Unbounded((), "int32")}
 BATCH = {"x": np.ones((4, 2), np.float32), "id": np.arange(4, dtype=np.int32)}
@@ -114,7 +114,7 @@ def test_seeds_of_jax_are_its_own_and_can_be_traced() -> None:
 
     for seed in (0, 7, -1, 2**31 - 1, 2**32 - 1):
         assert (jax.random.key_data(rb.key(seed)) == jax.random.key_data(jax.random.key(seed))).all()
-    with compat.enable_x64(True):
+    with enable_x64(True):
         wide = jax.random.key_data(jax.random.key(2**40))
     assert (jax.random.key_data(jax.jit(lambda: rb.key(2**40))()) == wide).all()
     assert (jax.random.key_data(jax.jit(rb.key)(3)) == jax.random.key_data(rb.key(3))).all()
@@ -146,18 +146,14 @@ def test_a_traced_beta_that_is_none_gives_no_weights(sampler: Any, kernels: bool
     import jax
 
     import jax_backend as rb
-    from jax_backend.compiling import compile
 
     state = rb.init(frb.BufferSpec(STEPS, 8, sampler))
     state = rb.add(state, BATCH | {"done": np.array([False, True] * 2)}, priorities=PRIORITIES)
     draw = jax.jit(lambda beta: rb.sample(state, rb.key(0), 4, beta)[1].weights)
-    before, compile.HAVE_KERNELS = compile.HAVE_KERNELS, kernels
-    try:
+    with frb.kernels(kernels):
         assert all(np.isnan(draw(np.float32(beta))).all() for beta in (math.nan, -1.0, -math.inf))
         for beta in (0.0, -0.0, 1.0, math.inf):
             assert ((np.asarray(draw(np.float32(beta))) <= 1) & (np.asarray(draw(np.float32(beta))) > 0)).all()
-    finally:
-        compile.HAVE_KERNELS = before
 
 
 # -- arrays that are more than their elements

@@ -18,12 +18,12 @@ from jax import lax
 import functional_rb as frb
 import jax_backend as rb
 from functional_rb.native.switch import switch
-from jax_backend import compat
 from jax_backend.compiling import compile
 from jax_backend.engines import execute
 from tests.support.backends import needs_native
 from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort
+from tests.support.versions import enable_x64
 from tests.support.xla_options import AS_USERS
 
 ITEM = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,)), "done": frb.Binary(())}
@@ -431,7 +431,7 @@ def test_64_bit_leaves_need_the_64_bit_mode() -> None:
     indirect=["kernels"],
 )
 def test_64_bit_leaves_in_the_64_bit_mode(kernels: bool, sampler: Any, capacity: int) -> None:
-    with compat.enable_x64(True):
+    with enable_x64(True):
         state = rb.init(frb.BufferSpec(LONG_ITEM, capacity, sampler))
         state = rb.add(state, LONG_BATCH, mask=np.asarray([True, False, True]))
         state = rb.add(state, LONG_BATCH)
@@ -457,7 +457,7 @@ def test_the_mode_does_not_change_the_bits(kernels: bool) -> None:
         return jax.tree.map(np.asarray, (state, sample))
 
     narrow = life()
-    with compat.enable_x64(True):
+    with enable_x64(True):
         assert_same_bits(life(), narrow)
         # What JAX calls an int is now another dtype: it is never converted silently.
         with pytest.raises(TypeError, match="leaf 'id': expected dtype int32, got int64"):

@@ -18,10 +18,10 @@ import jax_backend
 import torch_backend
 from functional_rb.native import shared_control as control
 from functional_rb.shared.buffer import SharedBuffer
-from jax_backend import compat
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.effort import effort
+from tests.support.versions import enable_x64
 
 STEP = {"id": frb.Unbounded((), "int32"), "reward": frb.Unbounded(()), "done": frb.Binary()}
 CORES = ["jax", "torch", "jax-host"]
@@ -399,7 +399,7 @@ def test_exact_conversions_while_traced() -> None:
     read = jax.jit(lambda s, h, p: rb.priorities(rb.update(s, h, p), h))
     handles = jnp.array([2, 0], jnp.int16)
     assert read(state, handles, jnp.array([[4.0], [8.0]], jnp.bfloat16)).tolist() == [4, 8]
-    with compat.enable_x64(True), pytest.raises(TypeError, match="expected dtype float32, got float64"):
+    with enable_x64(True), pytest.raises(TypeError, match="expected dtype float32, got float64"):
         read(state, jnp.array([2, 0]), jnp.array([4.0, 8.0]))
     rb = torch_backend
     other = rb.add(rb.init(spec), steps(1, 2, 3))

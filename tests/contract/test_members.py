@@ -18,12 +18,11 @@ import functional_rb as frb
 import jax_backend
 import torch_backend
 from functional_rb.native.switch import switch
-from jax_backend import compat
 from tests.support import backends, lives
 from tests.support.effort import effort
 from tests.support.lives import live_on_torch
 from tests.support.members import BATCH, COVERING, LANES, MEMBERS, Member
-from tests.support.versions import is_version
+from tests.support.versions import enable_x64, is_version
 
 COMPILED = {name: member for name, member in MEMBERS.items() if member.compiled}
 # Each way to draw and to write; what the others of the table set differently, torch's kernels are given alike. The
@@ -259,7 +258,7 @@ def test_dtypes_are_the_same_in_the_64_bit_mode(member: Member) -> None:
             return lives.step(backend, lives.begin(backend, spec), given, keys)
 
         keys = lives.keys(backend, 0)
-        with compat.enable_x64(True):
+        with enable_x64(True):
             state, seen = jax.eval_shape(life, keys)
         wide = [leaf.dtype for leaf in jax.tree.leaves((state, seen)) if leaf.dtype.itemsize > 4]
         assert wide == []

@@ -16,6 +16,7 @@ import functional_rb as frb
 from functional_rb.core import counters
 from tests.support.backends import Backend
 from tests.support.effort import effort
+from tests.support.versions import torch_traces
 from tests.support.xla_options import AS_USERS
 
 ROWS = 5
@@ -74,10 +75,9 @@ def compiled(validate: bool) -> Any:
     import torch
 
     import torch_backend
-    from torch_backend import compat
 
-    if not compat.IS_TRACED:  # Hypothesis would ask again and again, until torch says something else
-        pytest.skip(compat.REFUSED[0])
+    if not torch_traces():  # Hypothesis would ask again and again, until torch says something else
+        pytest.skip("it traces them from torch 2.12 on")
     function = lambda s, x, m: torch_backend.add_(s, x, m, validate=validate)  # noqa: E731  # as users compile it
     return torch.compile(function, fullgraph=True, backend="eager")
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from functional_rb.datasets import Episode
+from functional_rb.datasets.reader import open_reader as open_reader  # the one place of the tests that names it
 
 STEPS = ("actions", "rewards", "terminated", "truncated", "infos")
 

@@ -10,9 +10,8 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.datasets import DatasetError, convert
-from functional_rb.datasets.reader import open_reader
 from tests.datasets.d4rl_files import N, write
-from tests.datasets.episodes import read_in_pieces_of
+from tests.datasets.episodes import open_reader, read_in_pieces_of
 from tests.support.backends import Backend
 
 

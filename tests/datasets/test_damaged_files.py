@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from functional_rb.datasets import DatasetError, lerobot_videos
-from functional_rb.datasets.reader import open_reader
 from functional_rb.datasets.rows import Form
 from tests.datasets import d4rl_files, minari_datasets
 from tests.datasets import datasets_of_others as others
 from tests.datasets.damage_of_files import damaged
+from tests.datasets.episodes import open_reader
 
 SEEDS = 20
 SHAPE = (64, 64, 3)

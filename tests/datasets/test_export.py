@@ -25,11 +25,10 @@ import functional_rb as frb
 from functional_rb.base import nest
 from functional_rb.datasets import DatasetError, Episode, Recording, StepSpec, convert, export, info
 from functional_rb.datasets.exporting import lerobot_files
-from functional_rb.datasets.reader import open_reader
 from functional_rb.datasets.stored import Stored
 from functional_rb.specs.values import Outline
 from functional_rb.storage import disk
-from tests.datasets.episodes import equal, joined, read, read_in_pieces_of
+from tests.datasets.episodes import equal, joined, open_reader, read, read_in_pieces_of
 from tests.datasets.made_up import LENGTHS, READERS, MadeUp, expected
 from tests.support.effort import effort
 

@@ -20,9 +20,8 @@ import pytest
 import functional_rb as frb
 from functional_rb.datasets import DatasetError, parquet
 from functional_rb.datasets import lerobot_videos as videos
-from functional_rb.datasets.reader import open_reader
 from tests.datasets import datasets_of_others as others
-from tests.datasets.episodes import read_in_pieces_of
+from tests.datasets.episodes import open_reader, read_in_pieces_of
 
 WRITERS = {"2.1": others.lerobot_v2, "3.0": others.lerobot_v3}
 SIDE = "observation.images.side"

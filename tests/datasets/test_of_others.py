@@ -11,9 +11,8 @@ import pytest
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb.datasets.reader import open_reader
 from tests.datasets.datasets_of_others import FORMATS, LENGTHS, Format
-from tests.datasets.episodes import read_in_pieces_of
+from tests.datasets.episodes import open_reader, read_in_pieces_of
 
 pytestmark = pytest.mark.parametrize("given", FORMATS.values(), ids=FORMATS)
 

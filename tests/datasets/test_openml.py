@@ -12,7 +12,7 @@ import pytest
 import functional_rb as frb
 import torch_backend as rb
 from functional_rb.datasets import DatasetError, openml
-from functional_rb.datasets.reader import open_reader
+from tests.datasets.episodes import open_reader
 
 ARFF = """% a comment
 @RELATION made_up

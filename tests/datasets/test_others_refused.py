@@ -23,9 +23,9 @@ import torch_backend
 from functional_rb.datasets import DatasetError
 from functional_rb.datasets import hdf5 as hdf5_files
 from functional_rb.datasets.formats import images
-from functional_rb.datasets.reader import open_reader
 from tests.datasets import datasets_of_others as others
 from tests.datasets import protobuf
+from tests.datasets.episodes import open_reader
 from tests.datasets.made_up import MadeUp
 
 

@@ -18,7 +18,6 @@ import pytest
 
 import functional_rb as frb
 from functional_rb import ted
-from functional_rb.ted.forms import Flat
 from tests.support import backends
 from tests.support.damage import KINDS, refused
 from tests.support.ted_model import EDGES, GOES_ON, TERMINATED, fixed, same_form
@@ -27,13 +26,13 @@ h5py = pytest.importorskip("h5py", reason="needs h5py")
 
 
 @pytest.fixture(scope="module")
-def flat() -> Flat:
+def flat() -> Any:
     with backends.make("torch") as backend:
         return ted.to_form(EDGES["wrapped, cut at both ends"].filled(backend))
 
 
 @pytest.fixture(scope="module")
-def lanes() -> Flat:
+def lanes() -> Any:
     with backends.make("torch") as backend:
         return ted.to_form(fixed([GOES_ON, TERMINATED, GOES_ON], 4, lanes=2).filled(backend))
 
@@ -73,7 +72,7 @@ def refuse(load: Callable[[Path], Any], place: Path, message: str | None = None,
         b"null",
     ],
 )
-def test_texts_that_are_none_are_named(name: str, content: bytes, flat: Flat, tmp_path: Path) -> None:
+def test_texts_that_are_none_are_named(name: str, content: bytes, flat: Any, tmp_path: Path) -> None:
     ted.save(flat, tmp_path / "x")
     (tmp_path / "x" / name).write_bytes(content)
     with pytest.raises(ValueError, match="damaged") as caught:
@@ -83,7 +82,7 @@ def test_texts_that_are_none_are_named(name: str, content: bytes, flat: Flat, tm
 
 @pytest.mark.parametrize("name", ["meta.json", "more/image.memmap", "reward.shape.memmap", "functional_rb.json"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_file_is_named(name: str, kind: str, flat: Flat, tmp_path: Path) -> None:
+def test_what_is_no_file_is_named(name: str, kind: str, flat: Any, tmp_path: Path) -> None:
     ted.save(ted.to_form(flat, "nested"), tmp_path / "x")
     file = tmp_path / "x" / name
     file.unlink()
@@ -91,7 +90,7 @@ def test_what_is_no_file_is_named(name: str, kind: str, flat: Flat, tmp_path: Pa
         ted.load(tmp_path / "x")
 
 
-def test_what_the_process_is_short_of_is_no_damage(flat: Flat, tmp_path: Path) -> None:
+def test_what_the_process_is_short_of_is_no_damage(flat: Any, tmp_path: Path) -> None:
     ted.save(flat, tmp_path / "x")
     with refused(tmp_path / "x" / "action.memmap", errno.EMFILE), pytest.raises(OSError, match=r"action\.memmap"):
         ted.load(tmp_path / "x")
@@ -99,7 +98,7 @@ def test_what_the_process_is_short_of_is_no_damage(flat: Flat, tmp_path: Path) -
 
 @pytest.mark.parametrize("lane", [1, 10**8])
 @pytest.mark.parametrize("told", [False, True])
-def test_rows_that_are_holes_are_not_read(lane: int, told: bool, lanes: Flat, tmp_path: Path) -> None:
+def test_rows_that_are_holes_are_not_read(lane: int, told: bool, lanes: Any, tmp_path: Path) -> None:
     """A file of 6 GB that takes no room, as one that was saved with few steps in it has."""
     ted.save(lanes, tmp_path / "x")
     rows, shape = 6 * 10**9, [6 * 10**9 // lane, lane]
@@ -163,14 +162,14 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damages_are_named(damage: str, flat: Flat, tmp_path: Path) -> None:
+def test_damages_are_named(damage: str, flat: Any, tmp_path: Path) -> None:
     name, change, message = DAMAGES[damage]
     ted.save(flat, tmp_path / "x")
     change(tmp_path / "x" / name)
     refuse(ted.load, tmp_path / "x", message)
 
 
-def test_missing_files_are_named(flat: Flat, tmp_path: Path) -> None:
+def test_missing_files_are_named(flat: Any, tmp_path: Path) -> None:
     ted.save(flat, tmp_path / "flat")
     (tmp_path / "flat" / "reward.memmap").unlink()
     for name in ("flat/reward.memmap", "nowhere/meta.json"):
@@ -178,7 +177,7 @@ def test_missing_files_are_named(flat: Flat, tmp_path: Path) -> None:
             ted.load((tmp_path / name).parent)
 
 
-def test_shapes_that_cannot_be_are_damage(flat: Flat, tmp_path: Path) -> None:
+def test_shapes_that_cannot_be_are_damage(flat: Any, tmp_path: Path) -> None:
     ted.save(ted.to_form(flat, "nested"), tmp_path / "x")
     file = tmp_path / "x" / "done.shape.memmap"
     good = np.frombuffer(file.read_bytes(), "<i8").reshape(-1, 2)
@@ -191,7 +190,7 @@ def test_shapes_that_cannot_be_are_damage(flat: Flat, tmp_path: Path) -> None:
     refuse(ted.load, tmp_path / "x", r"done\.shape\.memmap: expected \d+ bytes")
 
 
-def test_nests_that_contain_themselves_are_damage(flat: Flat, tmp_path: Path) -> None:
+def test_nests_that_contain_themselves_are_damage(flat: Any, tmp_path: Path) -> None:
     ted.save(flat, tmp_path / "x")
     changed(tmp_path / "x" / "meta.json", a={"type": "TensorDict"}, b={"type": "TensorDict"})
     for name in "ab":
@@ -199,7 +198,7 @@ def test_nests_that_contain_themselves_are_damage(flat: Flat, tmp_path: Path) ->
     refuse(ted.load, tmp_path / "x", "by a link")
 
 
-def test_bools_that_are_neither_are_damage(flat: Flat, tmp_path: Path) -> None:
+def test_bools_that_are_neither_are_damage(flat: Any, tmp_path: Path) -> None:
     for name in ("done.memmap", "mask.memmap"):
         ted.save(flat, tmp_path / name)
         content = (tmp_path / name / name).read_bytes()
@@ -225,7 +224,7 @@ def test_more_leaves_than_files_may_be_open(tmp_path: Path) -> None:
 # ------------------------------------------------------------ HDF5
 
 
-def written(flat: Flat, file: Path) -> Path:
+def written(flat: Any, file: Path) -> Path:
     ted.save(flat, file)
     return file
 
@@ -343,7 +342,7 @@ def told(file: Any, **values: Any) -> None:
 
 
 @pytest.mark.parametrize("lie", DAMAGED)
-def test_files_of_hdf5_that_lie_are_damage(lie: str, flat: Flat, tmp_path: Path) -> None:
+def test_files_of_hdf5_that_lie_are_damage(lie: str, flat: Any, tmp_path: Path) -> None:
     change, message = DAMAGED[lie]
     file = written(flat, tmp_path / "x.h5")
     with h5py.File(file, "r+") as opened:
@@ -351,7 +350,7 @@ def test_files_of_hdf5_that_lie_are_damage(lie: str, flat: Flat, tmp_path: Path)
     refuse(ted.load, file, message)
 
 
-def test_what_is_no_hdf5_is_named(flat: Flat, tmp_path: Path) -> None:
+def test_what_is_no_hdf5_is_named(flat: Any, tmp_path: Path) -> None:
     file = written(flat, tmp_path / "x.h5")
     content = file.read_bytes()
     for part in (b"", b"no such file", content[:100], content[: len(content) // 2], content[::-1]):
@@ -365,7 +364,7 @@ def test_what_is_no_hdf5_is_named(flat: Flat, tmp_path: Path) -> None:
             ted.load(other)
 
 
-def test_a_filter_that_is_missing_is_named(flat: Flat, tmp_path: Path) -> None:
+def test_a_filter_that_is_missing_is_named(flat: Any, tmp_path: Path) -> None:
     file = tmp_path / "x.h5"
     ted.save(flat, file, compression="gzip")
     content = file.read_bytes()
@@ -387,7 +386,7 @@ def test_what_there_is_to_tell_may_be_long(tmp_path: Path) -> None:
     assert ted.load(tmp_path / "x.h5").spec == made.spec
 
 
-def test_classes_that_are_not_known_are_told_with_the_file(flat: Flat, tmp_path: Path) -> None:
+def test_classes_that_are_not_known_are_told_with_the_file(flat: Any, tmp_path: Path) -> None:
     ted.save(flat, tmp_path / "x")
     file = tmp_path / "x" / "functional_rb.json"
     found = json.loads(file.read_text())

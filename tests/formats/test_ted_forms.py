@@ -15,7 +15,6 @@ import pytest
 
 import functional_rb as frb
 from functional_rb import ted
-from functional_rb.ted.forms import Flat, Nested
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.children import ROOT, program
@@ -66,7 +65,7 @@ def check_case(case: Case, backend: Backend) -> None:
     same_form(ted.to_form(again), flat)
 
 
-def check_files(flat: Flat) -> None:
+def check_files(flat: Any) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
         ted.save(flat, place / "flat")
@@ -81,7 +80,7 @@ def check_files(flat: Flat) -> None:
         assert sorted(file.name for file in place.iterdir()) == ["flat", "nested", "x.h5", "y.h5"]
 
 
-def loaded(place: Path) -> Flat | Nested:
+def loaded(place: Path) -> Any:
     return ted.load(place)
 
 
@@ -297,19 +296,19 @@ def test_specs_that_do_not_fit_are_refused() -> None:
 
 
 @pytest.fixture
-def flat() -> Flat:
+def flat() -> Any:
     with backends.make("torch") as backend:
         return ted.to_form(EDGES["wrapped, cut at both ends"].filled(backend))
 
 
 @pytest.mark.parametrize("name", ["is_full", "shift", "_storage_shape"])
-def test_names_that_files_have_for_something_else_are_refused(name: str, flat: Flat, tmp_path: Path) -> None:
+def test_names_that_files_have_for_something_else_are_refused(name: str, flat: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"ted.save: leaf '{name}': files have '{name}' for something else; rename"):
         ted.save(dataclasses.replace(flat, data=flat.data | {name: flat.data["done"]}), tmp_path / "flat")
     assert not (tmp_path / "flat").exists()
 
 
-def test_files_are_never_overwritten(flat: Flat, tmp_path: Path) -> None:
+def test_files_are_never_overwritten(flat: Any, tmp_path: Path) -> None:
     ted.save(flat, tmp_path / "flat")
     ted.save(flat, tmp_path / "x.h5")
     with pytest.raises(FileExistsError, match="flat is there already"):
@@ -323,7 +322,7 @@ def test_files_are_never_overwritten(flat: Flat, tmp_path: Path) -> None:
     same_form(ted.load(tmp_path / "empty"), flat)
 
 
-def test_a_failure_leaves_nothing_behind(flat: Flat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_leaves_nothing_behind(flat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
         raise OSError("no space left")
 
@@ -363,13 +362,13 @@ def test_rows_of_empty_slots_take_no_space(tmp_path: Path) -> None:
         assert sum(file.stat().st_blocks * 512 for file in files) < 100_000
 
 
-def test_files_need_numpy_alone(flat: Flat, tmp_path: Path) -> None:
+def test_files_need_numpy_alone(flat: Any, tmp_path: Path) -> None:
     ted.save(flat, tmp_path / "flat")
     subprocess.run(program("numpy_alone", "forms", tmp_path / "flat", tmp_path / "again"), check=True, cwd=ROOT)
     same_form(ted.load(tmp_path / "again"), flat)
 
 
-def test_hdf5_without_h5py_is_told(flat: Flat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hdf5_without_h5py_is_told(flat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ImportError, match=r"ted\.save needs h5py: pip install '\.\[hdf5\]' in a checkout"):
         ted.save(flat, tmp_path / "x.h5")
@@ -377,6 +376,6 @@ def test_hdf5_without_h5py_is_told(flat: Flat, tmp_path: Path, monkeypatch: pyte
         ted.load(tmp_path / "x.h5")
 
 
-def test_forms_show_their_outline(flat: Flat) -> None:
+def test_forms_show_their_outline(flat: Any) -> None:
     assert repr(flat).startswith("Flat(4 steps in 3 trajectories, observation (7, 2), more/half (7,)")
     assert repr(ted.to_form(flat, "nested")).startswith("Nested(4 steps in 3 trajectories, observation (0, 2)")

@@ -18,7 +18,6 @@ from tensordict import TensorDict
 
 import functional_rb as frb
 from functional_rb import ted
-from functional_rb.ted.steps import Transition
 from tests.formats import recorded
 from tests.formats.recorded import FLAGS, NO
 from tests.support.backends import Backend
@@ -354,12 +353,13 @@ def test_rows_and_back(lead: tuple[int, ...], kind: str, key: str | None, seed: 
         return {"array": x, "dict": {"x": x, "in": {"n": n}}, "tuple": (x, n)}[kind]
 
     terminated, truncated = (np.asarray(rng.random(lead) < 0.5) for _ in range(2))
-    rows = Transition(observation(), rng.normal(size=lead), rng.normal(size=lead), observation(), terminated, truncated)
+    before, following = observation(), observation()
+    rows = (before, rng.normal(size=lead), rng.normal(size=lead), following, terminated, truncated)
     steps = ted.from_transitions(*rows, observation_key=key)
     ted.check(steps)
     assert not any(np.any(steps[flag]) for flag in FLAGS)
-    assert recorded.same(steps["next"]["done"], rows.done)
-    spread = rows.observation if kind == "dict" and key is None else {key or "observation": rows.observation}
+    assert recorded.same(steps["next"]["done"], terminated | truncated)
+    spread = before if kind == "dict" and key is None else {key or "observation": before}
     assert recorded.same({name: steps[name] for name in spread}, spread)
     back = ted.to_transitions(steps, observation_key=key)
     assert all(recorded.same(a, b) for a, b in zip(back, rows, strict=True))

@@ -16,6 +16,7 @@ from functional_rb.testing.map_rules import applied
 from tests.items.item_functions import close, ops_of, words
 from tests.support.backends import Backend
 from tests.support.effort import effort
+from tests.support.versions import torch_traces
 
 items = frb.items
 LEAD = (2, 3)
@@ -131,10 +132,8 @@ def test_all_backends_give_the_same(library: Backend, compiled: bool) -> None:
     elif compiled:
         import torch
 
-        from torch_backend import compat
-
-        if not compat.IS_TRACED:
-            pytest.skip(f"torch traces them from torch {compat.TRACED} on")
+        if not torch_traces():
+            pytest.skip("it traces them from torch 2.12 on")
         program = torch.compile(program, fullgraph=True, backend="eager")
     made = program(*given)
     assert {*names} <= made.keys()

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.iteration.batches import Batches
 from tests.support import backends, lives
 from tests.support.backends import Backend
 from tests.support.members import BATCH, LANES, MEMBERS, USUAL, Member
@@ -85,7 +84,7 @@ class Program:
 
     # --- the threads
 
-    def collect(self, cell: frb.Cell | Batches, which: int) -> list[int]:
+    def collect(self, cell: frb.Cell | Any, which: int) -> list[int]:
         """Add until the learner is done; the numbers of the batches that were added."""
         numbers: list[int] = []
         while not self.done.is_set():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,6 @@ import pytest
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb.iteration.batches import Batches
 from tests.support import interrupts
 from tests.support.effort import effort
 
@@ -23,7 +23,7 @@ def items(first: int, n: int) -> dict[str, np.ndarray]:
     return {"id": np.arange(first, first + n, dtype=np.int32)}
 
 
-def begun() -> Batches:
+def begun() -> Any:
     spec = frb.BufferSpec({"id": frb.Unbounded((), "int32")}, 8, frb.WithoutReplacement())
     batches = frb.iterate(rb, rb.add(rb.init(spec), items(0, 6)), rb.key(0), batch_size=2, prefetch=2)
     next(batches)
@@ -54,7 +54,7 @@ def ends(work: Callable[[], Any]) -> Any:
     return given[0]
 
 
-@pytest.mark.parametrize("function", [next, apply, assign, Batches.close])
+@pytest.mark.parametrize("function", [next, apply, assign, operator.methodcaller("close")])
 def test_at_every_line(function: Any) -> None:
     batches = begun()
     places = interrupts.lines(function, batches)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.text.api import Rollout
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.effort import effort
@@ -22,7 +21,7 @@ def longest_first(ids: Any, mask: Any, reply: Any) -> Any:
     return reply.sum(1) * np.float32(1) + (mask & ~reply).sum(1) * np.float32(10)
 
 
-def rolled(library: Backend, score: Any = longest_first, kl: float = 0.5, seed: int = 0) -> Rollout:
+def rolled(library: Backend, score: Any = longest_first, kl: float = 0.5, seed: int = 0) -> Any:
     step, cache = gpt2(library)
     params, reference = (gpt2_params(library, seed) for seed in (0, 1))
     decoding = frb.text.Decoding(N, 1.3, eos=END, pad=END, replies=REPLIES)

@@ -25,11 +25,11 @@ from functional_rb.ops import numpy_ops
 from functional_rb.structures import hash_map, key_rows
 from functional_rb.structures.hash_map import EMPTY, HashTable, MapPlan
 from functional_rb.structures.key_rows import KeyRows
-from jax_backend import compat
 from tests.support.backends import Backend
 from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort
 from tests.support.part_kernels import Jax, Numpy, Torch
+from tests.support.versions import enable_x64
 from tests.support.xla_options import AS_USERS
 
 PLANS = [MapPlan(1, 1, 5), MapPlan(5, 1, 6, hash_bits=2), MapPlan(40, 2, 7, hash_bits=2), MapPlan(40, 2, 8)]
@@ -158,7 +158,7 @@ def test_one_zero_and_one_nan(library: Backend, dtype: str) -> None:
     other_nan = (nan.view(word) ^ np.array([1 << (8 * word.itemsize - 1) | 1], word)).view(kind)
     values = np.concatenate([np.zeros(1, kind), -np.zeros(1, kind), tiny, -tiny, one, nan, other_nan, -nan])
     values = np.concatenate([values, np.array([np.inf, -np.inf], kind)])
-    with compat.enable_x64(dtype == "float64"):
+    with enable_x64(dtype == "float64"):
         rb, spec = library.rb, frb.HashMapSpec(frb.Unbounded((), dtype), 20)
         made, inserted = rb.add(rb.init(spec), library.array(values))
         assert inserted.ids.tolist() == [0, 0, 1, 2, 3, 4, 4, 4, 5, 6]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.scale.ray.channel import Receipt
 from tests.scale.ray.faulty_shards import client_of as shards_client
 from tests.scale.ray.faulty_shards import items, stored, transport_at, write_refused_by
 
@@ -47,7 +46,7 @@ def test_a_client_that_only_adds_finds_a_shard_that_is_back() -> None:
     assert client._watch.channels[0].alive
 
 
-def refused(client: frb.ray.Client) -> Receipt:
+def refused(client: frb.ray.Client) -> Any:
     """A write that the first shard has refused, which the client has heard."""
     receipt = write_refused_by(client, 0)
     while not receipt.done():
