@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -147,13 +148,16 @@ def _by_launches(mixture: Mixture, key: jax.Array, batch: int, p: jax.Array | No
 
     def core(states: Sequence[State], key: jax.Array, shares: Any, beta: Any) -> Any:
         changed, drawn, weights = _by_buffer(Mixture(states, spec=spec), key, batch, shares, beta)
-        return drawn.leaves, (drawn.indices, weights, drawn.probabilities), [one["counters"] for one in changed]
+        flags = [flag for flag in drawn.flags.values() if flag is not None]
+        told = drawn.indices, weights, drawn.probabilities, flags
+        return drawn.leaves, told, [one["counters"] for one in changed]
 
     made = compile.sample_mixture(mixture.buffers, spec, key, listed, shares, beta, batch, core)
     if made is None:
         return None
-    leaves, (indices, weights, probabilities), counters = made
-    drawn = drawing.alone(leaves, indices, probabilities)
+    leaves, (indices, weights, probabilities, flags), counters = made
+    told = dict(itertools.zip_longest(drawing.FLAGS, flags))
+    drawn = Drawn(leaves, indices, probabilities, probabilities, told, {})
     return [{"counters": own, "auxiliary": {}} for own in counters], drawn, weights
 
 

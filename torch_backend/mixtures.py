@@ -224,8 +224,8 @@ def _at_once(
     drawn = TORCH.by_chain("mixed", states, told, shares if on_gpu else None, key, exponent, batch)
     if drawn is NotImplemented:
         return None
-    _, leaves, _, indices, weights, probabilities = drawn
-    return drawing.alone(leaves, indices, probabilities), weights
+    _, leaves, _, indices, weights, probabilities, *flags = drawn
+    return drawing.by_one_call(mixture.buffers[0].spec, leaves, indices, probabilities, flags), weights
 
 
 def in_place(engine: ModuleType) -> ModuleType:

@@ -85,9 +85,25 @@ class Drawn(NamedTuple):
     extras: Mapping[str, BackendArray]
 
 
-def alone(leaves: Sequence[BackendArray], indices: BackendArray, probabilities: BackendArray) -> Drawn:
-    """Single items, of which nothing else is told, weighted by their probabilities."""
-    return Drawn(leaves, indices, probabilities, probabilities, dict.fromkeys(FLAGS), {})
+def by_one_call(
+    spec: BufferSpec,
+    leaves: Sequence[BackendArray],
+    indices: BackendArray,
+    probabilities: BackendArray,
+    flags: Sequence[BackendArray],
+) -> Drawn:
+    """Items or slices of buffers alike, with the flags of slices in the order of `FLAGS`, weighted by probabilities.
+
+    Flat slices get their two axes.
+    """
+    lead = probabilities.shape if (steps := steps_of(spec)) is None else (*probabilities.shape, steps)
+    flat = spec.sampler.steps_in_a_row is not None
+
+    def shaped(x: BackendArray) -> BackendArray:
+        return x.reshape(*lead, *x.shape[1:]) if flat else x
+
+    told = dict(itertools.zip_longest(FLAGS, map(shaped, flags)))
+    return Drawn([*map(shaped, leaves)], shaped(indices), probabilities, probabilities, told, {})
 
 
 class Carrier(abc.ABC):

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from functional_rb.base.nest import LEAF, Structure, as_several, show
 from functional_rb.buffer import samples
+from functional_rb.buffer.known import Draws
 from functional_rb.buffer.mapping import Mapper
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
@@ -27,8 +28,8 @@ class Layout:
         leaves: for each leaf its shape, behind the axis of the batch, and its dtype.
         members: of a mixture, the layouts of its buffers.
         places: of a mixture, for each buffer, where among its own leaves these are.
-        alike: whether all buffers of a mixture are ones that one call of a kernel may draw from: of single items, read
-            as they are stored.
+        alike: whether all buffers of a mixture are ones that one call of a kernel may draw from: of single items, or of
+            slices, with replacement, read as they are stored.
     """
 
     structure: Structure
@@ -108,7 +109,10 @@ def _layout_of(form: Form, mapper: Mapper | None) -> Layout:
                 )
     whole = tuple(range(len(first.names)))
     alike = all(place == whole for place in places) and all(
-        isinstance(one, BufferSpec) and one.known.buffer and not one.plan.objects and one.on_sample is None
+        isinstance(one, BufferSpec)
+        and one.known.draws in (Draws.ITEMS, Draws.SLICES)
+        and one.known.plain
+        and not (one.known.on_hosts_alone or one.plan.objects or one.on_sample)
         for one in forms
     )
     return Layout(structure, names, leaves, members, places, alike)

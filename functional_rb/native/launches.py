@@ -173,7 +173,7 @@ def sample_mixture(
     """What `drawing.draw` gives of a mixture of buffers alike, by a key of JAX's, with a launch for each buffer.
 
     Args:
-        states: the buffers, which draw single items, of the same leaves.
+        states: the buffers, all of which draw single items, or slices alike, of the same leaves.
         specs: theirs.
         spec: the mixture's.
         key: uint32 [2].
@@ -193,15 +193,24 @@ def sample_mixture(
     ]
     mixture = descriptor.encode_mixture(spec, len(specs), batch, listed, beta is not None)
     record = np.concatenate([mixture, np.array(sizes, np.int32).reshape(-1), *(x for pair in told for x in pair)])
-    leaves = [Made((batch, *leaf.shape), leaf.dtype) for leaf in specs[0].plan.layout.leaves]
-    drawn, counters = (ints(batch, 2), floats(batch), floats(batch)), [ints(*each.counters.shape) for each in states]
-    arrays = [x for each in states for x in (each.rows, *each.wide, each.tree, each.counters)]
+    # Flat slices come with two axes, as mixtures have them.
+    sampler = specs[0].sampler
+    lead = (batch, sampler.length) if isinstance(sampler, Trajectories) else (batch,)
+    leaves = [Made((*lead, *leaf.shape), leaf.dtype) for leaf in specs[0].plan.layout.leaves]
+    drawn, counters = (ints(*lead, 2), floats(batch), floats(batch)), [ints(*each.counters.shape) for each in states]
+    flags = [bools(*lead) for _ in range(4)] if isinstance(sampler, Trajectories) else []
+    kept = [[each.auxiliary.get(name) for name in descriptor.KEPT[2:]] for each in states]
+    arrays = [
+        x
+        for each, beside in zip(states, kept, strict=True)
+        for x in (each.rows, *each.wide, each.tree, *beside, each.counters)
+    ]
     return Kernel(
         "",
         (key, shares, beta, *arrays),
-        (leaves, drawn, counters),
+        (leaves, (*drawn, flags), counters),
         [record],
-        outputs=[*leaves, *drawn, *counters],
+        outputs=[*leaves, *drawn, *(flags or [ABSENT] * 4), *counters],
         on_gpu=Launch("sample_mixture", batch, of_buffer=False),
     )
 

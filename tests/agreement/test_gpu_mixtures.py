@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -17,6 +19,7 @@ from jax import lax
 import functional_rb as frb
 import jax_backend
 import torch_backend
+from functional_rb.mixture.drawing import FLAGS
 from tests.agreement import gpu_on_xla
 from tests.agreement.jax_programs import bits, cuda, otherwise
 from tests.support import emulated_gpu
@@ -35,6 +38,15 @@ SAMPLERS: Final = {
     "prioritized": frb.Prioritized(0.7, 0.4),
     "ever": frb.Prioritized(1.0, 0.4, "ever"),
 }
+SLICES: Final = {
+    "trajectories": frb.Slices(3, strict_length=False),
+    "windows": frb.Slices(3, weighting="window", strict_length=False, span=(1, 0)),
+    "prioritized slices": frb.PrioritizedSlices(3, alpha=0.7, beta=0.4, strict_length=False),
+}
+FLAT: Final = {f"flat {name}": dataclasses.replace(sampler, flat=True) for name, sampler in SLICES.items()}
+# Those whose rows may come in one batch.
+KINDS: Final[tuple[dict[str, Any], ...]] = SAMPLERS, SLICES, FLAT
+ALL: Final = SAMPLERS | SLICES | FLAT
 
 
 def items(seed: int, n: int) -> dict[str, np.ndarray]:
@@ -44,13 +56,19 @@ def items(seed: int, n: int) -> dict[str, np.ndarray]:
     }
 
 
-def buffer(rb: Any, seed: int, capacity: int, sampler: str, count: int, silent: bool = False) -> Any:
-    """A buffer of some items, some or all of which have priorities of zero."""
-    state = rb.init(frb.BufferSpec(ITEM, capacity, SAMPLERS[sampler]))
-    if count and sampler != "uniform":
-        numbers = np.random.default_rng(seed).choice([0.0, 0.3, 1.0, 7.5], count).astype(np.float32) * (not silent)
-        return rb.add(state, items(seed, count), priorities=numbers)
-    return rb.add(state, items(seed, count)) if count else state
+def buffer(
+    rb: Any, seed: int, capacity: int, sampler: str, count: int, silent: bool = False, lanes: int | None = None
+) -> Any:
+    """A buffer of some steps of each lane, some or all of which have priorities of zero."""
+    state = rb.init(frb.BufferSpec(ITEM, capacity * (lanes or 1), ALL[sampler], lanes=lanes))
+    if not count:
+        return state
+    lead = (count,) if lanes is None else (count, lanes)
+    batch = {name: leaf.reshape(*lead, *leaf.shape[1:]) for name, leaf in items(seed, count * (lanes or 1)).items()}
+    if not ALL[sampler].has_priorities:
+        return rb.add(state, batch)
+    numbers = np.random.default_rng(seed).choice([0.0, 0.3, 1.0, 7.5], lead).astype(np.float32) * (not silent)
+    return rb.add(state, batch, priorities=numbers)
 
 
 Case = tuple[list[tuple[Any, ...]], dict[str, Any], int, float | None, int]
@@ -59,11 +77,10 @@ Case = tuple[list[tuple[Any, ...]], dict[str, Any], int, float | None, int]
 @st.composite
 def cases(draw: Any) -> Case:
     """Buffers, of which some are empty; how they are mixed; how many rows; beta; and a key."""
-    count = draw(st.integers(1, 4))
-    buffers = [
-        draw(st.tuples(st.integers(1, 17), st.sampled_from([*SAMPLERS]), st.integers(0, 20), st.booleans()))
-        for _ in range(count)
-    ]
+    count, names = draw(st.integers(1, 4)), [*draw(st.sampled_from(KINDS))]
+    lanes = st.none() | st.integers(1, 3)
+    each = st.tuples(st.integers(1, 17), st.sampled_from(names), st.integers(0, 20), st.booleans(), lanes)
+    buffers = [draw(each) for _ in range(count)]
     how: dict[str, Any] = {"how": draw(st.sampled_from(["exact", "items", "buffers"]))}
     shares = draw(
         st.none() | st.lists(st.sampled_from([0.0, 1e-40, 0.1, 0.7, 1.0, 3.0]), min_size=count, max_size=count)
@@ -84,9 +101,10 @@ def mixed(case: Case) -> frb.Mixture:
 
 def told(sample: Any) -> list[bytes]:
     """What a sample tells, and the items of rows that were drawn."""
-    real = sample.indices[:, 0] >= 0
+    real = sample.indices[..., 0] >= 0
     leaves = [leaf[real] for leaf in sample.items.values()]
-    arrays = *leaves, sample.indices, sample.weights, sample.probabilities, sample.extras["buffer_ids"]
+    flags = [getattr(sample, name) for name in FLAGS if hasattr(sample, name)]
+    arrays = *leaves, sample.indices, sample.weights, sample.probabilities, sample.extras["buffer_ids"], *flags
     return [np.asarray(x).tobytes() for x in arrays]
 
 
@@ -112,7 +130,8 @@ def test_samples_are_those_of_the_plain_engine(order: str, blocks: int, case: Ca
             assert expected is None
             return
         assert after is mixture
-    assert [name for name, _ in emulated.launched[before:]] == ["sample_mixture"] * kernels
+    name = "sample_mixture" if case[0][0][1] in SAMPLERS else "sample_mixed_slices"
+    assert [name for name, _ in emulated.launched[before:]] == [name] * kernels
     if expected is None:
         assert (found.indices == -1).all()
         assert not found.weights.any()
@@ -123,6 +142,19 @@ def test_samples_are_those_of_the_plain_engine(order: str, blocks: int, case: Ca
 def pair(rb: Any, **how: Any) -> frb.Mixture:
     states = [buffer(rb, 1, 8, "uniform", 5), buffer(rb, 2, 30, "prioritized", 20), buffer(rb, 3, 9, "ever", 4)]
     return frb.Mixture(states, **how)
+
+
+def of_slices(rb: Any, flat: str = "", **how: Any) -> frb.Mixture:
+    """Of buffers of slices, one of which has two lanes, and another one nothing."""
+    states = [
+        buffer(rb, 1, 8, f"{flat}trajectories", 6, lanes=2),
+        buffer(rb, 2, 30, f"{flat}prioritized slices", 20),
+        buffer(rb, 3, 9, f"{flat}windows", 0),
+    ]
+    return frb.Mixture(states, **how)
+
+
+of_flat_slices = functools.partial(of_slices, flat="flat ")
 
 
 def life(rb: Any, p: Any) -> list[bytes]:
@@ -174,28 +206,43 @@ def in_a_cond(mixture: Any) -> Any:
     return lax.cond(jax_backend.size(mixture) > 3, lambda: step(mixture, key)[1], lambda: step(mixture, key)[1])
 
 
-PROGRAMS: Final[dict[str, tuple[Callable[[Any], Any], dict[str, Any]]]] = {
-    "scan": (in_a_scan, {"how": "items", "p": [0.2, 0.5, 0.3]}),
-    "vmap": (by_vmap, {"how": "buffers", "parts": 4}),
-    "shares": (traced_shares, {"how": "exact"}),
-    "cond": (in_a_cond, {"how": "exact", "p": [0.2, 0.5, 0.3]}),
+def slices_in_a_scan(mixture: Any) -> Any:
+    def once(mixture: Any, key: jax.Array) -> Any:
+        mixture, sample = jax_backend.sample(mixture, key, 12, 0.5)
+        handles = sample.indices.reshape(-1, 2)
+        return jax_backend.update(mixture, handles, jnp.abs(sample.items["x"]).reshape(-1) % 7), sample
+
+    mixture, sample = lax.scan(once, mixture, jax_backend.split(jax_backend.key(7), 3))
+    flags = [getattr(sample, name) for name in FLAGS]
+    return mixture, (sample.items["n"], sample.indices, sample.weights, sample.probabilities, flags)
+
+
+PROGRAMS: Final[dict[str, tuple[Callable[[Any], Any], Callable[..., Any], dict[str, Any]]]] = {
+    "scan": (in_a_scan, pair, {"how": "items", "p": [0.2, 0.5, 0.3]}),
+    "vmap": (by_vmap, pair, {"how": "buffers", "parts": 4}),
+    "slices": (slices_in_a_scan, of_slices, {"how": "exact", "p": [0.2, 0.5, 0.3]}),
+    "shares": (traced_shares, pair, {"how": "exact"}),
+    "cond": (in_a_cond, pair, {"how": "exact", "p": [0.2, 0.5, 0.3]}),
+    "flat slices": (slices_in_a_scan, of_flat_slices, {"how": "items"}),
 }
 
 
 def run(program: str) -> Any:
-    function, how = PROGRAMS[program]
-    return bits(jax.jit(function)(pair(jax_backend, **how)))
+    function, make, how = PROGRAMS[program]
+    return bits(jax.jit(function)(make(jax_backend, **how)))
 
 
-@pytest.mark.parametrize("program", effort([*PROGRAMS][:2], [*PROGRAMS]))
+@pytest.mark.parametrize("program", effort([*PROGRAMS][:3], [*PROGRAMS]))
 def test_programs_of_jax(program: str) -> None:
     with otherwise():
         expected = run(program)
     with gpu_on_xla.using("scattered", blocks=4, share=3) as emulated:
         assert run(program) == expected
     names = [name for name, _ in emulated.launched]
-    assert names.count("sample_mixture") == {"scan": 3, "vmap": 3}.get(program, 1) * 3
-    assert "sample" not in names
+    assert names.count("sample_mixed_slices" if "slices" in program else "sample_mixture") == (
+        {"shares": 1, "cond": 1}.get(program, 3) * 3
+    )
+    assert not {"sample", "draw_slices"} & {*names}
 
 
 @pytest.mark.gpu

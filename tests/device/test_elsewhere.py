@@ -437,6 +437,29 @@ def test_torch_mixtures_are_launches_alone(given: bool, kernels: emulated_gpu.Em
     assert torch.equal(by_beta.weights, by_number.weights)
 
 
+@pytest.mark.parametrize("flat", [False, True])
+def test_torch_mixtures_of_slices_and_lanes_are_launches_alone(flat: bool, kernels: emulated_gpu.Emulated) -> None:
+    samplers = frb.Slices(2, end_keys=("done",), flat=flat), frb.PrioritizedSlices(2, end_keys=("done",), flat=flat)
+
+    def steps(where: str) -> frb.Mixture:
+        states = [rb.init(frb.BufferSpec(ITEM, 60, sampler, lanes=3), where) for sampler in samplers]
+        batch = {name: leaf.reshape(5, 3, *leaf.shape[1:]) for name, leaf in batch_of(15, where).items()}
+        return frb.Mixture([rb.add(state, batch) for state in states], [0.3, 0.7])
+
+    mixture, on_host = steps(device.NAME), steps("cpu")
+    before, launched = device.counts(), len(kernels.launched)
+    sample = rb.sample(mixture, rb.key(0), 8, 0.3)[1]
+    rb.update(mixture, sample.indices.reshape(-1, 2), torch.ones(16))
+    kernels.note()
+    assert device.counts().waits == before.waits
+    names = [name for name, _ in kernels.launched[launched:] if not name.startswith("add")]
+    assert names == ["sample_mixed_slices", "sample_mixed_slices", "apart", "update"]
+    expected = rb.sample(on_host, rb.key(0), 8, 0.3)[1]
+    for name in ("indices", "weights", "mask", "is_first", "is_last", "truncated"):
+        assert getattr(sample, name).tolist() == getattr(expected, name).tolist()
+    assert torch.equal(sample.items["obs"].cpu(), expected.items["obs"])
+
+
 def test_torch_streams_wait_for_each_other(kernels: emulated_gpu.Emulated) -> None:
     state = rb.add(rb.init(frb.BufferSpec(ITEM, 40)), batch_of(25))
     rb.sample(state, rb.key(0), 8)

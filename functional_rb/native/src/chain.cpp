@@ -402,6 +402,11 @@ PyObject* draw(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return draw_by(turn, draw, false, [&turn](Drawn& drawn, PyObject* made) { return drawn.as_parts(turn.chain(), made).give(); });
 }
 
+// Whether a buffer gives a mixture rows with replacement.
+bool gives_rows(Turn& turn) {
+  return turn.known()->draws == ITEMS || turn.known()->draws == SLICES;
+}
+
 // together(states, counts, keys): of buffers of the same items as many rows each, one after the other, as `draw` tells it.
 PyObject* together(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (count != 3 || !PyTuple_Check(args[0]) || !PyList_Check(args[1]) || !PyList_Check(args[2])) return not_here();
@@ -422,7 +427,7 @@ PyObject* together(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     if (!draw.draws) continue;
     Turn turn(chain, PyTuple_GetItem(args[0], k));
     FRB_TRY(turn.begin());
-    if (!turn.known()->writes || !is_written(turn)) return not_here();
+    if (!gives_rows(turn) || !is_written(turn)) return not_here();
     if (turn.on_gpu() && !turn.find_stream()) return nullptr;
     if (drawn && !(drawn->where() == turn.place()->where)) return not_here();
     if (!drawn) {
@@ -436,7 +441,7 @@ PyObject* together(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return drawn ? drawn->as_parts(chain, Py_None).give() : not_here();
 }
 
-// mixed(states, told, shares, key, beta, size): of buffers of the same items on a GPU a batch as their mixture gives it, see
+// mixed(states, told, shares, key, beta, size): of buffers of the same items, read as stored, on a GPU a batch as their mixture gives it, see
 // `gpu_mixtures.h`, as `draw` tells it. Told are a `MixtureRecord` and behind it shares, unless an array has these; beta may be an
 // array on the GPU too.
 PyObject* mixed(PyObject* self, PyObject* const* args, Py_ssize_t count) {
@@ -458,7 +463,7 @@ PyObject* mixed(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   for (const auto& [lock, k] : order) {
     Turn& turn = turns[k].emplace(chain, PyTuple_GetItem(args[0], Py_ssize_t(k)));
     FRB_TRY(turn.begin());
-    if (!turn.on_gpu() || !turn.known()->writes) return not_here();
+    if (!turn.on_gpu() || !gives_rows(turn)) return not_here();
     if (!turn.find_stream()) return nullptr;
     any_written = any_written || is_written(turn);
   }

@@ -28,7 +28,7 @@ inline bool take_beta(const KnownBuffer* known, PyObject* given, float* beta) {
 // read them.
 class Drawn {
  public:
-  // Of a mixture, on a GPU, handles are of two numbers.
+  // Of a mixture, on a GPU, handles are of two numbers, and no slots are told.
   Drawn(Turn& turn, int64_t draws, PyObject* given = Py_None, bool mixed = false)
       : Drawn(turn.known(), draws, turn.place()->where, turn.chain(), given) {
     if (where_.on_gpu) take_on_gpu(turn, mixed);
@@ -63,18 +63,19 @@ class Drawn {
                         static_cast<long long>(steps_), static_cast<long long>(known_->row_bytes));
   }
 
-  // What draws rows of it; of single items also some rows, from the first on.
+  // What draws rows of it, or some, from the first on.
   BufferCall described(Turn& turn, const Seen& counters, int64_t draws, int64_t first) {
     return described(call_on(turn, counters), draws, first);
   }
   BufferCall described(BufferCall call, int64_t draws, int64_t first) {
-    for (size_t k = 0; k < leaves(); ++k) rows_[k] = leaves_[k] + first * read_[k].bytes;
+    const int64_t step = first * known_->length;
+    for (size_t k = 0; k < leaves(); ++k) rows_[k] = leaves_[k] + step * read_[k].bytes;
     call.items = rows_, call.item_count = call.given = int64_t(leaves());
-    call.batch = draws, call.slots = slots_;
-    call.handles = column<int32_t>(HANDLES) + first;
+    call.batch = draws, call.slots = slots_ ? slots_ + step : nullptr;
+    call.handles = column<int32_t>(HANDLES) + step;
     call.weights = column<float>(WEIGHTS) + first, call.probabilities = column<float>(PROBABILITIES) + first;
-    call.drawn = column<uint8_t>(MASK), call.is_first = column<uint8_t>(IS_FIRST);
-    call.is_last = column<uint8_t>(IS_LAST), call.truncated = column<uint8_t>(TRUNCATED);
+    call.drawn = mask(MASK, step), call.is_first = mask(IS_FIRST, step);
+    call.is_last = mask(IS_LAST, step), call.truncated = mask(TRUNCATED, step);
     return call;
   }
 
@@ -123,6 +124,7 @@ class Drawn {
     return known_->extras.empty() || !known_->reads || where_.on_gpu ? 0 : read_[size_t(known_->extras[0].leaf)].bytes * steps_;
   }
   template <class T> T* column(Column k) const { return reinterpret_cast<T*>(columns_[k]); }
+  uint8_t* mask(Column k, int64_t step) const { return columns_[k] ? column<uint8_t>(k) + step : nullptr; }
 
   // The leading axes of a batch.
   int lead(int64_t* shape) const {
@@ -143,13 +145,13 @@ class Drawn {
       lacks_ = lacks_ || !on_gpu_[k];
       return at;
     };
-    const int64_t pairs[] = {draws_, 2};
-    if (mixed) columns_[HANDLES] = take(HANDLES, INT32S, 2, pairs);
     const int axes = lead(shape);
+    shape[axes] = 2;
+    if (mixed) columns_[HANDLES] = take(HANDLES, INT32S, axes + 1, shape);
     for (int k = mixed ? HANDLES + 1 : HANDLES; k < columns(); ++k)
       columns_[k] = take(size_t(k), of_draws(k) ? FLOAT32S : k == HANDLES ? INT32S : BOOLS, of_draws(k) ? 1 : axes,
                          of_draws(k) ? &draws_ : shape);
-    if (known_->tells_slots(true)) slots_ = reinterpret_cast<int32_t*>(take(SLOTS, INT32S, 1, &steps_));
+    if (known_->tells_slots(true) && !mixed) slots_ = reinterpret_cast<int32_t*>(take(SLOTS, INT32S, 1, &steps_));
     for (size_t k = 0; k < leaves(); ++k) {
       const int own = shape_of(read_[k], shape);
       leaves_[k] = reinterpret_cast<int64_t>(take(FIRST_LEAF + k, LEAVES + int(k), own, shape));

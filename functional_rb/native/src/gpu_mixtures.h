@@ -1,6 +1,6 @@
-// Draws from mixtures for GPUs, of buffers that draw single items with replacement: what `mixture.drawing` gives.
+// Draws from mixtures for GPUs, of buffers that draw single items, or slices, with replacement: what `mixture.drawing` gives.
 #pragma once
-#include "gpu.h"
+#include "gpu_slices.h"
 
 FRB_BEGIN
 
@@ -17,7 +17,7 @@ constexpr float LEAST_SHARE = 7.888609052210118e-31f, MOST_SHARE = 1.26765060022
 // What stands behind the record of a mixture: where what a draw has to know of each of its buffers lies.
 struct OfBuffer {
   const int32_t* counters;
-  const float *sums, *smallest;  // the root's rows; null where all items are equally likely
+  const float *sums, *smallest;  // the root's rows: null without a tree, and the smallest also where it counts windows
 };
 FRB_INLINE OfBuffer buffer_of(const Call& call, int64_t k) {
   char* const* at = call.others() + 3 * k;
@@ -34,6 +34,7 @@ struct Shares {
   float least;
 };
 static_assert(sizeof(int32_t) * (MOST_DRAWS + GROUPS) + sizeof(Shares) <= sizeof(int32_t) * SHARED, "as a block has");
+static_assert(sizeof(Cut) * MOST_DRAWS + sizeof(Shares) <= sizeof(int32_t) * SHARED, "as a block has");
 
 // `drawing._shares`, and with it `shares.normalized`; the sum is 0 if nothing can be drawn.
 FRB_INLINE float normalize(const Call& call, Mixture mixture, Shares& shares) {
@@ -45,8 +46,9 @@ FRB_INLINE float normalize(const Call& call, Mixture mixture, Shares& shares) {
     const float sum = of.sums ? Children(of.sums).sum() : 1.0f;
     const float p = given ? given[k] : mixture->by_size ? float(size) : float_of(mixture.behind()[k]);
     shares.of[k] = size > 0 && sum > 0 && p >= LEAST_SHARE ? least(p, MOST_SHARE) : 0.0f;
-    shares.chances[k] = of.sums ? most(Children(of.smallest).smallest() * (1.0f / (sum > 0 ? sum : 1.0f)), LEAST_CHANCE)
-                                : 1.0f / float(most(size, 1));
+    shares.chances[k] = of.smallest ? most(Children(of.smallest).smallest() * (1.0f / (sum > 0 ? sum : 1.0f)), LEAST_CHANCE)
+                        : of.sums   ? 1.0f / most(sum, 1.0f)
+                                    : 1.0f / float(most(size, 1));
     total = total + shares.of[k];
   }
   const float scale = 1.0f / (total > 0 ? total : 1.0f);
@@ -110,18 +112,14 @@ FRB_INLINE Words key_of(const Call& call, int64_t k) {
   return Words(false, mix(mix(key + SPLIT) + uint64_t(k + 1) * GAMMA));
 }
 
-// Draw what one buffer gives, to its rows of the batch: the others write theirs. Each column of blocks has `tile` rows.
-template <class Block> FRB_INLINE void sample_mixture(const Block& block, const Call& call) {
-  const Plan plan = plan_of(call);
-  const Ring ring = ring_of(call);
+// Share a batch out, and have `draw(words, i, rank)` draw each row of a block that is the buffer's own: the i-th of the block,
+// of which so many rows of the buffer come before.
+template <class Block, class Draw>
+FRB_INLINE void draw_own_rows(const Block& block, const Call& call, Shares& shares, int64_t begin, int64_t here, const Draw& draw) {
   const Mixture mixture = mixture_of(call);
   const int64_t count = mixture->buffers, number = mixture->number;
   const Words choices = key_of(call, 0), words = key_of(call, 1 + number);
-  int32_t *slots = block.shared(), *ends = slots + MOST_DRAWS;
-  Shares& shares = *reinterpret_cast<Shares*>(ends + GROUPS);
-  const int64_t begin = block.x() * call.tile, here = most<int64_t>(least(call.tile, call.batch - begin), 0);
   hand_on_counters(block, call);
-  if (ring->lanes > 1 && !plan->levels) count_groups(block, call, ring, ends);
   block.each(1, [&](int64_t) {
     const float total = normalize(call, mixture, shares);
     if (mixture->exact) round_quotas(count, call.batch, total, choices(0) >> 1, shares);
@@ -133,18 +131,58 @@ template <class Block> FRB_INLINE void sample_mixture(const Block& block, const 
     return (number == 0 || x >= shares.ends[number - 1]) && (number == count - 1 || x < shares.ends[number]);
   };
   const int64_t before = block.total(begin, [&](int64_t row) { return int64_t(gives(row)); });
+  block.ranks(here, [&](int64_t i) { return gives(begin + i); },
+              [&](int64_t i, int64_t rank) { draw(words, i, before + rank); });
+}
+
+// Name what a row has of one buffer, nothing where the handle is negative.
+FRB_INLINE void name_in_mixture(const Call& call, int64_t row, int32_t handle) {
+  call.handles[2 * row] = handle < 0 ? -1 : mixture_of(call)->number, call.handles[2 * row + 1] = handle;
+}
+
+// Tell a draw's chance, and its weight among all that the mixture may give.
+FRB_INLINE void weigh_in_mixture(const Call& call, const Shares& shares, int64_t row, bool real, float chance) {
+  const Mixture mixture = mixture_of(call);
+  const float probability = real ? chance * shares.of[mixture->number] : 0.0f;
+  call.probabilities[row] = probability;
+  call.weights[row] = !real ? 0.0f : mixture->weighs ? weight_of(probability, shares.least, beta_of(call)) : 1.0f;
+}
+
+// Draw what one buffer gives, to its rows of the batch: the others write theirs. Each column of blocks has `tile` rows.
+template <class Block> FRB_INLINE void sample_mixture(const Block& block, const Call& call) {
+  const Plan plan = plan_of(call);
+  const Ring ring = ring_of(call);
+  int32_t *slots = block.shared(), *ends = slots + MOST_DRAWS;
+  Shares& shares = *reinterpret_cast<Shares*>(ends + GROUPS);
+  const int64_t begin = block.x() * call.tile, here = most<int64_t>(least(call.tile, call.batch - begin), 0);
+  if (ring->lanes > 1 && !plan->levels) count_groups(block, call, ring, ends);
   block.each(here, [&](int64_t i) { slots[i] = -1; });
-  block.ranks(here, [&](int64_t i) { return gives(begin + i); }, [&](int64_t i, int64_t rank) {
-    const int64_t row = begin + i;
-    slots[i] = draw_item(call, plan, ring, words, ends, before + rank, block.y() == 0, [&](int32_t handle, float, float chance) {
-      const bool real = handle >= 0 && shares.of[number] > 0;
-      const float probability = real ? chance * shares.of[number] : 0.0f;
-      call.handles[2 * row] = real ? int32_t(number) : -1, call.handles[2 * row + 1] = real ? handle : -1;
-      call.probabilities[row] = probability;
-      call.weights[row] = !real ? 0.0f : mixture->weighs ? weight_of(probability, shares.least, beta_of(call)) : 1.0f;
+  draw_own_rows(block, call, shares, begin, here, [&](const Words& words, int64_t i, int64_t rank) {
+    slots[i] = draw_item(call, plan, ring, words, ends, rank, block.y() == 0, [&](int32_t handle, float, float chance) {
+      const bool real = handle >= 0 && shares.of[mixture_of(call)->number] > 0;
+      name_in_mixture(call, begin + i, real ? handle : -1);
+      weigh_in_mixture(call, shares, begin + i, real, chance);
     });
   });
   load_items(block, call, plan, begin, here, [&](int64_t i) { return slots[i]; });
+}
+
+// The same of slices, one a row.
+template <class Block> FRB_INLINE void sample_mixed_slices(const Block& block, const Call& call) {
+  const Plan plan = plan_of(call);
+  const Ring ring = ring_of(call);
+  Cut* cuts = reinterpret_cast<Cut*>(block.shared());
+  Shares& shares = *reinterpret_cast<Shares*>(cuts + MOST_DRAWS);
+  const int64_t begin = block.x() * call.tile, here = most<int64_t>(least(call.tile, call.batch - begin), 0);
+  block.each(here, [&](int64_t i) { cuts[i].first = -1; });
+  draw_own_rows(block, call, shares, begin, here, [&](const Words& words, int64_t i, int64_t rank) {
+    const float value = draw_window(call, plan, ring, words, rank, cuts[i]);
+    if (!(shares.of[mixture_of(call)->number] > 0)) cuts[i].real = 0;
+    if (block.y() == 0)
+      weigh_in_mixture(call, shares, begin + i, cuts[i].real > 0, chance_of_window(call, plan, value));
+  });
+  read_windows(block, call, plan, ring, cuts, begin, here,
+               [&](int64_t row, int32_t handle) { name_in_mixture(call, row, handle); });
 }
 
 // Handles for each buffer: its own among those of a mixture, int32 [batch, columns], and -1 in place of those of others.

@@ -6,8 +6,8 @@ FRB_BEGIN
 
 namespace gpu {
 
-// A window that was drawn: the slot of its first step, the one behind its lane, how many steps are real, the handle of
-// the first, and that of the lane's first slot where the ring begins anew.
+// A window that was drawn: the slot of its first step (negative for a row that is not to be read), the one behind its lane,
+// how many steps are real, the handle of the first, and that of the lane's first slot where the ring begins anew.
 struct Cut {
   int32_t first, end, real, handle, again, begins, ends;
 };
@@ -41,30 +41,52 @@ FRB_INLINE Cut cut(const Call& call, const Ring& ring, int64_t start, bool live,
           int32_t(next_turn * ring->capacity + lane * length), window.start == 0, following == 0};
 }
 
-// Tell the steps of windows, and read them.
-template <class Block>
+// Tell the steps of windows, of which `name` takes the handles, and read them.
+template <class Block, class Name>
 FRB_INLINE void read_windows(const Block& block, const Call& call, const Plan& plan, const Ring& ring, const Cut* cuts,
-                             int64_t begin, int64_t here) {
+                             int64_t begin, int64_t here, const Name& name) {
   const int64_t width = ring->window_length, row = begin * width;
   auto at = [&](const Cut& of, int64_t k) { return of.first + int32_t(least<int64_t>(k, most(of.real - 1, 0))); };
   auto slot = [&](int64_t i) {
     const int64_t of = short_div(i, width);
     const int32_t found = at(cuts[of], i - of * width);
-    return found < cuts[of].end ? found : found - ring->length;
+    return cuts[of].first < 0 ? -1 : found < cuts[of].end ? found : found - ring->length;
   };
   if (block.y() == 0)
     block.each(here * width, [&](int64_t i) {
       const Cut& of = cuts[short_div(i, width)];
+      if (of.first < 0) return;
       const int64_t k = short_mod(i, width);
       const int32_t found = at(of, k);
       const bool real = k < of.real, last = k + 1 == of.real;
       if (call.slots) call.slots[row + i] = int32_t(slot(i));
-      call.handles[row + i] = !real ? -1 : found < of.end ? of.handle + int32_t(k) : of.again + found - of.end;
+      name(row + i, !real ? -1 : found < of.end ? of.handle + int32_t(k) : of.again + found - of.end);
       call.drawn[row + i] = real;
       call.is_first[row + i] = real && k == 0 && of.begins;
       call.is_last[row + i] = last && of.ends, call.truncated[row + i] = last && !of.ends;
     });
   load_items(block, call, plan, row, here * width, slot);
+}
+
+// The windows of a batch that is drawn from one buffer.
+template <class Block>
+FRB_INLINE void read_windows(const Block& block, const Call& call, const Plan& plan, const Ring& ring, const Cut* cuts,
+                             int64_t begin, int64_t here) {
+  read_windows(block, call, plan, ring, cuts, begin, here, [&](int64_t at, int32_t handle) { call.handles[at] = handle; });
+}
+
+// Draw a window by the words of the i-th; returns what the tree has of where it begins, or 1 where the tree counts windows.
+FRB_INLINE float draw_window(const Call& call, const Plan& plan, const Ring& ring, const Words& words, int64_t i, Cut& found) {
+  const int64_t behind = (i + 1) * call.words - 2;
+  const int32_t two[2] = {words(behind), words(behind + 1)}, start = descend(call, plan, words, i);
+  const float value = call.kept ? call.tree[start] : 1.0f;
+  found = cut(call, ring, start, value > 0, two);
+  return value;
+}
+// The chance of a window with such a value.
+FRB_INLINE float chance_of_window(const Call& call, const Plan& plan, float value) {
+  const float total = Children(row(call.tree, top_of(plan).sums)).sum();
+  return most(value * (1.0f / (call.kept && total > 0 ? total : most(total, 1.0f))), LEAST_CHANCE);
 }
 
 // Draw slices by random words: each column of blocks `tile` of them. By priority the tree has that of each step where
@@ -77,16 +99,12 @@ template <class Block> FRB_INLINE void draw_slices(const Block& block, const Cal
   Cut* cuts = reinterpret_cast<Cut*>(block.shared());
   hand_on_counters(block, call);
   block.each(here, [&](int64_t k) {
-    const int64_t i = begin + k, behind = (i + 1) * call.words - 2;
-    const int32_t two[2] = {words(behind), words(behind + 1)}, start = descend(call, plan, words, i);
-    const float value = call.kept ? call.tree[start] : 1.0f;
-    cuts[k] = cut(call, ring, start, value > 0, two);
+    const int64_t i = begin + k;
+    const float value = draw_window(call, plan, ring, words, i, cuts[k]);
     if (block.y() != 0) return;
     const bool real = cuts[k].real > 0;
-    const float total = Children(row(call.tree, top_of(plan).sums)).sum();
     const float smallest = Children(row(call.tree, top_of(plan).smallest)).smallest();
-    const float scale = 1.0f / (call.kept && total > 0 ? total : most(total, 1.0f));
-    call.probabilities[i] = real ? most(value * scale, LEAST_CHANCE) : 0.0f;
+    call.probabilities[i] = real ? chance_of_window(call, plan, value) : 0.0f;
     call.weights[i] = !real ? 0.0f : call.kept ? weight_of(value, smallest, beta_of(call)) : 1.0f;
   });
   read_windows(block, call, plan, ring, cuts, begin, here);

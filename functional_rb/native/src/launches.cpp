@@ -335,7 +335,9 @@ int sample_mixture(MixtureRecord mixture, const float* shares, const float* arra
     told[3 * k] = reinterpret_cast<char*>(const_cast<int32_t*>(calls[k].counters));
     const auto root = [&](int32_t row) { return plan->levels ? calls[k].tree + int64_t(row) * FANOUT : nullptr; };
     const LevelRecord none{}, &top = plan->levels ? top_of(plan) : none;
-    told[3 * k + 1] = reinterpret_cast<char*>(root(top.sums)), told[3 * k + 2] = reinterpret_cast<char*>(root(top.smallest));
+    const bool counts = record_of<Ring>(calls[k].ring)->window_length && !calls[k].kept;
+    told[3 * k + 1] = reinterpret_cast<char*>(root(top.sums));
+    told[3 * k + 2] = counts ? nullptr : reinterpret_cast<char*>(root(top.smallest));
   }
   told[3 * mixture.buffers] = reinterpret_cast<char*>(const_cast<float*>(array));
   for (int64_t k = 0; k < mixture.buffers; ++k) {
@@ -346,7 +348,8 @@ int sample_mixture(MixtureRecord mixture, const float* shares, const float* arra
     std::copy_n(told, 3 * mixture.buffers + 1, call.items + MOST);
     call.tile = std::min<int64_t>(parts(call.batch, most_blocks), MOST_DRAWS);
     const int outcome =
-        launch(call, sample_mixture_kernel, THREADS, parts(call.batch, call.tile), lines_of(plan_of(call), share));
+        launch(call, ring_of(call)->window_length ? sample_mixed_slices_kernel : sample_mixture_kernel, THREADS,
+               parts(call.batch, call.tile), lines_of(plan_of(call), share));
     if (outcome != DONE) return outcome;
   }
   return DONE;

@@ -244,8 +244,9 @@ int map_insert(Asked& asked) {
 }
 
 // A mixture, and of each buffer how many words its plan, the rings and a draw have, and the first two; key of JAX's, shares
-// (empty where they stand in the record), beta (empty for no weights), of each buffer rows, *wide, tree, counters -> *leaves,
-// handles int32 [B, 2], weights, probabilities, of each buffer counters.
+// (empty where they stand in the record), beta (empty for no weights), of each buffer rows, *wide, tree, in_episode, kept,
+// counters -> *leaves, handles of two columns, weights, probabilities, mask, is_first, is_last, truncated (empty but of slices), of
+// each buffer counters.
 int sample_mixed(Asked& asked) {
   MixtureRecord mixture;
   memcpy(&mixture, asked.record(0), sizeof mixture);
@@ -266,10 +267,13 @@ int sample_mixed(Asked& asked) {
     for (int64_t j = 0; j <= record_of<Plan>(call.plan)->wide; ++j)
       arrays.push_back(reinterpret_cast<int64_t>(asked.in<char>(at++)));
     call.storage = arrays.data(), call.arrays = int64_t(arrays.size());
-    call.tree = const_cast<float*>(asked.in<float>(at++)), call.counters = asked.in<int32_t>(at++);
+    call.tree = const_cast<float*>(asked.in<float>(at++)), call.in_episode = const_cast<int32_t*>(asked.in<int32_t>(at++));
+    call.kept = const_cast<float*>(asked.in<float>(at++)), call.counters = asked.in<int32_t>(at++);
     call.threefry_at = asked.in<uint32_t>(0), call.beta_at = asked.in<float>(2);
     call.handles = asked.out<int32_t>(leaves), call.weights = asked.out<float>(leaves + 1);
-    call.probabilities = asked.out<float>(leaves + 2), call.new_counters = asked.out<int32_t>(leaves + 3 + k);
+    call.probabilities = asked.out<float>(leaves + 2), call.drawn = asked.out<uint8_t>(leaves + 3);
+    call.is_first = asked.out<uint8_t>(leaves + 4), call.is_last = asked.out<uint8_t>(leaves + 5);
+    call.truncated = asked.out<uint8_t>(leaves + 6), call.new_counters = asked.out<int32_t>(leaves + 7 + k);
   }
   return sample_mixture(mixture, shares, asked.in<float>(1), calls.data());
 }
