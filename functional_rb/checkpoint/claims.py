@@ -23,11 +23,11 @@ def spec_of(manifest: Manifest, known: Iterable[object], path: str) -> BufferSpe
 
 
 def spec_in(text: str, known: Iterable[object], path: str) -> BufferSpec:
-    """The spec that a text in a manifest describes; a `KnownError` does not name the file yet."""
+    """The spec that a text in a manifest describes."""
     try:
         spec = from_json(text, known)
-    except KnownError:
-        raise
+    except KnownError as error:
+        raise KnownError(f"{path}: {error}") from None
     except OtherVersionError as error:
         raise CheckpointError(f"{path}: {error}") from None
     except ValueError as error:

@@ -23,14 +23,13 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Host, Memmap, Storage
 from functional_rb.checkpoint import in_place, records
 from functional_rb.checkpoint import manifest as manifests
-from functional_rb.checkpoint import shards as shards_there
 from functional_rb.checkpoint.blocks import Stored, bytes_of, runs_of, stored_arrays
 from functional_rb.checkpoint.claims import checked, enough_memory, spec_in
 from functional_rb.checkpoint.listing import there
 from functional_rb.checkpoint.manifest import Manifest, Shards
 from functional_rb.checkpoint.opened import Opened, read_manifest
+from functional_rb.checkpoint.places import manifests_of
 from functional_rb.checkpoint.shards import Dealer, Part
-from functional_rb.convert.json import KnownError
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
 from functional_rb.ops import numpy_ops
@@ -118,10 +117,9 @@ def read(
     """
     with contextlib.ExitStack() as stack:
         directory = os.path.abspath(as_path(path, "load"))
-        loading = _Loading(directory, tuple(how.known), how.mmap, how.progress, stack, storage, here, wanted, number)
-        loading.dealer, loading.own, loading.before = dealer, own, before
+        loading = _Loading(directory, how, stack, storage, here, wanted, number, dealer, own, before)
         try:
-            return loading.newest(how.fall_back)
+            return loading.newest()
         except BaseException:
             if loading.files is not None:
                 loading.files.release()
@@ -130,31 +128,29 @@ def read(
 
 @dataclasses.dataclass
 class _Loading:
-    """A directory that is read from."""
+    """A directory that is read from; the arguments of `read`, and the files that were opened meanwhile."""
 
     directory: str
-    known: tuple[object, ...]
-    mmap: bool
-    progress: bool | None
+    how: LoadOptions
     stack: contextlib.ExitStack
-    storage: Storage | None
-    here: bool
+    storage: Storage | None = None
+    here: bool = False
     wanted: BufferSpec | None = None
     number: int | None = None
-    files: MappedFiles | None = None
-    room: MappedFiles | None = None
     dealer: Dealer | None = None
     own: tuple[int, tuple[int, ...]] | None = None
     before: int | None = None
+    files: MappedFiles | None = None
+    room: MappedFiles | None = None
 
-    def newest(self, fall_back: bool) -> Content:
+    def newest(self) -> Content:
         for tries in itertools.count():
             found = [one for one in there(self.directory) if self.before is None or one <= self.before]
             if not found:
                 raise NoCheckpointError(f"{self.directory}: no checkpoint is there; frb.save(state, path) writes one")
             found = found if self.number is None else [self.number]
             try:
-                return self.first_of(found if fall_back else found[:1])
+                return self.first_of(found if self.how.fall_back else found[:1])
             except FileNotFoundError:  # a save has removed it: there is a newer one
                 if tries == TRIES:
                     raise
@@ -185,20 +181,30 @@ class _Loading:
 
     def of_shards(self, manifest: Manifest, told: Shards, dealer: Dealer) -> Content:
         path = os.path.join(self.directory, manifests.name_of(manifest.generation))
-        spec = self.spec_in(told.spec, path)
+        spec = spec_in(told.spec, self.how.known, path)
         try:
             old = dealer.deal(spec, len(told.parts))
         except ValueError as error:
             raise CorruptCheckpointError(path, f"its buffer cannot be dealt to {len(told.parts)}: {error}") from None
-        index = self.beside(self.directory, manifest)
+        index = _Loading(self.directory, self.how, self.stack).of_one(manifest)
         if index.spec != old.index:
             raise CorruptCheckpointError(path, "its index is not that of its spec")
         own = None if self.wanted is not None else self.own
         shards, numbers = (1, (0,)) if own is None else own
         new = dealer.deal(spec, shards)
         needed = sorted({k for number in numbers for k in dealer.sources(old, new, number)})
-        found = shards_there.parts_of(self.directory, manifest, old, index.arrays, needed, dealer, self.beside)
-        parts = shards_there.regrouped(dealer, old, new, numbers, index.arrays, found)
+        found: dict[int, Content] = {}
+        for k, (place, of_part) in manifests_of(self.directory, manifest, needed).items():
+            found[k] = content = _Loading(place, self.how, self.stack).of_one(of_part)
+            path = os.path.join(place, manifests.name_of(of_part.generation))
+            if content.spec != old.part:
+                raise CorruptCheckpointError(path, f"expected a part of {old.part!r:.200}, found {content.spec!r:.200}")
+            if problem := dealer.misfit(old, index.arrays, content.arrays, k):
+                raise CorruptCheckpointError(path, problem)
+        arrays = {k: content.arrays for k, content in found.items()}
+        # A part that is dealt as it was is still the one that its checkpoint holds, which the next save builds on.
+        stamps = {k: content.stamp for k, content in found.items() if old.shards == new.shards}
+        parts = {k: Part(dealer.regrouped(old, index.arrays, arrays, new, k), stamps.get(k)) for k in numbers}
         objects = {token: value for content in found.values() for token, value in content.objects.items()}
         objects |= index.objects
         if own is not None:
@@ -209,18 +215,9 @@ class _Loading:
         whole = dealer.join(spec, index.arrays, parts[0].arrays)
         return Content(spec, whole, objects, index.stamp, None, manifest.generation, True)
 
-    def beside(self, directory: str, manifest: Manifest) -> Content:
-        return _Loading(directory, self.known, self.mmap, self.progress, self.stack, None, False).of_one(manifest)
-
-    def spec_in(self, text: str, path: str) -> BufferSpec:
-        try:
-            return spec_in(text, self.known, path)
-        except KnownError as error:
-            raise KnownError(f"{path}: {error}") from None
-
     def of_one(self, manifest: Manifest) -> Content:
         path = os.path.join(self.directory, manifests.name_of(manifest.generation))
-        spec = self.spec_in(manifest.spec, path)
+        spec = spec_in(manifest.spec, self.how.known, path)
         if manifest.arrays != stored_arrays(spec):
             raise CorruptCheckpointError(path, "its arrays are not those of its spec")
         if manifest.undo and set(manifest.in_place) != set(in_place.names(spec)):
@@ -236,7 +233,7 @@ class _Loading:
         spec = self.on_the_way(dataclasses.replace(spec, storage=storage), vector, manifest.here)
         spec = self.open_files(spec)
         total = sum(stored.rows * stored.row_bytes for stored in manifest.arrays.values())
-        with enough_memory(path, total), Progress(min(total, manifest.nbytes), "load", self.progress) as progress:
+        with enough_memory(path, total), Progress(min(total, manifest.nbytes), "load", self.how.progress) as progress:
             here = self.in_place(opened, spec, progress) if manifest.undo else {}
             apart = [stored for name, stored in manifest.arrays.items() if name not in manifest.in_place]
             read = here | {stored.name: self.array(opened, stored, progress) for stored in apart}
@@ -306,7 +303,7 @@ class _Loading:
     def array(self, opened: Opened, stored: Stored, progress: Progress) -> NumpyArray:
         name, whole = stored.name, None
         owners = opened.owners(name)
-        if self.mmap and is_items(name):  # only a segment that has the whole array in one piece can be mapped
+        if self.how.mmap and is_items(name):  # only a segment that has the whole array in one piece can be mapped
             for k, part in enumerate(opened.manifest.segments):
                 if name in part.arrays and part.arrays[name].runs == [(0, stored.count)]:
                     whole = k

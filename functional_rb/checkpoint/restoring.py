@@ -27,7 +27,6 @@ from functional_rb.checkpoint.claims import spec_of
 from functional_rb.checkpoint.listing import there
 from functional_rb.checkpoint.loading import TRIES, USUAL, Content, LoadOptions, read
 from functional_rb.checkpoint.opened import read_manifest
-from functional_rb.convert.json import KnownError
 from functional_rb.storage import elsewhere
 
 
@@ -302,10 +301,7 @@ def load_spec(path: str | os.PathLike[str], known: Iterable[object] = ()) -> Nes
 
 def _spec_at(directory: str, number: int, known: tuple[object, ...]) -> Nest:
     name = os.path.join(directory, manifests.name_of(number))
-    try:
-        described = records.described(spec_of(read_manifest(directory, number), known, name))
-    except KnownError as error:
-        raise KnownError(f"{name}: {error}") from None
+    described = records.described(spec_of(read_manifest(directory, number), known, name))
     if not mixtures.is_record(described):
         return described
     return mixtures.specs(described, nest_at(directory, number), directory, partial(_spec_at, known=known))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -27,9 +27,9 @@ from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint import saving
 from functional_rb.checkpoint.agreement import Group, agreed
 from functional_rb.checkpoint.listing import there
-from functional_rb.checkpoint.manifest import Checkpoint, Manifest, Shards
+from functional_rb.checkpoint.manifest import Checkpoint, Shards
 from functional_rb.checkpoint.opened import read_manifest
-from functional_rb.checkpoint.places import SHARDS, manifests_of, place_of
+from functional_rb.checkpoint.places import SHARDS, place_of
 from functional_rb.checkpoint.saving import Request, SaveOptions
 from functional_rb.convert import to_json
 from functional_rb.core.draft import Arrays
@@ -215,26 +215,6 @@ class Dealer(Protocol):
         """Why a part does not belong to an index; or None."""
 
 
-class ReadPart(Protocol):
-    """What was read of a part: `functional_rb.checkpoint.loading.Content`."""
-
-    @property
-    def spec(self) -> BufferSpec:
-        """The spec of the part's buffer."""
-
-    @property
-    def arrays(self) -> Arrays:
-        """The arrays of it, of NumPy."""
-
-    @property
-    def objects(self) -> dict[int, object]:
-        """Python objects by token."""
-
-    @property
-    def stamp(self) -> str:
-        """See `functional_rb.core.save_history`."""
-
-
 class Part(NamedTuple):
     """A part that was read, or made of those that were.
 
@@ -245,45 +225,6 @@ class Part(NamedTuple):
 
     arrays: Arrays
     stamp: str | None
-
-
-def parts_of(
-    directory: str,
-    manifest: Manifest,
-    dealing: Dealing,
-    index: Arrays,
-    numbers: Iterable[int],
-    dealer: Dealer,
-    read: Callable[[str, Manifest], ReadPart],
-) -> dict[int, ReadPart]:
-    """What `read` gives of the parts of some shards, each of which belongs to the index."""
-    found = {}
-    for k, (place, of_part) in manifests_of(directory, manifest, numbers).items():
-        content = read(place, of_part)
-        path = os.path.join(place, manifests.name_of(of_part.generation))
-        if content.spec != dealing.part:
-            raise CorruptCheckpointError(path, f"expected a part of {dealing.part!r:.200}, found {content.spec!r:.200}")
-        if problem := dealer.misfit(dealing, index, content.arrays, k):
-            raise CorruptCheckpointError(path, problem)
-        found[k] = content
-    return found
-
-
-def regrouped(
-    dealer: Dealer,
-    old: Dealing,
-    new: Dealing,
-    own: Iterable[int],
-    index: Arrays,
-    contents: Mapping[int, ReadPart],
-) -> dict[int, Part]:
-    """The parts of a process's own shards, of those that were read."""
-    arrays = {k: content.arrays for k, content in contents.items()}
-    alike = old.shards == new.shards
-    return {
-        k: Part(dealer.regrouped(old, index, arrays, new, k), contents[k].stamp if alike and k in contents else None)
-        for k in own
-    }
 
 
 def of_whole(

@@ -87,7 +87,7 @@ class AtariDqn(RowReader):
                     yield _episode(numbers, frames, start, stop, path)
 
     def _read(self, k: int) -> tuple[_Numbers, int]:
-        """The numbers of a checkpoint, and how many of its rows had been written."""
+        # The numbers of a checkpoint, and how many of its rows had been written.
         paths = {field: self._file(f"$store$_{field}", k) for field in FIELDS[1:]}
         arrays = {field: _small(path) for field, path in paths.items()}
         for field, array in arrays.items():
@@ -106,7 +106,6 @@ class AtariDqn(RowReader):
 
 
 def _episode(numbers: _Numbers, frames: Forward, start: int, stop: int, path: str) -> Whole:
-    """The episode in rows [start, stop), without the zeros in front of it."""
     ahead = min(PADDING, stop - start)
     head = frames.rows(start, start + ahead)
     zero = ~head.reshape(ahead, -1).any(1) & ~np.any([x[start : start + ahead] != 0 for x in numbers], axis=0)

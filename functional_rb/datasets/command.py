@@ -199,7 +199,7 @@ def _inform(arguments: argparse.Namespace, draw: Callable[[Stored, str], None]) 
 
 
 def _make(arguments: argparse.Namespace) -> None:
-    """Do what a verb says that makes something of a dataset, which is fetched and converted first if need be."""
+    # Do what a verb says that makes something of a dataset, which is fetched and converted first if need be.
     infos: bool | Sequence[str] = arguments.infos == "*" or sorted(filter(None, arguments.infos.split(",")))
     how, options = Conversion(narrow=not arguments.wide, infos=infos), _options_of(arguments)
 
@@ -252,7 +252,6 @@ def _show(report: Json, as_json: bool) -> None:
 
 
 def _page(report: Json, indent: str = "") -> str:
-    """Names and values as lines, those of parts further right."""
     lines = []
     for name, value in report.items():
         if isinstance(value, dict) and value and name != "item":
@@ -300,7 +299,7 @@ def told_of(name: str, root: str | None, options: Json) -> Json:
 
 
 def _numbers_of(path: str, whole: bool) -> Json:
-    """What `statistics` has of a dataset, in JSON; of large leaves bounds alone, unless all is wanted."""
+    # What `statistics` has of a dataset, in JSON; of large leaves bounds alone, unless all is wanted.
     numbers_of_all = statistics(path)
     leaves = {}
     for name, leaf in numbers_of_all["leaves"].items():
@@ -333,7 +332,7 @@ def _kept(arguments: argparse.Namespace) -> Callable[[Summary], bool]:
 
 
 def _bounds(text: str | None, option: str) -> tuple[float, float]:
-    """Two bounds, of which each may be missing."""
+    # Two bounds, of which each may be missing.
     low, colon, high = (text or ":").partition(":")
     try:
         if colon:
@@ -366,7 +365,7 @@ def _named(text: str, option: str) -> tuple[str, object]:
 
 
 def _fact(text: str) -> tuple[str, object]:
-    """A name, and what is told by it: texts, apart from the steps of a second."""
+    # A name, and what is told by it: texts, apart from the steps of a second.
     name, value = _named(text, "--fact")
     if name != "fps":
         return name, text.partition("=")[2]

@@ -141,7 +141,7 @@ def convert(
 
 
 def _if_same(there: Description, reader: Reader, options: Json, target: str) -> Description:
-    """The dataset that is there, if it is this one: a repeated call gets it."""
+    # The dataset that is there, if it is this one: a repeated call gets it.
     wanted, got = (
         {"name": name, **choices, **{way: facts[way] for way in WAYS if way in facts}}
         for name, choices, facts in (

@@ -116,8 +116,6 @@ class D4rl(RowReader):
                 yield self._episode(blocks, start, self._stops[k], f"{path}, episode {k}")
 
     def _episode(self, blocks: hdf5.Blocks, start: int, end: int, where: str) -> Whole:
-        """The episode in rows [start, end)."""
-
         def rows(field: str, shift: int = 0) -> Read:
             return lambda first, stop: blocks.rows(field, start + shift + first, start + shift + stop, where)
 
@@ -167,7 +165,7 @@ def open_d4rl(
 
 
 def _file(place: str) -> str | None:
-    """The file of that name; D4RL has some whose words are joined by underscores, but for the version."""
+    # The file of that name; D4RL has some whose words are joined by underscores, but for the version.
     folder, name = os.path.split(place)
     words, version = re.fullmatch(r"(.*?)(-v\d+)?", name).groups()  # type: ignore[union-attr]  # which fits any text
     names = (name, f"{name}.hdf5", f"{words.replace('-', '_')}{version or ''}.hdf5")
@@ -175,7 +173,6 @@ def _file(place: str) -> str | None:
 
 
 def _infos(file: Group, n: int, path: str) -> dict[str, Leaves]:
-    """What else there is of each row, by name."""
     if not hdf5.has(file, "infos", path):
         return {}
     group, infos = hdf5.member(file, "infos", path), dict[str, Leaves]()
@@ -188,7 +185,7 @@ def _infos(file: Group, n: int, path: str) -> dict[str, Leaves]:
 
 
 def _flags(file: Group, name: str, n: int, path: str) -> NumpyArray:
-    """Which rows are marked, bool [n]; none if there are no marks of that name."""
+    # Which rows are marked, bool [n]; none if there are no marks of that name.
     if not hdf5.has(file, name, path):
         return np.zeros(n, bool)
     marks = hdf5.rows(hdf5.data(file, name, path), 0, n, path)
@@ -198,7 +195,7 @@ def _flags(file: Group, name: str, n: int, path: str) -> NumpyArray:
 
 
 def _jumps(observations: Dataset, most: float, path: str) -> NumpyArray:
-    """After which rows the first two coordinates change by more than `most`, bool [n]."""
+    # After which rows the first two coordinates change by more than `most`, bool [n].
     n = len(observations)
     # The coordinates of an ant are the first two numbers of what it observes.
     if len(observations.shape) != 2:
@@ -211,7 +208,7 @@ def _jumps(observations: Dataset, most: float, path: str) -> NumpyArray:
 
 
 def _next_observations(file: Group, observations: Dataset, path: str) -> Dataset | None:
-    """What each row has led to, if the file tells: a data set as that of the observations; else None."""
+    # What each row has led to, if the file tells: a data set as that of the observations; else None.
     if not hdf5.has(file, NEXT, path):
         return None
     following = hdf5.data(file, NEXT, path)
@@ -225,10 +222,8 @@ def _next_observations(file: Group, observations: Dataset, path: str) -> Dataset
 
 
 def _breaks(observations: Dataset, following: Dataset, path: str) -> NumpyArray:
-    """After which rows the next one does not begin from what they have led to, bool [n]; the last is not marked.
-
-    Numbers are compared as observations are stored; one that is NaN in both is the same.
-    """
+    # After which rows the next one does not begin from what they have led to, bool [n]; the last is not marked.
+    # Numbers are compared as observations are stored; one that is NaN in both is the same.
     n, breaks = len(observations), np.zeros(len(observations), bool)
     for first, stop in _blocks(observations):
         begun = hdf5.rows(observations, first + 1, min(stop + 1, n), path)
@@ -239,13 +234,13 @@ def _breaks(observations: Dataset, following: Dataset, path: str) -> NumpyArray:
 
 
 def _as_stored(following: NumpyArray, observations: NumpyArray) -> NumpyArray:
-    """What rows have led to, in the numbers that observations are stored in; what is too large for them is infinite."""
+    # What rows have led to, in the numbers that observations are stored in; what is too large for them is infinite.
     with np.errstate(over="ignore"):
         return following.astype(observations.dtype, copy=False)
 
 
 def _blocks(rows: Dataset) -> Iterator[tuple[int, int]]:
-    """The rows of a data set but the last, some megabytes at a time, as (first, stop)."""
+    # The rows of a data set but the last, some megabytes at a time, as (first, stop).
     n, nbytes = len(rows), rows.dtype.itemsize * int(np.prod(rows.shape[1:]))
     step = max(1, PIECE // max(nbytes, 1))
     for first in range(0, n - 1, step):

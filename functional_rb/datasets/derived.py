@@ -149,7 +149,6 @@ def _noted(where: str) -> Iterator[None]:
 
 
 def _written(reader: Reader, of: Stored, to: Path) -> Description:
-    """What is made of a dataset, stored as that is."""
     compact = of.description.spare is not None
     return convert(reader, to, Conversion(of.description.options["narrow"], infos=True, compact=compact))
 
@@ -235,7 +234,6 @@ class _Mapped:
                 yield waiting.popleft().result()
 
     def _numbered(self, number: int) -> Iterator[tuple[int, Episode]]:
-        """The pieces from an episode on, with the number of the episode."""
         for episode in self.of.episodes(number):
             yield number, episode
             number += not episode.goes_on
@@ -250,7 +248,7 @@ class _Mapped:
 
 
 def _specs(old: SpecNest | None, values: Nest) -> SpecNest:
-    """The specs of what a function gives: those before, where shape and dtype are the same."""
+    # The specs of what a function gives: those before, where shape and dtype are the same.
     outline = None if old is None else Outline.of(old, "datasets.map")
     known = {} if outline is None else dict(zip(outline.structure.paths, outline.leaves, strict=True))
     leaves, structure = nest.flatten(values, is_leaf)

@@ -49,7 +49,6 @@ class GenDgrl(RowReader):
             )
 
     def _contents(self, first: int) -> Iterator[tuple[str, dict[str, NumpyArray]]]:
-        """The names of files in the archive, from one on, and what they hold."""
         at = 0
         for name, stream in tars.members(self.files[0]):
             if name.endswith(".npy"):

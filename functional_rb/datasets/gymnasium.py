@@ -155,7 +155,7 @@ def open_gymnasium(
 
 
 def _stacked(spec: object, values: Sequence[object]) -> object:
-    """Values of a spec, in the form that episodes have: units of arrays as one array, others as a sequence."""
+    # Values of a spec, in the form that episodes have: units of arrays as one array, others as a sequence.
     structure = nest.flatten(spec, is_unit)[1]
     columns = zip(*(nest.flatten_as(structure, value) for value in values), strict=True)
     stacked = [np.stack(column) if hasattr(column[0], "shape") else list(column) for column in columns]

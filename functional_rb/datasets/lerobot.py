@@ -65,7 +65,6 @@ class Lerobot(RowReader):
         self.facts["rewards"] = "as recorded" if REWARD in features else "none: zeros"
 
     def _named(self, part: str) -> dict[Path, str]:
-        """The features of a part of steps, by their paths in it."""
         names = [name for name in self._features if name == part or name.startswith(f"{part}.")]
         return {tuple(name.split(".")[1:]): name for name in names}
 
@@ -117,7 +116,6 @@ class Lerobot(RowReader):
     def _read(
         self, name: str, rows: Rows, place: Place, first: int, stop: int, decode: lerobot_videos.Decode | None
     ) -> NumpyArray:
-        """The values [stop - first, *shape] of a feature."""
         where = f"{place.file}, episode {place.number}, {name}"
         shape, kind = self._features[name]
         if kind == "video":
@@ -138,7 +136,7 @@ def _is_number(kind: str) -> bool:
 
 
 def _feature(feature: object, where: str) -> tuple[tuple[int, ...], str]:
-    """Shape and kind of a feature; of images with the channels last, as they are when decoded."""
+    # Shape and kind of a feature; of images with the channels last, as they are when decoded.
     known = feature if isinstance(feature, Mapping) else {}
     shape, kind, names = known.get("shape"), known.get("dtype"), known.get("names")
     if not isinstance(kind, str) or not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in shape):

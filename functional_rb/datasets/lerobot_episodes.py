@@ -64,7 +64,7 @@ def places(folder: str, info: Json) -> list[Place]:
 
 
 def _checked(places: Iterator[Place], folder: str) -> list[Place]:
-    """The same places, whose numbers are some, and each of another episode."""
+    # The same places, whose numbers are some, and each of another episode.
     checked_places: list[Place] = []
     for place in places:
         where = f"{folder}, episode {place.number}"
@@ -106,11 +106,9 @@ def _version_3(folder: str, info: Json, videos: list[str]) -> Iterator[Place]:
 
 
 def _first_rows(rows: list[Json], data: list[str], folder: str) -> list[int]:
-    """Where episodes begin in their tables.
-
-    Rows are numbered through all tables, and each table begins with an episode. Where the numbers are not told, the
-    episodes of a table lie in the order of their numbers.
-    """
+    # Where episodes begin in their tables.
+    # Rows are numbered through all tables, and each table begins with an episode. Where the numbers are not told, the
+    # episodes of a table lie in the order of their numbers.
     firsts: list[int] = []
     if any(row.get(FROM) is None or row.get(TO) is None for row in rows):
         ends: dict[str, int] = {}
@@ -130,8 +128,7 @@ def _first_rows(rows: list[Json], data: list[str], folder: str) -> list[int]:
 
 
 def _path(folder: str, template: str, values: Mapping[str, object]) -> str:
-    """The path that a template such as "data/chunk-{chunk_index:03d}/file.parquet" stands for."""
-
+    # The path that a template such as "data/chunk-{chunk_index:03d}/file.parquet" stands for.
     def filled(match: re.Match[str]) -> str:
         value = values[match[1]]
         return f"{value:0{int(match[2] or 0)}d}" if isinstance(value, int) else str(value)
@@ -196,7 +193,7 @@ class Labels:
         return {"tasks": tasks, **({"task_from_step": list(map(list, runs))} if len(runs) > 1 else {})}
 
     def _check_episode(self, rows: Rows, place: Place, before: int) -> None:
-        """Refuse rows of another episode, and rows beside them that are of it too."""
+        # Refuse rows of another episode, and rows beside them that are of it too.
         stop = place.row + place.steps
         numbers = _numbers(rows, EPISODE, place, before, max(stop, min(stop + 1, rows.count)))
         inside = numbers[place.row - before :][: place.steps]
@@ -214,7 +211,7 @@ class Labels:
                 )
 
     def _runs(self, rows: Rows, place: Place) -> list[tuple[int, str]]:
-        """The steps at which another task begins, with the task."""
+        # The steps at which another task begins, with the task.
         numbers = _numbers(rows, TASK, place, place.row, place.row + place.steps)
         runs: list[tuple[int, str]] = []
         for at in [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist()]:

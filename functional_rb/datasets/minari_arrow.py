@@ -58,8 +58,7 @@ class Arrow(Minari):
             yield self._episode(Window(self._batches(k, most), schema), n, count - n, path, where, about)
 
     def _episode(self, window: Window, n: int, before: int, path: str, where: str, about: Json) -> Whole:
-        """An episode of n steps; if its last observation is there, the infos of the reset are too, and come before."""
-
+        # An episode of n steps; if its last observation is there, the infos of the reset are too, and come before.
         def column(name: str, first: int, stop: int) -> pyarrow.Array:
             if name not in window.names:
                 raise DatasetError(f"{where}: there is no column {name!r}, expected some of {window.names}")
@@ -117,7 +116,7 @@ class Arrow(Minari):
 
     @contextlib.contextmanager
     def _opened(self, path: str, most: int) -> Iterator[tuple[pyarrow.Schema, int, Iterator[pyarrow.RecordBatch]]]:
-        """The schema of a table, how many rows it has, and the rows in batches, of so many where they may be cut."""
+        # The schema of a table, how many rows it has, and the rows in batches, of so many where they may be cut.
         arrow = imported("pyarrow", WHO)
 
         def batches(file: pyarrow.ipc.RecordBatchFileReader) -> Iterator[pyarrow.RecordBatch]:
@@ -154,7 +153,6 @@ def _field(array: pyarrow.Array, name: str, where: str, of: str) -> pyarrow.Arra
 
 
 def _kinds(struct: pyarrow.StructType) -> dict[Path, Kind]:
-    """The infos that are numbers, by their paths."""
     kinds: dict[Path, Kind] = {}
     for number in range(struct.num_fields):
         field = struct.field(number)

@@ -94,7 +94,6 @@ def _leaves(*spaces: Any) -> Iterator[Space[Any]]:
 
 
 def _space_of(text: object, where: str) -> Space[Any]:
-    """The space of Gymnasium that a text describes."""
     spaces = imported("gymnasium", WHO).spaces
     if not isinstance(text, str):
         raise DatasetError(

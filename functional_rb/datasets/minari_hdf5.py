@@ -95,8 +95,7 @@ class Hdf5(Minari):
 
 
 def _after_reset(data: Data, name: str, n: int, where: str) -> Read:
-    """What reads an info that steps have returned: where there is one of the reset too, that comes first."""
-
+    # What reads an info that steps have returned: where there is one of the reset too, that comes first.
     def read(first: int, stop: int) -> NumpyArray:
         before = len(data(name)) - n
         if before not in (0, 1):

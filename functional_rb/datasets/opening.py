@@ -71,7 +71,6 @@ def opened(
 
 
 def _arrays(spec: BufferSpec, files: PrivateFiles, directory: str, description: Description) -> Arrays:
-    """The arrays of a state that keeps nothing but what is in files."""
     plan, steps = spec.plan, description.steps
     auxiliary = {
         name: PrivateArray(os.path.join(directory, file_name(name)), array.shape, array.dtype).array

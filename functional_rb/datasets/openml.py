@@ -111,7 +111,6 @@ class OpenMl:
             at += len(actions)
 
     def _features(self, column: Column, values: NumpyArray) -> NumpyArray:
-        """The features [n, k] of a column."""
         if column.codes is None:
             return values[:, None]
         if self._one_hot:
@@ -230,7 +229,7 @@ class Parquet:
 
 
 def _words(line: str, where: str) -> list[str | None]:
-    """The values in a line; None for those that are missing."""
+    # The values in a line; None for those that are missing.
     if "'" not in line and '"' not in line:
         return [None if word == "?" else word for word in map(str.strip, line.split(","))]
     words: list[str | None] = []

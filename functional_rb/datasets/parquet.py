@@ -91,7 +91,7 @@ class Rows:
         return column
 
     def _from(self, first: int) -> Window:
-        """The rows from one on, and some before it: those of its row group."""
+        # The rows from one on, and some before it: those of its row group.
         metadata, at, group = self._file.metadata, 0, 0
         while group < metadata.num_row_groups - 1 and at + metadata.row_group(group).num_rows <= first:
             at, group = at + metadata.row_group(group).num_rows, group + 1

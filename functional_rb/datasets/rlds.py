@@ -87,7 +87,7 @@ class Rlds(RowReader):
         self.infos = {field: leaves for field in sorted(others) if (leaves := self._stored(field))}
 
     def _stored(self, field: str) -> Leaves:
-        """What can be stored of a part of steps, by its path in that part."""
+        # What can be stored of a part of steps, by its path in that part.
         return {
             path[1:]: (leaf.sizes, leaf.dtype)
             for path, leaf in self._leaves.items()
@@ -132,7 +132,7 @@ class Rlds(RowReader):
         )
 
     def _count(self, values: Mapping[str, Feature], where: str) -> int:
-        """How many steps there are, by a feature with one number for each."""
+        # How many steps there are, by a feature with one number for each.
         for path, leaf in self._leaves.items():
             if leaf.kind == "tensor" and leaf.shape == () and path[0] in (*MARKS, "reward", "discount"):
                 n = len(values.get("/".join(("steps", *path)), ()))
@@ -147,7 +147,7 @@ class Rlds(RowReader):
         return decoded(self._leaves[path], values.get(name, []), first, stop, f"{where}, {name}")
 
     def _about(self, values: Mapping[str, Feature], n: int, where: str) -> Json:
-        """What there is once in an episode, and the texts of its steps: one, where all have the same."""
+        # What there is once in an episode, and the texts of its steps: one, where all have the same.
         told: Json = {}
         for path, leaf in self._metadata.items():
             name = "/".join(path)
@@ -162,7 +162,7 @@ class Rlds(RowReader):
 
 
 def _sized(leaf: Leaf, path: Path, shards: list[str]) -> Leaf:
-    """A feature whose shape is known: that of images is the one of the first image, if nothing else is told."""
+    # A feature whose shape is known: that of images is the one of the first image, if nothing else is told.
     if leaf.kind != "image" or None not in leaf.shape:
         return leaf
     name, where = "/".join(path), f"{shards[0]}, record 0"
@@ -215,7 +215,7 @@ def open_openx(rest: str, root: str | None = None, *, split: str = "train", last
 
 
 def _version(place: str) -> str | None:
-    """The folder with the features: this one, or the one of the newest version in it."""
+    # The folder with the features: this one, or the one of the newest version in it.
     if os.path.isfile(os.path.join(place, FEATURES)):
         return place
     names = os.listdir(place) if os.path.isdir(place) else []

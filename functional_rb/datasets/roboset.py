@@ -87,7 +87,6 @@ class Roboset(RowReader):
 
 
 def _rows(group: Group, path: Path, n: int, where: str) -> Read:
-    """What reads rows of a data set, which has to have so many."""
     name = "/".join(path)
     dataset = hdf5.data(group, name, where)
     if len(dataset) != n:

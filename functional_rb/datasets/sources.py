@@ -88,7 +88,6 @@ def source_of(name: str) -> Source:
 
 
 def _filled(value: object, name: str) -> Any:
-    """A value with the dataset's name in its texts."""
     rest = name.partition(":")[2]
     head, _, tail = rest.partition("/")
     known = {"name": rest, "head": head, "tail": tail, "stem": rest.partition("-")[0]}

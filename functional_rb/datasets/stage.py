@@ -90,7 +90,7 @@ class Stage:
         return more
 
     def _last(self, path: Path) -> NumpyArray:
-        """Where an observation, or a flag, lies that the last step led to."""
+        # Where an observation, or a flag, lies that the last step led to.
         if path in self._frame_columns:
             return self._frame_columns[path][self._frames - 1, ...]
         return self._columns[NEXT, *path][self._steps - 1, ...]
@@ -130,12 +130,12 @@ class Stage:
 
 
 def _is_frames(name: str) -> bool:
-    """Whether an array has a row for each frame, rather than for each step."""
+    # Whether an array has a row for each frame, rather than for each step.
     return name.startswith(frame_ring.ROWS)
 
 
 def _columns(layout: Layout, rows: NumpyArray, wide: list[NumpyArray]) -> list[NumpyArray]:
-    """The leaves [n, *shape] where they lie in rows int32 [n, row_words] and in the wide arrays."""
+    # The leaves [n, *shape] where they lie in rows int32 [n, row_words] and in the wide arrays.
     columns = []
     for leaf in layout.leaves:
         dtype, inner = kept_dtype(leaf.dtype), np.empty(leaf.shape, kept_dtype(leaf.dtype)).strides

@@ -194,7 +194,7 @@ class _Arrays:
         return {"observations": (structure, observations), **others}
 
     def _values(self, leaf: int, here: slice, more: int = 0) -> NumpyArray:
-        """The values of a leaf in some steps; of a frame so many more too."""
+        # The values of a leaf in some steps; of a frame so many more too.
         if leaf in self._leaves:
             return self._leaves[leaf][here]
         frames, later = self._frames[leaf]

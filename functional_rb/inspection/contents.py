@@ -87,7 +87,9 @@ def spec_in(directory: str, manifest: Manifest, known: Iterable[object], files: 
     except CorruptCheckpointError as error:
         files.note(path, error.reason)
         return None
-    except (KnownError, CheckpointError) as error:
+    except KnownError as error:
+        return str(error).removeprefix(f"{path}: ")  # which the report names
+    except CheckpointError as error:
         return str(error)
 
 

@@ -120,7 +120,7 @@ def _check_array(name: str, array: object, shape: tuple[int, ...], dtype: str) -
 
 
 def _check_values(spec: BufferSpec, arrays: Mapping[str, object], look: Callable[[str, object], Values]) -> None:
-    """Refuse what would draw items that are not there, or reach beyond arrays; what items hold is not looked at."""
+    # Refuse what would draw items that are not there, or reach beyond arrays; what items hold is not looked at.
     vector = look("counters", arrays["counters"])
     _expect_sound("counters", soundness.problem_of_counters(spec.plan, vector))
     tree = None if "tree" not in arrays else look("tree", arrays["tree"])
@@ -191,7 +191,7 @@ def _expect_sound(name: str, problem: str | None) -> None:
 
 
 def _check_spec(spec: BufferSpec, info: object) -> None:
-    """Refuse what was made of another spec; where the rows lie, and the order of names, make none of it."""
+    # Refuse what was made of another spec; where the rows lie, and the order of names, make none of it.
     if info is None:
         raise ValueError(
             f"load_state_dict: the entry {SPEC!r} is missing, which tells what the arrays mean; "
@@ -215,7 +215,7 @@ def _check_spec(spec: BufferSpec, info: object) -> None:
 
 
 def _members(text: str | bytes) -> dict[str, object]:
-    """The arguments of a spec as its JSON has them; that of another version is none."""
+    # The arguments of a spec as its JSON has them; that of another version is none.
     whole = json.loads(text)
     if whole["version"] != VERSION:
         raise ValueError(f"version {whole['version']!r}; read it with the version of functional_rb that wrote it")

@@ -116,7 +116,7 @@ class Allowed:
 
 
 def _unless_itself(table: Lookup) -> Lookup | None:
-    """A table of choices; None if each choice stands in its own place."""
+    # A table of choices; None if each choice stands in its own place.
     return None if (table == np.arange(table.shape[-1])).all() else table
 
 

@@ -59,7 +59,7 @@ class Choices(ArraySpec):
         super().__post_init__()
 
     def _set_mask(self, mask: ArrayLike) -> None:
-        """Keep a mask in its one form, None if it forbids nothing."""
+        # Keep a mask in its one form, None if it forbids nothing.
         if mask is None or 0 in self.choice_axes:
             object.__setattr__(self, "mask", None)
             return
@@ -126,7 +126,7 @@ class Choices(ArraySpec):
         return self._made(ops, self.allowed[0].draw_among(ops, bits, mask))
 
     def _made(self, ops: SpecOps, index: Array) -> Array:
-        """Values [N, *shape] for choices int32."""
+        # Values [N, *shape] for choices int32.
         raise TypeError(f"{type(self).__name__} has no choices")
 
     def _apart(self, index: Array) -> list[Array]:

@@ -144,7 +144,7 @@ class Composite(Mapping[str, SpecNest], Spec):
 
     @property
     def _like(self) -> tuple[type | Registered | None, tuple[int, ...], tuple[str | None, ...], bool]:
-        """The arguments of `like` that make this container, without the parts."""
+        # The arguments of `like` that make this container, without the parts.
         if isinstance(self._container, Container):
             return self._container.type, self._batch_shape, self._container.names, self._container.device
         return self._container, self._batch_shape, (), False

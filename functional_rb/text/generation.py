@@ -336,7 +336,7 @@ def log_probs(
 def _of_following(
     ops: TextOps, model: Model, cache: object, ids: Array, positions: Array, following: Array
 ) -> tuple[Cache, Array]:
-    """The cache, and the log-probability of what follows each token, float32 in their shape."""
+    # The cache, and the log-probability of what follows each token, float32 in their shape.
     logits, cache = model.step(cache, ids, positions)
     values, slopes = functools.partial(log_probs_of, ops), functools.partial(log_prob_slopes, ops)
     return cache, ops.by_places(values, slopes, logits, following)
@@ -351,10 +351,8 @@ def _token_by_token(
     positions: Array,
     following: Array,
 ) -> Array:
-    """What is told of rows [R, S], of so many tokens at a time, float32 [R, S].
-
-    The model gets them with their padding in front, so that there is none between what it remembers of a row.
-    """
+    # What is told of rows [R, S], of so many tokens at a time, float32 [R, S].
+    # The model gets them with their padding in front, so that there is none between what it remembers of a row.
     rows, width = ids.shape
     turns, size = _shares(width, at_once)
     order = ops.argsort(ops.cast(positions >= 0, "int32"))

@@ -147,7 +147,7 @@ def _pick(ops: TextOps, x: Array, index: Array) -> Array:
 
 
 def _finite_top(ops: TextOps, x: Array) -> Array:
-    """The largest number along the last axis; 0 where all are minus infinity, so that none becomes NaN."""
+    # The largest number along the last axis; 0 where all are minus infinity, so that none becomes NaN.
     top = ops.largest(x)
     return ops.where(top > -math.inf, top, ops.full_like(top, 0))
 
@@ -161,10 +161,8 @@ def _log_total(ops: TextOps, x: Array) -> Array:
 
 
 def _weights(ops: TextOps, logits: Array, may: Array, temperature: Array) -> tuple[Array, Array]:
-    """Numbers in proportion to probabilities, as a whole part and 31 bits after the point; each int32 [N, V].
-
-    The largest is 2^r with 2^r V < 2^30, so that whole parts sum to an int32. Those that may not be drawn have 0.
-    """
+    # Numbers in proportion to probabilities, as a whole part and 31 bits after the point; each int32 [N, V].
+    # The largest is 2^r with 2^r V < 2^30, so that whole parts sum to an int32. Those that may not be drawn have 0.
     scale = ops.full_like(temperature, 2.0**_UNITS / math.log(2)) / temperature
     below = ops.where(may, _finite_top(ops, logits)[:, None] - logits, ops.full_like(logits, math.inf))
     # One product, and an integer of it at once: nothing that a compiler could join to what it rounds otherwise.
@@ -209,10 +207,8 @@ def _share(ops: TextOps, u: Fixed, total: Fixed) -> tuple[Fixed, Array]:
 
 
 def _within(ops: TextOps, sums: Fixed, total: Fixed, top_p: Array) -> Array:
-    """Which tokens, in the order of their probabilities, belong to the fewest that sum to top_p; the first one always.
-
-    Those are the tokens before which there is less than top_p.
-    """
+    # Which tokens, in the order of their probabilities, belong to the fewest that sum to top_p; the first one always.
+    # Those are the tokens before which there is less than top_p.
     zero = ops.full_like(total.whole, 0)
     # The largest float32 below 1, so that the whole part is an int32; a top_p of 1 keeps all in the end.
     scaled = ops.minimum(top_p, ops.full_like(top_p, 1 - 2.0**-24)) * 2.0**FRACTION

@@ -262,7 +262,7 @@ class _Preparation:
         ]
 
     def _fitted(self, texts: Texts, tokens: Sequence[Tokens]) -> Example:
-        """An example with its special tokens, no longer than it may be."""
+        # An example with its special tokens, no longer than it may be.
         options, columns = self._options, self._options.columns
         replies = columns.replies or (columns.prompt,)
         prefix = [] if texts.templated else self._tokenizing.prefix

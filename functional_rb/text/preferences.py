@@ -351,7 +351,7 @@ def _updated(ops: TreeOps, coefficient: Array, kl: Array, real: Array | None, co
 
 
 def _carried(ops: TreeOps, rewards: Array, mask: Array) -> Array:
-    """Rewards [B, T], where there is no token that of the last one before; 0 before the first."""
+    # Rewards [B, T], where there is no token that of the last one before; 0 before the first.
     length = rewards.shape[1]
     kept = ops.where(mask, rewards, ops.full_like(rewards, 0))  # before gradients meet what is in the padding
     column = ops.arange(length, like=mask)[None, :]

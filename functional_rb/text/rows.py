@@ -194,7 +194,7 @@ def _number(row: Mapping[str, object], name: str) -> float:
 
 
 def _implicit(replies: list[Said], columns: Columns) -> Said:
-    """The prompt that two texts, or conversations, begin with; each goes on for a word, or a message, at least."""
+    # The prompt that two texts, or conversations, begin with; each goes on for a word, or a message, at least.
     first, second = replies
     size = common(first, second)
     if not isinstance(first, str) and not isinstance(second, str):

@@ -134,7 +134,7 @@ def figure(seen: Nodes, labels: Describe | None = None, max_nodes: int = MOST) -
 
 
 def _actions(seen: Nodes, below: Ints, x: NumpyArray, y: NumpyArray) -> Json:
-    """The actions in the middle of the edges: as text where there are few, else where the pointer rests."""
+    # The actions in the middle of the edges: as text where there are few, else where the pointer rests.
     up = seen.parent[below]
     return {
         "x": (x[up] + x[below]) / 2,

@@ -184,7 +184,7 @@ class _Graph:
 
 
 def _returns(parent: Ints, depth: Ints, visits: Ints, reward: Floats) -> Floats:
-    """The mean sum of the rewards below each node, where children are weighed by how often they were reached."""
+    # The mean sum of the rewards below each node, where children are weighed by how often they were reached.
     value = np.zeros(len(parent))
     levels = np.searchsorted(depth, np.arange(int(depth[-1]) + 2))
     for level in range(len(levels) - 2, 0, -1):
@@ -198,7 +198,7 @@ def _returns(parent: Ints, depth: Ints, visits: Ints, reward: Floats) -> Floats:
 
 
 def _compacted(tree: TreeView) -> TreeView:
-    """The tree without nodes that have one child, but the root; their steps lie on the way to the next node."""
+    # The tree without nodes that have one child, but the root; their steps lie on the way to the next node.
     n = len(tree)
     kept = tree.num_children != 1
     kept[0] = True

@@ -194,7 +194,7 @@ class GumbelMuZero:
         return self._best(ops, edges, root, most, bits), weights
 
     def _best(self, ops: TreeOps, edges: Edges, root: Root, visits: Array, bits: Array) -> Array:
-        """The best slot of those that have been visited so often int32 [B] in this search."""
+        # The best slot of those that have been visited so often int32 [B] in this search.
         numbers = root.noise + edges.prior + self.score.completed(ops, edges)
         # A slot of prior 0 is taken if it is the only one that has been visited so often.
         numbers = ops.maximum(numbers, ops.full_like(numbers, -1e9))

@@ -95,8 +95,7 @@ def reset(ops: TreeOps, tree: Tree, mask: Array, root: Evaluated, device: Device
 
 
 def _each(function: Callable[[Array, Array], Array], tree: Tree, other: Tree, fields: Sequence[str]) -> Tree:
-    """A tree with some fields of what a function makes of the arrays of two."""
-
+    # A tree with some fields of what a function makes of the arrays of two.
     def of_both(old: Nest, new: Nest) -> Nest:
         if isinstance(old, tuple):
             return tuple(of_both(a, b) for a, b in zip(old, new, strict=True))

@@ -141,7 +141,7 @@ def scaled(ops: TreeOps, edges: Edges, scale: Scale) -> Array:
 
 
 def _range(ops: TreeOps, edges: Edges, scale: Scale) -> tuple[Array | float, Array | float]:
-    """The least value and the width by which Q values are scaled, [B, 1] or numbers."""
+    # The least value and the width by which Q values are scaled, [B, 1] or numbers.
     if not isinstance(scale, str):
         return scale[0], scale[1] - scale[0]
     if scale == "tree":
@@ -386,7 +386,7 @@ class CompletedQ(Score):
         return ops.where(edges.valid, (self.c_visit + most) * self.c_scale * q, ops.full_like(q, 0))
 
     def _mixed(self, ops: TreeOps, edges: Edges, taken: Array) -> Array:
-        """The value of a node by its prediction and by the Q values of the edges taken, float32 [B]; appendix D."""
+        # The value of a node by its prediction and by the Q values of the edges taken, float32 [B]; appendix D.
         prior = ops.exp(edges.prior)
         # Even if the prior of all edges taken is 0.
         prior = ops.where(taken, ops.maximum(prior, ops.full_like(prior, _LEAST_PRIOR)), ops.full_like(prior, 0))
@@ -423,7 +423,7 @@ def softmax(ops: TreeOps, logits: Array, valid: Array) -> Array:
 
 
 def _shifted(ops: TreeOps, logits: Array, valid: Array) -> Array:
-    """Logits of which the largest is 0; minus infinity where invalid."""
+    # Logits of which the largest is 0; minus infinity where invalid.
     logits = ops.where(valid, logits, ops.full_like(logits, -math.inf))
     # Where nothing is valid the largest is minus infinity, and its difference to itself would be NaN.
     top = ops.largest(logits)[:, None]

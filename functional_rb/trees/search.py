@@ -149,11 +149,9 @@ def select(ops: Any, tree: Tree, score: Score, slot: Array, bits: Array, max_dep
 
 
 def _or_outcome(ops: TreeOps, tree: Tree, slot: Array, node: Array, edges: Edges, bits: Array) -> Array:
-    """The slot int32 [B] that was chosen at a node; at a chance node the outcome that is the furthest behind its prior.
-
-    That is the one with the largest `P / (1 + n)`, so that the visits follow the prior without being drawn. Antonoglou
-    et al.: Planning in stochastic environments with a learned model (2022), section 4.
-    """
+    # The slot int32 [B] that was chosen at a node; at a chance node the outcome that is the furthest behind its prior.
+    # That is the one with the largest `P / (1 + n)`, so that the visits follow the prior without being drawn.
+    # Antonoglou et al.: Planning in stochastic environments with a learned model (2022), section 4.
     if not tree.spec.chance:
         return slot
     behind = ops.exp(edges.prior) / (ops.cast(edges.visits, "float32") + 1.0)
@@ -165,7 +163,7 @@ def _searched(ops: TreeOps, tree: Tree) -> Array:
 
 
 def _behind(ops: TreeOps, tree: Tree, node: Array, slot: Array) -> Array:
-    """The node behind a slot, int32 [B]; -1 if none is stored, or the node is -1."""
+    # The node behind a slot, int32 [B]; -1 if none is stored, or the node is -1.
     child = get_edge(ops, tree.children, edge_index(ops, tree, node, slot)[1])
     return ops.where(node >= 0, child, ops.full_like(node, NONE))
 
@@ -242,13 +240,13 @@ def _finite(x: Array) -> Array:
 
 
 def _unchanging(ops: TreeOps, mean: Array, reward: Array, discount: Array) -> Array:
-    """The value float32 [B] for which `reward + discount * value` is a mean; 0 where the discount is."""
+    # The value float32 [B] for which `reward + discount * value` is a mean; 0 where the discount is.
     zero = ops.full_like(mean, 0)
     return ops.where(discount != 0, (mean - reward) / ops.where(discount != 0, discount, zero + 1.0), zero)
 
 
 def _written(ops: TreeOps, tree: Tree, at: Array, live: Array, found: Evaluated) -> Tree:
-    """Trees with what a model says of a node int32 [B] of each, where live."""
+    # Trees with what a model says of a node int32 [B] of each, where live.
     spec = tree.spec
     rows, wide = nodes.store(ops, spec.node_content, tree.rows, tree.wide, at, live, found.node)
     action_rows, action_wide = tree.action_rows, tree.action_wide
@@ -328,7 +326,7 @@ def backup(ops: Any, tree: Tree, leaf: Leaf, score: Score) -> Tree:
 
 
 def _visited(ops: TreeOps, visits: Array, value: Array, at: Array, new: Array, live: Array) -> tuple[Array, Array]:
-    """Visits and mean values, with one visit more at indices where live, that brought a new value."""
+    # Visits and mean values, with one visit more at indices where live, that brought a new value.
     visits = put(ops, visits, at, ops.take_each(visits, at) + ops.cast(live, "int32"))
     # Read again of what has been written: XLA would else copy all visits to read them after that.
     count, mean = ops.cast(ops.take_each(visits, at), "float32"), ops.take_each(value, at)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import gc
@@ -170,9 +169,7 @@ MEMBERS = {
 
 def read_back(path: Path, generation: int) -> Bits:
     """Of a checkpoint in a directory, read without writing."""
-    with contextlib.ExitStack() as stack:
-        reading = loading._Loading(str(path), (), False, False, stack, None, False)
-        found = reading.content(read_manifest(str(path), generation))
+    found = loading.read(path, number=generation)
     return bits(frb.State(*found.arrays, found.spec))
 
 
@@ -315,12 +312,7 @@ def open_here(path: Path) -> tuple[HostState, int]:
 
 def agree(path: Path, generation: int | None = None) -> int:
     """What is there is the state after some steps: how many."""
-    if generation is None:
-        arrays = loading.read(path).arrays
-    else:
-        with contextlib.ExitStack() as stack:
-            reading = loading._Loading(str(path), (), False, False, stack, None, False)
-            arrays = reading.content(read_manifest(str(path), generation)).arrays
+    arrays = loading.read(path, number=generation).arrays
     k = int(arrays.counters[CURSOR]) // STEP_ROWS
     x, image = written(k)
     assert arrays.rows.tobytes() == x.view(np.int32).tobytes()

@@ -100,7 +100,7 @@ class _Writing:
 
 
 def _tasks_of(piece: Episode, usual: str) -> tuple[list[str], list[tuple[int, str]]]:
-    """What was to be done in an episode: all of it, and from which steps on which of it; the usual if nobody says."""
+    # What was to be done in an episode: all of it, and from which steps on which of it; the usual if nobody says.
     named = piece.about.get("tasks")
     tasks = [str(task) for task in named] if isinstance(named, list) and named else [usual]
     later = piece.about.get("task_from_step") or ()

@@ -76,7 +76,7 @@ def write(reader: Stored, facts: Json, target: str, folder: str) -> None:
 
 
 def _check_facts(facts: Json) -> None:
-    """Refuse what Minari tells itself, and what is no text though Minari wants one."""
+    # Refuse what Minari tells itself, and what is no text though Minari wants one.
     for name in OWN:
         if name in facts:
             raise ValueError(f"{WHO}: facts: expected what the data do not tell, got {name!r}; leave it out")
@@ -86,7 +86,7 @@ def _check_facts(facts: Json) -> None:
 
 
 def _identity(facts: Json, target: str) -> str:
-    """What Minari calls the dataset: what the user says, else where it lies in Minari's folder, else its folder."""
+    # What Minari calls the dataset: what the user says, else where it lies in Minari's folder, else its folder.
     folder = os.environ.get("MINARI_DATASETS_PATH") or os.path.join(os.path.expanduser("~"), ".minari", "datasets")
     inside = os.path.relpath(target, os.path.abspath(folder))
     identity = facts.get("dataset_id", os.path.basename(target) if inside.startswith(os.pardir) else inside)
@@ -123,7 +123,6 @@ def _buffers(reader: Stored, fields: Fields) -> Iterator[object]:
 
 
 def _host(fields: Fields, field: str, piece: Episode, first: int = 0) -> object:
-    """The values of a field from one row on, with texts as texts."""
     outline = fields.outline(field)
     rows = [leaf[first:] for leaf in fields.leaves(field, piece)]
     values = [

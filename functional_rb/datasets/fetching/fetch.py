@@ -161,7 +161,7 @@ def _copy(file: RemoteFile, folder: str, partial: Partial) -> None:
 
 
 def _try(file: RemoteFile, url: str, partial: Partial, how: _How) -> None:
-    """Ask once for what is missing of a file, and append what comes."""
+    # Ask once for what is missing of a file, and append what comes.
     from functional_rb.datasets.fetching import http
 
     begun = partial.origin
@@ -203,7 +203,7 @@ def _try(file: RemoteFile, url: str, partial: Partial, how: _How) -> None:
 
 
 def _verify(file: RemoteFile, partial: Partial, resumed: bool) -> None:
-    """Forget what is not the file; if the begin of it came earlier, it is worth another try."""
+    # Forget what is not the file; if the begin of it came earlier, it is worth another try.
     wrong = ""
     if file.nbytes not in (None, partial.size):
         wrong = f"expected {file.nbytes} bytes, got {partial.size}"

@@ -80,7 +80,7 @@ def of_bucket(bucket: str, folder: str, into: str, retry: Retry) -> list[RemoteF
 
 @contextlib.contextmanager
 def _understood(url: str) -> Iterator[None]:
-    """Answers that are JSON, but no listing, as errors that name the address."""
+    # Answers that are JSON, but no listing, as errors that name the address.
     try:
         yield
     except (KeyError, TypeError, AttributeError) as error:
@@ -95,7 +95,7 @@ def _file(path: str, folder: str, into: str, sources: tuple[str, ...], nbytes: i
 
 
 def _pages(url: str, retry: Retry) -> Iterator[Any]:
-    """The pages of a listing: each tells the address of the next, or what to ask it by."""
+    # The pages of a listing: each tells the address of the next, or what to ask it by.
     start = url
     for _ in range(PAGES):
         page, link = _page(url, retry)
@@ -112,7 +112,7 @@ def _pages(url: str, retry: Retry) -> Iterator[Any]:
 
 
 def _page(url: str, retry: Retry) -> tuple[Any, str]:
-    """What a page holds, of JSON, and the header with the links to others."""
+    # What a page holds, of JSON, and the header with the links to others.
     from functional_rb.datasets.fetching import http
 
     def asked() -> tuple[Any, str]:

@@ -29,10 +29,8 @@ KINDS = {
 
 @functools.cache
 def _example() -> type[Message]:
-    """The class of an Example, of the definition in TensorFlow's `example.proto` and `feature.proto`.
-
-    A pool of its own keeps it apart from TensorFlow's, where that is imported too.
-    """
+    # The class of an Example, of the definition in TensorFlow's `example.proto` and `feature.proto`.
+    # A pool of its own keeps it apart from TensorFlow's, where that is imported too.
     descriptors, pool = (imported(f"google.protobuf.{name}", WHO) for name in ("descriptor_pb2", "descriptor_pool"))
     field = descriptors.FieldDescriptorProto
     one, several, message = field.LABEL_OPTIONAL, field.LABEL_REPEATED, field.TYPE_MESSAGE

@@ -109,7 +109,6 @@ def made(name: object, arguments: object) -> object:
 
 
 def _array(content: object, kind: object, shape: object, order: object) -> NumpyArray:
-    """An array of bytes, which are not copied."""
     if not isinstance(kind, PickledType) or not isinstance(content, bytes) or order not in ("C", "F"):
         raise RefusedError("an array without dtype or bytes")
     if kind.holds_objects:

@@ -37,7 +37,6 @@ def members(path: str, limit: int = LIMIT) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def _check(member: tarfile.TarInfo, path: str) -> None:
-    """Refuse what would be dangerous to unpack."""
     name = member.name
     if name.startswith("/") or "\0" in name or "\\" in name or ".." in name.split("/") or name[1:2] == ":":
         raise DatasetError(f"{path}: member {name!r:.200} has a name that leads out of the archive's folder; refused")

@@ -133,7 +133,7 @@ class _Machine:
 
 
 def _filled(root: object) -> object:
-    """A value with the arrays in the places where they were named. Each container is gone through once."""
+    # A value with the arrays in the places where they were named. Each container is gone through once.
     done = {}
 
     def filled(value: object, depth: int) -> object:
