@@ -120,6 +120,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if gpu.ASKED and item.path.stem in gpu.OF_THE_CPU:
             item.add_marker(of_the_cpu)
+        why = gpu.NOT_ON_ONE.get(f"{item.path.stem}::{getattr(item, 'originalname', item.name)}")
+        if why and gpu.ASKED and not gpu.ELSEWHERE:
+            item.add_marker(pytest.mark.skip(reason=f"not on a GPU: {why}"))
         if gpu.ASKED:
             gpu.search_briefly(getattr(item, "function", None))
     items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else len(FIRST))

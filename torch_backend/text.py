@@ -30,7 +30,7 @@ _FITS: dict[str, Callable[[torch.dtype], bool]] = {
 def _converted(x: ArrayLike, dtype: str, name: str) -> torch.Tensor:
     # Also of 64 bits: token ids fit into 32.
     if isinstance(x, np.ndarray):
-        x = convert.from_numpy(x)
+        x = convert.from_numpy(x).to(torch.get_default_device())  # where torch makes all that has no other place
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name}: expected an array of torch or NumPy, got {type(x).__name__}")
     if not _FITS[dtype](x.dtype):

@@ -76,6 +76,13 @@ def misfit(arrays: HasArrays, plan: Plan) -> str | None:
     return None
 
 
+def check_fits(arrays: HasArrays, plan: Plan, function: str) -> None:
+    """Refuse arrays of other shapes than the spec says: beyond them kernels would write, and a GPU's context ends."""
+    found = misfit(arrays, plan)
+    if found is not None:
+        raise ValueError(f"{function}: {found}; give a state whose arrays were not cut, reshaped or put together")
+
+
 class Reader:
     """Reads a state of NumPy arrays, or of arrays that NumPy can read; other states have readers of their own.
 

@@ -28,7 +28,11 @@ from functional_rb.native.gpu_sources import MAIN, shipped, with_headers
 if TYPE_CHECKING:
     from functional_rb.native.kernels import Kernel
 
-FLAGS: Final = ("-std=c++17", "--fmad=false")  # the reference rounds after each operation
+FLAGS: Final = (
+    "-std=c++17",
+    "--fmad=false",  # the reference rounds after each operation
+    "--device-as-default-execution-space",  # else lambdas with parameters of any type are taken for the host's
+)
 # So many blocks of a launch are enough for any GPU, which has up to 150 multiprocessors.
 BLOCKS: Final = 1024
 # Rows of an update that one block has, and a fourth of the bytes of an item; of more several blocks.

@@ -350,6 +350,8 @@ def axis_of(axis: int, count: int, who: str) -> int:
 def index_parts(spec: Spec, index: object) -> tuple[tuple[Any, ...], int]:
     """The parts of an index, and how many of a spec's axes are left for an Ellipsis."""
     parts = index if isinstance(index, tuple) else (index,)
+    # Torch's tensors may lie on a GPU, where NumPy does not read them.
+    parts = tuple(part.detach().cpu() if hasattr(part, "detach") else part for part in parts)
     left = len(spec.axes)
     for part in parts:
         if isinstance(part, slice):

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from functional_rb.base.arrays import ArrayLike, BackendArray, PRNGKey
 from functional_rb.buffer import checks, functions, respec
+from functional_rb.buffer.reader import check_fits
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters as core_counters
 from functional_rb.core.draft import Draft, by_name
@@ -55,7 +56,7 @@ class Engine:
         library, spec, counters = self.library, state.spec, state._counters
         version = self._writable(state, "add_", consume)
         with library.lock(version):
-            memory = version.own()
+            memory = _fitting(state, version, "add")
             if key is not None:
                 library.check_key(key)
             mask = self._placed(state, memory, "mask", mask, batch)
@@ -97,7 +98,7 @@ class Engine:
         library, spec, counters = self.library, state.spec, state._counters
         version = self._writable(state, "update_", consume)
         with library.lock(version):
-            memory = version.own()
+            memory = _fitting(state, version, "update")
             handles = library.placed("indices", handles, memory, state._target)
             priorities = self._placed(state, memory, "priorities", priorities, handles.shape[0])
             stored = {k: self._stored(state, memory, k, leaf) for k, leaf in replacements.items()}
@@ -154,7 +155,7 @@ class Engine:
         library.check_key(key)
         version = self._writable(state, "sample_", True) if consume else readable(state)
         with library.lock(version):
-            memory, bits = version.own(), None
+            memory, bits = _fitting(state, version, "sample"), None
             fullest, key = memory.fullest, library.key_beside(key, memory)
             if spec.plan.extra_words:  # what is left of the key is the sampler's
                 key, other = library.split(key)
@@ -309,8 +310,9 @@ class Engine:
         """Read stored items by their handles."""
         version = readable(state)
         with self.library.lock(version):
+            memory = _fitting(state, version, "get")
             leaves = self._read(state, functions.get, handles)
-            return [self.library.sent(leaf, state._target) for leaf in _with_objects(version.own(), leaves)]
+            return [self.library.sent(leaf, state._target) for leaf in _with_objects(memory, leaves)]
 
     def items(self, state: VersionedState) -> list[BackendArray]:
         """All of the storage, for ever as it is now."""
@@ -472,6 +474,14 @@ class Engine:
             return launches
         table: Table = self.library.kernels.TABLE
         return table
+
+
+def _fitting(state: VersionedState, version: Version, function: str) -> Memory:
+    """The memory of a version, which native code has not looked at where arrays were given to it."""
+    memory = version.own()
+    if not memory.fits:
+        check_fits(memory.state_arrays(state._counters), state.spec.plan, function)
+    return memory
 
 
 def _told(state: V, fullest: int | None) -> V:

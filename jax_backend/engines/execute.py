@@ -12,7 +12,7 @@ import numpy as np
 
 from functional_rb.base.arrays import BackendArray, NumpyArray
 from functional_rb.buffer import checks, functions, respec
-from functional_rb.buffer.reader import misfit
+from functional_rb.buffer.reader import check_fits
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.buffer.storage_kinds import Device
@@ -52,13 +52,6 @@ def check_state(state: object, function: str) -> None:
     state.check_alive()
 
 
-# Refuse arrays of other shapes than the spec says, which kernels would read and write beyond. While tracing.
-def _check_shapes(state: State, function: str) -> None:
-    found = misfit(state, state.spec.plan)
-    if found is not None:
-        raise ValueError(f"{function}: {found}; give a state whose arrays were not cut, reshaped or put together")
-
-
 def to_state(arrays: Arrays, spec: BufferSpec) -> State:
     """A state of new arrays."""
     return State(*arrays, spec)
@@ -96,7 +89,7 @@ def added(
     key: jax.Array | None,
 ) -> State:
     """The program of `add`, as JAX traces it."""
-    _check_shapes(state, "add")
+    check_fits(state, state.spec.plan, "add")
     words = state.spec.writer.words
     numbers = None if key is None or not words else compile.draws(key, state.spec.rows(batch), words)
     return to_state(compile.add(state, leaves, batch, mask, priorities, numbers), state.spec)
@@ -134,7 +127,7 @@ def drawn_rows(
     state: State, key: jax.Array, batch: int, beta: BackendArray, wanted: jax.Array | None
 ) -> tuple[dict[str, object], list[jax.Array], Selection]:
     """What is traced to draw a batch, of which the first rows count, an int32 scalar, or all."""
-    _check_shapes(state, "sample")
+    check_fits(state, state.spec.plan, "sample")
     spec, more = state.spec, None
     if (found := compile.sample(state, key, beta, batch, wanted)) is not None:
         return _changes(state, found[0]), *found[1:]
@@ -216,7 +209,7 @@ def updated(
     state: State, handles: jax.Array, priorities: jax.Array | None, replacements: dict[int, jax.Array]
 ) -> State:
     """The program of `update`, as JAX traces it."""
-    _check_shapes(state, "update")
+    check_fits(state, state.spec.plan, "update")
     return to_state(compile.update(state, handles, priorities, replacements), state.spec)
 
 
@@ -237,7 +230,7 @@ def update(
 @functools.partial(jax.jit, static_argnames="kernels")
 @compile.program
 def _prioritize(state: State, handles: jax.Array, priorities: jax.Array | None) -> dict[str, Any]:
-    _check_shapes(state, "update")
+    check_fits(state, state.spec.plan, "update")
     return _exchanged(state, compile.update(state, handles, priorities, {}))
 
 

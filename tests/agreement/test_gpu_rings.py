@@ -350,6 +350,8 @@ def large_life(spec: frb.BufferSpec, device: str) -> list[bytes]:
             for name, leaf in spec.item.items()
         }
         items["done"] = torch.from_numpy(rng.random(lead) < 0.1).to(device)
+        if spec.transforms:  # of sums of what is no number each processor has bits of its own
+            items["x"] = torch.from_numpy(rng.standard_normal((*lead, *spec.item["x"].shape), np.float32)).to(device)
         state = rb.add(state, items, torch.from_numpy(rng.random(lead) < 0.9).to(device) if turn else None)
         older, (state, sample) = state, rb.sample(state, rb.key(turn), min(spec.capacity // 2, 2500))
         told += [*sample.items.values(), *programs.told_beside(sample)]

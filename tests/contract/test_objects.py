@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import gc
@@ -29,7 +30,7 @@ import torch_backend as rb
 from functional_rb.base.object_arrays import array_of
 from functional_rb.specs import Composite
 from functional_rb.versions import object_table as tokens
-from tests.support import backends, members
+from tests.support import backends, emulated_gpu, members
 from tests.support.backends import Backend
 from torch_backend.memory import objects
 
@@ -50,6 +51,10 @@ class Note:
 def variant(request: pytest.FixtureRequest) -> Any:
     with backends.make(request.param) as made:
         yield made
+
+
+def on_a_gpu() -> Any:
+    return emulated_gpu.using("forward")
 
 
 def sweep_always(patch: pytest.MonkeyPatch) -> None:
@@ -704,7 +709,13 @@ def test_refusals_name_the_leaf(what: str) -> None:
         made()
 
 
-def test_compact_storage_leaves_objects_as_they_are(swept: None) -> None:
+@pytest.mark.parametrize("where", [contextlib.nullcontext, on_a_gpu], ids=["cpu", "as on a gpu"])
+def test_compact_storage_leaves_objects_as_they_are(swept: None, where: Any) -> None:
+    with where():
+        compact_life()
+
+
+def compact_life() -> None:
     notes = [None, *map(Note, range(1, 100))]
     spec = frb.BufferSpec(STEPS, 6, compact=frb.Compact())
     assert [spec.plan.names[k] for k in spec.plan.stored] == ["done", "next_note", "note", "reward"]

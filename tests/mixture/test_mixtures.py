@@ -18,6 +18,7 @@ from functional_rb.core.counters import SIZE
 from functional_rb.mixture import functions
 from functional_rb.ops import numpy_ops
 from tests.mixture.mixtures import ITEM, REMEMBERING, SKEWED, UNIFORM, filled, numbers, pair
+from tests.support import gpu
 from tests.support.backends import Backend
 from tests.support.effort import effort
 
@@ -81,7 +82,7 @@ def test_nothing_at_all_is_an_error(library: Backend) -> None:
         library.rb.sample(mixture, library.rb.key(0), 4)
     if library.library == "torch" or effort(False, True):
         only = frb.Mixture([library.rb.init(UNIFORM), filled(library, UNIFORM, 0, 2)], p=[1.0, 0.0])
-        with pytest.raises(ValueError, match="nothing can be drawn"):
+        with gpu.refused(library.library, "nothing can be drawn"):  # whose launches do not wait for shares
             library.rb.sample(only, library.rb.key(0), 4)
 
 

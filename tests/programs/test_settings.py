@@ -184,4 +184,5 @@ def test_transfers_are_explicit(guard: Callable[[str], contextlib.AbstractContex
     with guard("disallow_explicit"), pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device"):
         rb.add(state, batch())
     with guard("disallow"):
-        assert int(rb.size(rb.add(state, batch()))) == 6
+        size = rb.size(rb.add(state, batch()))
+    assert int(size) == 6

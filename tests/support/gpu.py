@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the modules to run are asked for where there is no pytest yet
@@ -21,14 +22,56 @@ if TYPE_CHECKING:  # the modules to run are asked for where there is no pytest y
 NAME = "elsewhere"
 ELSEWHERE = os.environ.get("TESTS_DEVICE") == NAME
 ASKED = ELSEWHERE or os.environ.get("TESTS_DEVICE") == "gpu"
-# Modules about the native code of the CPU, or about memory that processes share.
+# Modules about the native code of the CPU, about memory that processes share, or about what is installed.
 OF_THE_CPU = {
     *("test_part_kernels", "test_epochs_kernel", "test_slices_kernel", "test_updates_kernel", "test_switch"),
-    "test_additions",
+    *("test_additions", "test_samplers_kernel", "test_pages", "test_whole_calls", "test_processes", "test_packaging"),
+    "test_draws_to_given_arrays",
     *("test_native", "test_sanitizers", "test_version_chain", "test_version_chain_storms"),
     *("test_one_process", "test_kills", "test_addresses", "test_default_device"),
 }
 
+
+KERNELS, PROGRAM = "it calls kernels of the CPU", "it is about what XLA makes for a CPU"
+PLACE, ROUNDING = "its tensors are meant for the CPU", "a GPU rounds otherwise"
+SEES = "numbers are not waited for there"
+# Single tests, and why they are not run with both backends on a GPU.
+NOT_ON_ONE = {
+    "test_agreement::test_the_same_history_gives_the_same_bits": KERNELS,
+    "test_custom_ops::test_operations_are_as_torch_asks": KERNELS,
+    "test_custom_ops::test_whole_functions_by_their_kernels": KERNELS,
+    "test_frame_ring::test_kernels_plan_the_same_writes": KERNELS,
+    "test_on_gpu::test_the_sanitizers_program_launches_every_kernel": KERNELS,
+    "test_sparse_set::test_a_kernel_shuffles_as_a_list_is_shuffled": KERNELS,
+    "test_sparse_set::test_kernels_leave_the_same_set_as_the_core": KERNELS,
+    "test_compiled::test_shares_that_are_plain_numbers_are_drawn_without_the_rest": PROGRAM,
+    "test_draws_in_rings::test_on_jax_a_draw_is_one_kernel_after_its_bits": PROGRAM,
+    "test_jax_as_on_a_gpu::test_leaves_are_known_before_the_tree_is_written": PROGRAM,
+    "test_meshes::test_programs_on_eight_devices": PROGRAM,
+    "test_random_bits::test_the_kernel_is_what_runs": PROGRAM,
+    "test_settings::test_the_core_promotes_ranks_where_a_kernel_is_lowered_to_it": PROGRAM,
+    "test_sharded::test_processes_draw_what_one_device_does": PROGRAM,
+    "test_cell::test_a_forked_process_does_not_wait_for_threads_that_it_has_not": "CUDA does not survive a fork",
+    "test_examples::test_quick_run": PLACE,
+    "test_example::test_quick_run": PLACE,
+    "test_host::test_small_arrays_are_copied_and_large_ones_shared": PLACE,
+    "test_host::test_states_go_from_device_to_host_between_libraries": PLACE,
+    "test_host::test_where_samples_go": PLACE,
+    "test_offline::test_quick_run_on_torch": PLACE,
+    "test_random_bits::test_keys_stay_where_they_are_whatever_the_default_device": PLACE,
+    "test_records::test_a_mapped_record_stays_in_its_file": PLACE,
+    "test_shipping::test_what_is_no_tensor_stays_and_tensors_keep_their_places": PLACE,
+    "test_specs::test_examples_of_the_core": PLACE,
+    "test_specs::test_examples_of_the_functions": PLACE,
+    "test_tensorclasses::test_names_and_device": PLACE,
+    "test_ted_recorder::test_final_observations_may_come_as_one_batch": "it compiles what this module patches",
+    "test_ted_steps::test_rows_of_either_library": "it compiles what this module patches",
+    "test_torch_example::test_quick_run": PLACE,
+    "test_division::test_quotients_are_the_nearest": ROUNDING,
+    "test_host::test_a_key_gives_what_it_gives_on_a_device": ROUNDING,
+    "test_groups::test_the_spec_is_a_value_and_the_key_cannot_be_rewritten": SEES,
+    "test_rollouts::test_the_reference_is_asked_about_few_replies_at_a_time": "its allocator gives larger pieces",
+}
 
 # Examples of a property: each takes many launches, and a machine with a GPU is had for minutes.
 FEW = 4
@@ -79,8 +122,10 @@ def missing() -> str:
 
 def use() -> None:
     """Let tests of torch have their tensors on the GPU, from now on and in this thread."""
+    import jax
     import torch
 
+    jax.config.update("jax_default_matmul_precision", "highest")  # by default a GPU rounds what it multiplies
     to_array, to_numpy, from_numpy = torch.Tensor.__array__, torch.Tensor.numpy, torch.from_numpy
     tensor: Any = torch.Tensor
 
@@ -103,6 +148,13 @@ def use() -> None:
 
 
 def _called_by_a_test() -> bool:
-    """Whether the function that calls this was itself called by code of the tests."""
-    name: str = sys._getframe(2).f_globals.get("__name__", "")
-    return name.startswith("tests.")
+    """Whether code of the tests, or of a page, called the function that calls this, be it through a library's `map`."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and _package_of(frame) in ("jax", "torch"):
+        frame = frame.f_back
+    return _package_of(frame) in ("tests", "__page__")
+
+
+def _package_of(frame: types.FrameType) -> str:
+    name: str = frame.f_globals.get("__name__", "")
+    return name.partition(".")[0]

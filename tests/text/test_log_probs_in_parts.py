@@ -131,8 +131,12 @@ def test_torch_holds_the_logits_once_and_their_gradient(monkeypatch: pytest.Monk
     import torch_backend as rb
 
     monkeypatch.setattr(in_parts, "AT_ONCE", 100)
-    ids = torch.randint(0, 40, (8, 6), generator=torch.Generator().manual_seed(0)).int()
-    params = torch.randn(40, 40, generator=torch.Generator().manual_seed(1)).to(dtype).requires_grad_()
+    ids = torch.randint(0, 40, (8, 6), generator=torch.Generator(torch.get_default_device()).manual_seed(0)).int()
+    params = (
+        torch.randn(40, 40, generator=torch.Generator(torch.get_default_device()).manual_seed(1))
+        .to(dtype)
+        .requires_grad_()
+    )
 
     def step(params: Any, cache: Any, ids: Any, positions: Any) -> Any:
         return params[ids], cache
@@ -170,7 +174,9 @@ def test_what_torch_computes_of_rows_is_computed_again_for_gradients() -> None:
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # which torch.func.jvp uses
 def test_parts_on_torch_have_all_kinds_of_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of `backward`, twice too, and those of `torch.func`; with logits that are minus infinity among them."""
-    x = torch.randn(3, 4, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).float()
+    x = torch.randn(
+        3, 4, 7, dtype=torch.float64, generator=torch.Generator(torch.get_default_device()).manual_seed(0)
+    ).float()
     x[0, 0, :3] = x[1, 1] = x[2, 2, 1:] = -torch.inf
     y = torch.tensor([[0, 1, 2, 3], [4, 5, 6, 0], [1, 2, 0, 4]], dtype=torch.int32)
     by = torch.arange(12.0).reshape(3, 4)
@@ -213,7 +219,10 @@ def test_torch_compiles_parts() -> None:
     def told(params: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         return rb.text.log_probs(table, params, ids, rows_at_once=2)
 
-    params, ids = torch.randn(5, 5, generator=torch.Generator().manual_seed(0)), torch.tensor(PROMPTS)
+    params, ids = (
+        torch.randn(5, 5, generator=torch.Generator(torch.get_default_device()).manual_seed(0)),
+        torch.tensor(PROMPTS),
+    )
     found = torch.compile(told, fullgraph=True, backend="aot_eager")(params.requires_grad_(), ids)
     expected = told(params, ids)
     torch.testing.assert_close(found, expected)

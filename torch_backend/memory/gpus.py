@@ -53,7 +53,7 @@ def _ready(device: int) -> bool:
 def keywords(device: torch.device, spec: BufferSpec) -> tuple[dict[str, object], ...]:
     """Those of `torch.empty` for numbers, masks and bytes, and for each leaf that a launch reads."""
     plan = spec.plan
-    whole = plan.frames is not None and spec.known.appends  # then also what is stored as frames
+    whole = plan.frames is not None and spec.known.appends and not plan.objects  # then also what is stored as frames
     leaves = [ops.DTYPES[leaf.dtype] for leaf in (plan.leaves if whole else plan.layout.leaves)]
     return tuple({"dtype": dtype, "device": device} for dtype in (*NUMBERS, *leaves))
 
