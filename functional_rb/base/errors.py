@@ -32,10 +32,6 @@ class StorageFullError(OSError):
     """
 
 
-class StorageLayoutError(ValueError):
-    """The files in a directory belong to another buffer, with another capacity or other leaves."""
-
-
 class StorageInUseError(OSError):
     """Another state, here or in another process, writes to the files of a directory."""
 
@@ -65,6 +61,7 @@ class CorruptCheckpointError(CheckpointError):
         self.file, self.reason = file, reason
 
 
+# Users catch it as one of the two; errors are told apart by `errno`.
 class CheckpointWriteError(CheckpointError, OSError):
     """The system refused to write a checkpoint: a directory that is read-only, a device that fails, too many files.
 
@@ -89,12 +86,10 @@ class CheckpointFullError(CheckpointWriteError, StorageFullError):
 
 __all__ = [
     "CheckpointError",
-    "CheckpointWriteError",
     "CorruptCheckpointError",
     "LargeCopyWarning",
     "NoCheckpointError",
     "StorageFullError",
     "StorageInUseError",
-    "StorageLayoutError",
 ]
 __dir__ = __all__.copy

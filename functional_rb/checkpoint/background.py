@@ -1,10 +1,11 @@
-"""Saving while training goes on: one thread for each save, those to one directory in the order of their calls."""
+"""Saving, at once or by a thread while training goes on; saves to one directory in the order of their calls."""
 
 from __future__ import annotations
 
 import logging
 import os
 import threading
+from typing import Literal, overload
 
 from functional_rb.base.errors import CheckpointError
 from functional_rb.checkpoint import queue
@@ -29,7 +30,7 @@ class SaveFuture:
         self._before: queue.Waiting | None = None
         self._place = os.path.realpath(moment.directory)
         # No daemon: the interpreter waits for it.
-        self._thread = threading.Thread(target=self._run, name="functional_rb.save_async")
+        self._thread = threading.Thread(target=self._run, name="functional_rb.save")
         try:
             self._before = queue.enter(self._place, self)
             self._thread.start()
@@ -56,7 +57,7 @@ class SaveFuture:
             CheckpointError: what `save` would have raised, and its other errors.
         """
         if not self._finished.wait(timeout):
-            raise TimeoutError(f"save_async: still writing to {self._moment.directory} after {timeout} s")
+            raise TimeoutError(f"save: still writing to {self._moment.directory} after {timeout} s")
         self._told = True
         if self._error is not None:
             raise self._error
@@ -92,51 +93,90 @@ class SaveFuture:
     def lost_by_fork(self) -> None:
         """In a forked child, which has not the thread that saves: end as failed."""
         self._error = CheckpointError(
-            f"save_async to {self._moment.directory}: it goes on in the process that began it; ask for its result there"
+            f"save to {self._moment.directory}: it goes on in the process that began it; ask for its result there"
         )
         self._told, self._before, self._finished = True, None, threading.Event()
         self._finished.set()
 
     def __del__(self) -> None:
         if getattr(self, "_error", None) is not None and not self._told:
-            _log.error("save_async to %s failed, and nobody called result(): %r", self._moment.directory, self._error)
+            _log.error("save to %s failed, and nobody called result(): %r", self._moment.directory, self._error)
 
 
-def save_async(
+@overload
+def save(
     state: object,
     path: str | os.PathLike[str],
     *,
     incremental: bool = False,
     keep: int = 2,
     progress: bool | None = None,
-) -> SaveFuture:
-    """`save` in the background: training goes on at once, in place as ever.
+    background: Literal[False] = False,
+) -> Checkpoint: ...
+@overload
+def save(
+    state: object,
+    path: str | os.PathLike[str],
+    *,
+    incremental: bool = False,
+    keep: int = 2,
+    progress: bool | None = None,
+    background: Literal[True],
+) -> SaveFuture: ...
+def save(
+    state: object,
+    path: str | os.PathLike[str],
+    *,
+    incremental: bool = False,
+    keep: int = 2,
+    progress: bool | None = None,
+    background: bool = False,
+) -> Checkpoint | SaveFuture:
+    """Write the whole of a state, or of another nest of arrays, to a directory of checkpoints.
 
-    On torch the state is read piece by piece, and what is overwritten meanwhile is kept until it has been read. On JAX
-    the arrays are copied to the host first, as they may be donated.
+    All is written aside and renamed once it lasts: whenever the process or the machine stops, what loads is this
+    checkpoint or the one before. A save of another process to the same directory is waited for.
+
+    In the background, training goes on at once, in place as ever. On torch the state is read piece by piece, and what
+    is overwritten meanwhile is kept until it has been read. On JAX the arrays are copied to the host first, as they may
+    be donated.
 
     Args:
-        state: as for `save`.
-        path: as for `save`.
-        incremental: as for `save`.
-        keep: as for `save`.
-        progress: as for `save`.
+        state: of either backend; of one that is dealt to shards all processes call `save`, with the same directory, and
+            each writes its own; or a `Mixture`, which loads as it was at one save, whenever a save stops; or a nest of
+            arrays (dicts, tuples, NamedTuples, dataclasses), such as a `HashMap`, a `Forest`, or parameters. Of a
+            nest nothing is written in parts: `incremental` writes all or nothing of it.
+        path: a directory, made if it is not there.
+        incremental: write only what differs from the newest checkpoint there, whosever that is.
+        keep: so many checkpoints, the newest ones, stay.
+        progress: whether to show a bar once it takes more than a second; None for: on a terminal.
+        background: whether another thread writes, while the call returns. Saves to one directory follow each other in
+            the order of the calls, and the process's end waits for them.
 
     Returns:
-        A handle whose `result()` waits, and raises what went wrong. Saves to one directory follow each other in the
-        order of the calls, and the process's end waits for them.
+        What was written; of a mixture together, with the number and the path of the checkpoint that names the rest. In
+        the background a handle, whose `result()` waits for that, and raises what went wrong.
 
     Raises:
-        TypeError: for what is no state.
-        ValueError: for `keep`, and for a spec that has no JSON form.
+        StorageFullError: if there is no room.
+        CheckpointError: if the system refuses for another reason, which is an `OSError` as well, or if checkpoints of a
+            future format are there.
+        TypeError: for Python objects that are no JSON values, naming the leaf.
+        ValueError: for `keep`, and for a spec that has no JSON form (a lambda in it, say).
 
     Example:
         >>> import tempfile
-        >>> state = rb.init(frb.BufferSpec((frb.Unbounded(()),), 4))
+        >>> state = rb.add(rb.init(frb.BufferSpec((frb.Unbounded(()),), 4)), (1.0,))
         >>> with tempfile.TemporaryDirectory() as path:
-        ...     saving = frb.checkpoint.save_async(state, path)
-        ...     state = rb.add(state, (1.0,))
+        ...     print(frb.save(state, path).generation, rb.items(frb.load(path, rb))[0].tolist())
+        ...     saving = frb.save(state, path, background=True)
+        ...     state = rb.add(state, (2.0,))
         ...     saving.result().items
-        0
+        1 [1.0, 0.0, 0.0, 0.0]
+        1
     """
-    return SaveFuture(hold(state, path, SaveOptions(incremental, keep, progress, "save_async", lasting=True)))
+    moment = hold(state, path, SaveOptions(incremental, keep, progress, "save", lasting=background))
+    if background:
+        return SaveFuture(moment)
+    queue.wait_for(moment.directory)
+    return moment.write()

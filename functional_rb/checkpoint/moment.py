@@ -10,7 +10,7 @@ from typing import Protocol
 from functional_rb.base.files import as_path
 from functional_rb.buffer.reader import Reader
 from functional_rb.buffer.state import State
-from functional_rb.checkpoint import in_place, mixtures, queue, records, saving
+from functional_rb.checkpoint import in_place, mixtures, records, saving
 from functional_rb.checkpoint.manifest import Checkpoint
 from functional_rb.checkpoint.restoring import nest_at
 from functional_rb.checkpoint.saving import Request, SaveOptions, check_keep, request
@@ -41,7 +41,7 @@ def hold(value: object, path: object, how: SaveOptions) -> Moment:
         if how.lasting:
             raise ValueError(
                 f"{how.who}: expected a buffer on one device, got one that is dealt to shards, whose processes write "
-                f"together; use frb.save"
+                f"together; leave background out"
             )
         return OfShards(dealt, path, how)
     return OfState(records.as_state(value, how.who), path, how)
@@ -113,48 +113,3 @@ class OfMixture:
     def close(self) -> None:
         for part in self._parts:
             part.close()
-
-
-def save(
-    state: object,
-    path: str | os.PathLike[str],
-    *,
-    incremental: bool = False,
-    keep: int = 2,
-    progress: bool | None = None,
-) -> Checkpoint:
-    """Write the whole of a state, or of another nest of arrays, to a directory of checkpoints.
-
-    All is written aside and renamed once it lasts: whenever the process or the machine stops, what loads is this
-    checkpoint or the one before. A save of another process to the same directory is waited for.
-
-    Args:
-        state: of either backend; of one that is dealt to shards all processes call `save`, with the same directory, and
-            each writes its own; or a `Mixture`, which loads as it was at one save, whenever a save stops; or a nest of
-            arrays (dicts, tuples, NamedTuples, dataclasses), such as a `HashMap`, a `Forest`, or parameters. Of a
-            nest nothing is written in parts: `incremental` writes all or nothing of it.
-        path: a directory, made if it is not there.
-        incremental: write only what differs from the newest checkpoint there, whosever that is.
-        keep: so many checkpoints, the newest ones, stay.
-        progress: whether to show a bar once it takes more than a second; None for: on a terminal.
-
-    Returns:
-        What was written; of a mixture together, with the number and the path of the checkpoint that names the rest.
-
-    Raises:
-        StorageFullError: if there is no room.
-        CheckpointWriteError: if the system refuses for another reason.
-        CheckpointError: if checkpoints of a future format are there.
-        TypeError: for Python objects that are no JSON values, naming the leaf.
-        ValueError: for `keep`, and for a spec that has no JSON form (a lambda in it, say).
-
-    Example:
-        >>> import tempfile
-        >>> state = rb.add(rb.init(frb.BufferSpec((frb.Unbounded(()),), 4)), (1.0,))
-        >>> with tempfile.TemporaryDirectory() as path:
-        ...     print(frb.save(state, path).generation, rb.items(frb.load(path, rb))[0].tolist())
-        1 [1.0, 0.0, 0.0, 0.0]
-    """
-    moment = hold(state, path, SaveOptions(incremental, keep, progress, "save", lasting=False))
-    queue.wait_for(moment.directory)
-    return moment.write()

@@ -37,7 +37,7 @@ _OURS = re.compile(r"([0-9]{10})\.(json|safetensors)(\.part)?", re.ASCII)
 
 @dataclasses.dataclass(frozen=True)
 class SaveOptions:
-    """The arguments of a save that hold for all of its parts; see `functional_rb.checkpoint.moment.save`.
+    """The arguments of a save that hold for all of its parts; see `functional_rb.checkpoint.background.save`.
 
     Attributes:
         incremental: whether unchanged blocks are taken from the checkpoint before.

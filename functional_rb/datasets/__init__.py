@@ -9,7 +9,7 @@ from functional_rb.datasets.convert import Conversion, convert
 from functional_rb.datasets.derived import concat, split
 from functional_rb.datasets.derived import filter_episodes as filter
 from functional_rb.datasets.derived import map_episodes as map
-from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
+from functional_rb.datasets.episode import Episode, StepSpec
 from functional_rb.datasets.exporting.export import export
 from functional_rb.datasets.fetching.fetch import fetch
 from functional_rb.datasets.fetching.remote import RemoteFile, Retry
@@ -20,7 +20,6 @@ from functional_rb.datasets.statistics import statistics
 
 __all__ = [
     "Conversion",
-    "DatasetError",
     "Episode",
     "Reader",
     "Recording",

@@ -99,7 +99,7 @@ def convert(
         What was made.
 
     Raises:
-        DatasetError: for what is not as the format says, naming file, episode and field.
+        ValueError: for what is not as the format says, naming file, episode and field.
         StorageFullError: if there is no room, naming the place; the next call resumes the conversion.
         ImportError: if xxhash is missing.
         FileExistsError: if something else is at `path`, another dataset, say.

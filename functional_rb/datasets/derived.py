@@ -38,7 +38,7 @@ def filter_episodes(dataset: Dataset, keep: Callable[[Summary], bool], to: Path)
         to: the directory that is made.
 
     Raises:
-        DatasetError: if no dataset is there, or no episode stays.
+        ValueError: if no dataset is there, or no episode stays.
         FileExistsError: if something else is at `to`.
     """
     of, chosen = Stored(dataset), []
@@ -70,10 +70,10 @@ def split(
             two parts: `by=lambda episode: episode.about["task"]`. Shares are met as well as that allows.
 
     Raises:
-        DatasetError: if no dataset is there, or a share has no episode.
         FileExistsError: if something else is in one of the directories.
         TypeError: for shares that are no numbers, and what is no list.
-        ValueError: for shares that are too large, or not as many as directories.
+        ValueError: for shares that are too large, not as many as directories, or without any episode; if no dataset is
+            there.
     """
     for name, kind, values in (("shares", "numbers", shares), ("to", "directories", to)):
         if isinstance(values, str | os.PathLike) or not hasattr(values, "__len__"):
@@ -107,10 +107,9 @@ def concat(datasets: Sequence[Dataset], to: Path) -> Description:
         to: the directory that is made.
 
     Raises:
-        DatasetError: if one has other items, or no dataset is there.
         FileExistsError: if something else is at `to`.
         TypeError: if they are no list.
-        ValueError: if none are given.
+        ValueError: if none are given, one has other items, or no dataset is there.
     """
     if isinstance(datasets, str | os.PathLike) or not isinstance(datasets, Iterable):
         raise TypeError(f"datasets.concat: expected a list of datasets, got {datasets!r:.80}; write [first, second]")
@@ -131,7 +130,7 @@ def map_episodes(dataset: Dataset, function: Callable[[Episode], Episode], to: P
         workers: so many threads call the function; 0 for the one that calls this.
 
     Raises:
-        DatasetError: if no dataset is there, or what the function gives does not fit together. What the function
+        ValueError: if no dataset is there, or what the function gives does not fit together. What the function
             raises comes with a note of the episode.
         FileExistsError: if something is at `to`, as it may have been made by another function.
     """

@@ -176,7 +176,7 @@ class Labels:
             - task_from_step, where there are several in the rows: at which steps which of them begins.
 
         Raises:
-            DatasetError: if the rows are of another episode, or there are more of this one, or for a task that is in no
+            ValueError: if the rows are of another episode, or there are more of this one, or for a task that is in no
                 table.
         """
         runs: list[tuple[int, str]] = []

@@ -61,11 +61,11 @@ def load(
         A state, which samples, slices, sums n steps and mixes like any other.
 
     Raises:
-        DatasetError: for files that are not as their format says, naming file, episode and field.
         FileNotFoundError: if the dataset is not there.
         ImportError: for a library that a reader needs, naming the extra to install.
         StorageFullError: if there is no room to convert it; the next call resumes the conversion.
-        ValueError: for an unknown prefix, a sampler or a transform that does not fit.
+        ValueError: for files that are not as their format says, naming file, episode and field; for an unknown prefix,
+            a sampler or a transform that does not fit.
 
     Example:
         >>> state = load("minari:D4RL/door/human-v2", rb, sampler=frb.Slices(16))  # doctest: +SKIP
@@ -110,7 +110,7 @@ def info(dataset: Dataset, verify: bool = False) -> Description:
             written.
 
     Raises:
-        DatasetError: if none is there; if a file that is verified is not what was written, naming it.
+        ValueError: if none is there; if a file that is verified is not what was written, naming it.
         ImportError: for files to be verified, if xxhash is missing.
     """
     directory = directory_of(dataset, "datasets.info")

@@ -47,7 +47,7 @@ class Reader(Protocol):
         """Its episodes from one on, always the same, in the same order and the same pieces.
 
         Raises:
-            DatasetError: naming file, episode and field.
+            ValueError: naming file, episode and field.
         """
 
 

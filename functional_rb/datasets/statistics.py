@@ -78,7 +78,7 @@ def statistics(dataset: Dataset) -> Json:
           `frb.items.normalize(mean, std, keys)`.
 
     Raises:
-        DatasetError: if no dataset is there.
+        ValueError: if no dataset is there.
     """
     reader = Stored(dataset)
     names: dict[str, list[str]] = {}  # of the leaves of each field

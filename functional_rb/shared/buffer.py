@@ -11,7 +11,6 @@ import numpy as np
 
 from functional_rb import _native
 from functional_rb.base.arrays import NumpyArray
-from functional_rb.base.errors import StorageLayoutError
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.counters import BASE, CURSOR, SIZE
@@ -96,12 +95,12 @@ class SharedBuffer(_native.Shared):
         """Refuse what no writer leaves in the files, wherever it died.
 
         Raises:
-            StorageLayoutError: naming the file.
+            ValueError: naming the file.
         """
         if problem != control.SOUND:
             name, what = DAMAGES[problem]
             path = os.path.join(self.files.directory, name)
-            raise StorageLayoutError(f"{path}: {what}; the file is damaged: remove the directory")
+            raise ValueError(f"{path}: {what}; the file is damaged: remove the directory")
 
     def add(self, leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None) -> None:
         """Write a batch: leaves [B, *shape], mask bool [B], priorities float32 [B].

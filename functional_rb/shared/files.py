@@ -27,7 +27,7 @@ from typing import Final
 import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
-from functional_rb.base.errors import FULL, StorageFullError, StorageLayoutError
+from functional_rb.base.errors import FULL, StorageFullError
 from functional_rb.base.files import aside, open_regular, read_text
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Device, Memmap
@@ -111,7 +111,7 @@ class SharedFiles:
         """Map files that are there.
 
         Raises:
-            StorageLayoutError: for a file of another size, naming it.
+            ValueError: for a file of another size, naming it.
         """
         self.spec, self.directory, self.lock = spec, directory, lock
         self._fds: list[int] = []
@@ -136,10 +136,10 @@ class SharedFiles:
             try:
                 fd, size = open_regular(path, os.O_RDWR)
             except FileNotFoundError:
-                raise StorageLayoutError(f"{path}: the file is missing; remove the directory") from None
+                raise ValueError(f"{path}: the file is missing; remove the directory") from None
             self._fds.append(fd)
             if size != region.nbytes:
-                raise StorageLayoutError(
+                raise ValueError(
                     f"{path}: expected {region.nbytes} bytes, got {size}: the file is damaged; remove the directory"
                 )
             if not size:
@@ -200,7 +200,7 @@ def open_shared(spec: BufferSpec) -> SharedFiles:
     """The files that a spec names, made if they are not there.
 
     Raises:
-        StorageLayoutError: if they are those of another spec, of another format version, or may be torn.
+        ValueError: if they are those of another spec, of another format version, or may be torn.
         FileExistsError: if there are files of that name which are no shared buffer's.
         StorageFullError: if there is no room.
         OSError: if the system refuses for another reason; nothing is in the way of a later call.
@@ -338,22 +338,22 @@ def _check_description(spec: BufferSpec, directory: str) -> None:
         try:
             found = json.loads(read_text(path))
         except (ValueError, RecursionError) as error:
-            raise StorageLayoutError(f"{path}: the file is damaged ({error}); remove the directory") from None
+            raise ValueError(f"{path}: the file is damaged ({error}); remove the directory") from None
         expected = _description(spec)
     if not isinstance(found, dict):
-        raise StorageLayoutError(f"{path}: not what describes a shared buffer; give another path, or remove the file")
+        raise ValueError(f"{path}: not what describes a shared buffer; give another path, or remove the file")
     if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
-        raise StorageLayoutError(
+        raise ValueError(
             f"{path}: expected format {FORMAT} version {VERSION}, got {found.get('format')} version "
             f"{found.get('version')}; use the version of functional_rb that made it, or remove the directory"
         )
     if found.get("boot") != expected["boot"]:
-        raise StorageLayoutError(
+        raise ValueError(
             f"{path}: made before the machine was started last, so the files may be torn; remove the directory"
         )
     for differs in (_difference(expected[name], found.get(name), name) for name in ("byteorder", "spec")):
         if differs is not None:
-            raise StorageLayoutError(
+            raise ValueError(
                 f"{path}: the buffer there has another spec; {differs}; give the same spec in every process, with the "
                 f"keys of dicts in any order, or another path"
             )

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 
 from functional_rb.base import files, nest
-from functional_rb.base.errors import FULL, LIMIT, MANY, StorageFullError, StorageInUseError, StorageLayoutError
+from functional_rb.base.errors import FULL, LIMIT, MANY, StorageFullError, StorageInUseError
 from functional_rb.base.strict_json import Json
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.structures import frame_ring, stored_arrays
@@ -91,7 +91,7 @@ class Directory:
 
         Raises:
             FileExistsError: if there are some.
-            StorageLayoutError: if they are of another buffer.
+            ValueError: if they are of another buffer.
         """
         wanted = described(spec)
         # Links that lead nowhere, too.
@@ -106,7 +106,7 @@ class Directory:
         if DESCRIPTION in there:
             check_layout(self.path, wanted)
         elif there:
-            raise StorageLayoutError(
+            raise ValueError(
                 f"{self.join(there[0])}: expected {DESCRIPTION} beside it, which says what it holds, got none; "
                 f"give Memmap another path, or remove the file"
             )
@@ -185,7 +185,7 @@ def check_layout(path: str, wanted: Mapping[str, object]) -> None:
             if isinstance(expected, dict) and isinstance(got, dict):  # only what differs, as the rest is long
                 differ = [name for name in {**expected, **got} if expected.get(name) != got.get(name)]
                 expected, got = ({name: part.get(name) for name in differ} for part in (expected, got))
-            raise StorageLayoutError(
+            raise ValueError(
                 f"{description}: the files are of another buffer: {key}: expected {expected}, got {got}; "
                 f"give Memmap another path, or the BufferSpec that they were made with"
             )
@@ -195,7 +195,7 @@ def read_description(path: str) -> Json:
     """What a file says in JSON of the buffer beside it.
 
     Raises:
-        StorageLayoutError: if it says nothing of that kind.
+        ValueError: if it says nothing of that kind.
     """
     with explained(path):
         text = files.read_text(path)
@@ -204,7 +204,7 @@ def read_description(path: str) -> Json:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise StorageLayoutError(f"{path}: expected JSON that describes a buffer's files, got {text[:60]!r}")
+        raise ValueError(f"{path}: expected JSON that describes a buffer's files, got {text[:60]!r}")
     return found
 
 
@@ -224,11 +224,11 @@ def explained(path: str, who: str = "Memmap", given: str = "Memmap(path=...)") -
     except OSError as error:
         raise _typed(error, path, who, given) from error
     except files.LinkedFileError as error:
-        raise StorageLayoutError(str(error)) from None
+        raise ValueError(str(error)) from None
     except files.UnusableFileError as error:
         if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, FileNotFoundError):
             raise _typed(error.__cause__, path, who, given) from error
-        raise StorageLayoutError(f"{error}: the file is damaged; remove the directory, or give another path") from None
+        raise ValueError(f"{error}: the file is damaged; remove the directory, or give another path") from None
 
 
 def _typed(error: OSError, path: str, who: str, given: str) -> OSError:

@@ -257,7 +257,7 @@ def create(spec: BufferSpec, resume: Callable[[MappedFiles], None] | None = None
 
     Raises:
         FileExistsError: if there are some and `existsok` is not said.
-        StorageLayoutError: if those are of another buffer, naming file, what was expected, and what is there.
+        ValueError: if those are of another buffer, naming file, what was expected, and what is there.
         StorageInUseError: if somebody else writes to them.
         StorageFullError: if there is no room, even for files in which nothing is written yet.
         OSError: if the directory cannot be made, or not be written to, as PermissionError and the like.
@@ -309,7 +309,7 @@ def open_existing(spec: BufferSpec, directory: str, writable: bool) -> MappedFil
 
     Raises:
         FileNotFoundError: if one is missing.
-        StorageLayoutError: as `create` does.
+        ValueError: as `create` does.
         StorageInUseError: as `create` does.
     """
     check_layout(directory, described(spec))

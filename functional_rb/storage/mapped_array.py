@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
-from functional_rb.base.errors import FULL, StorageLayoutError
+from functional_rb.base.errors import FULL
 from functional_rb.storage import holes
 from functional_rb.storage.directory import explained, full
 
@@ -51,7 +51,7 @@ class MappedArray:
                 self.new = True
             size = os.fstat(descriptor).st_size
             if size != nbytes:
-                raise StorageLayoutError(
+                raise ValueError(
                     f"{path}: expected {nbytes} bytes, {dtype} {list(shape)}, got {size}; give Memmap another path, "
                     f"or remove the file"
                 )

@@ -14,7 +14,6 @@ import weakref
 import numpy as np
 
 from functional_rb.base.arrays import ArrayLike
-from functional_rb.base.errors import StorageLayoutError
 from functional_rb.base.files import open_regular
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.storage.directory import explained, file_name, need_posix, shapes
@@ -32,7 +31,7 @@ class PrivateArray(MappedArray):
         """Map a file that is there.
 
         Raises:
-            StorageLayoutError: if it is missing, no file, or of another size.
+            ValueError: if it is missing, no file, or of another size.
         """
         with explained(path):
             self._descriptor, size = open_regular(path)
@@ -40,7 +39,7 @@ class PrivateArray(MappedArray):
         weakref.finalize(self, os.close, self._descriptor)
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         if size != nbytes:
-            raise StorageLayoutError(
+            raise ValueError(
                 f"{path}: expected {nbytes} bytes, {dtype} {list(shape)}, got {size}: the file is damaged; make it anew"
             )
         self.item = nbytes // max(shape[0], 1)
@@ -73,7 +72,7 @@ class PrivateFiles(MappedFiles):
             directory: where they are.
 
         Raises:
-            StorageLayoutError: for a file that is missing, or of another size, naming it.
+            ValueError: for a file that is missing, or of another size, naming it.
         """
         need_posix()
         found = {name: PrivateArray(os.path.join(directory, file_name(name)), *of) for name, of in shapes(spec).items()}

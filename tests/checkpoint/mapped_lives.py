@@ -115,7 +115,7 @@ class Life:
         incremental, keep = bool(self.rng.random() < 0.8), int(self.rng.integers(1, 4))
         expected = bits(state)
         if self.rng.random() < 0.3:
-            self.handles.append(frb.checkpoint.save_async(state, self.path, incremental=incremental, keep=keep))
+            self.handles.append(frb.save(state, self.path, incremental=incremental, keep=keep, background=True))
         else:
             frb.save(state, self.path, incremental=incremental, keep=keep)
             assert stored_bits(self.path) == expected
@@ -200,7 +200,7 @@ class MappedLife(Life):
         expected = self.newest = bits(state)
         if rng.random() < 0.4:
             self.handles.append(
-                (frb.checkpoint.save_async(state, self.path, incremental=incremental, keep=keep), expected)
+                (frb.save(state, self.path, incremental=incremental, keep=keep, background=True), expected)
             )
             return
         self.finish()

@@ -147,7 +147,7 @@ def test_what_describes_files_may_be_anything(shared: bool, spoil: Callable[[Pat
     file = place / ("shared.json" if shared else "storage.json")
     file.unlink()
     spoil(file)
-    with pytest.raises((frb.errors.StorageLayoutError, OSError), match=file.name):
+    with pytest.raises((ValueError, OSError), match=file.name):
         mapped(place, shared=shared)
     file.unlink() if not file.is_dir() else file.rmdir()
 
@@ -158,7 +158,7 @@ def test_a_shared_file_that_is_something_else(name: str, make: Callable[[Path], 
     state = added(mapped(tmp_path, shared=True))
     (tmp_path / name).unlink()
     make(tmp_path / name)
-    with pytest.raises((frb.errors.StorageLayoutError, OSError), match=name):
+    with pytest.raises((ValueError, OSError), match=name):
         mapped(tmp_path, shared=True)
     assert rb.size(state) == 4
 
@@ -178,7 +178,6 @@ def test_a_path_that_names_nothing_is_refused_by_whatever_takes_one(
     form: Any = None
     calls: dict[str, Callable[[Any], object]] = {
         "save": lambda path: frb.save(state, path),
-        "save_async": lambda path: frb.checkpoint.save_async(state, path),
         "load": lambda path: frb.load(path, library.rb),
         "checkpoints": frb.checkpoint.checkpoints,
         "inspect": inspect,

@@ -144,7 +144,7 @@ def test_saves_that_go_on_keep_their_logs(tmp_path: Path) -> None:
         pending = []
         for step in range(7, 12):
             state = stepped(state, step)
-            pending.append(frb.checkpoint.save_async(state, tmp_path, keep=9))
+            pending.append(frb.save(state, tmp_path, keep=9, background=True))
         assert len(logs(tmp_path)) == 6
     state = stepped(state, 12)
     assert [saving.result(60).generation for saving in pending] == [2, 3, 4, 5, 6]

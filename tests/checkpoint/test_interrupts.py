@@ -52,7 +52,7 @@ def check_saved(state: Any, directory: Path, older: list[int], newer: list[int],
     assert ids(frb.load(directory, rb, storage=frb.Device())) in (older, newer), f"line {line}"
     interrupts.finished(frb.save, state, directory)
     assert ids(frb.load(directory, rb, storage=frb.Device())) == newer, f"line {line}"
-    interrupts.finished(frb.checkpoint.save_async(state, directory, incremental=True).result)
+    interrupts.finished(frb.save(state, directory, incremental=True, background=True).result)
     assert not queue._going_on
 
 
@@ -61,7 +61,7 @@ def save(state: Any, directory: Path) -> None:
 
 
 def save_in_the_background(state: Any, directory: Path) -> None:
-    frb.checkpoint.save_async(state, directory, incremental=True).result(60)
+    frb.save(state, directory, incremental=True, background=True).result(60)
 
 
 @pytest.mark.parametrize("storage", ["device", "memmap"])

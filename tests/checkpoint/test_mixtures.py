@@ -46,7 +46,7 @@ def loaded(path: Path, **options: Any) -> float:
 def test_a_save_that_is_killed_at_any_call_leaves_the_old_or_the_new(way: str, tmp_path: Path) -> None:
     def save(number: float, path: Path) -> None:
         if way == "async":
-            frb.checkpoint.save_async(mixture_at(number), path, keep=1).result(60)
+            frb.save(mixture_at(number), path, keep=1, background=True).result(60)
         else:
             frb.save(mixture_at(number), path, incremental=way == "incremental", keep=1)
 
@@ -70,7 +70,7 @@ def test_a_save_that_is_killed_at_any_call_leaves_the_old_or_the_new(way: str, t
 def test_the_whole_waits_for_the_lock(tmp_path: Path) -> None:
     """Nothing of a mixture is written while another save to its directory goes on, of another process too."""
     with disk.locked(str(tmp_path / "lock")):
-        handle = frb.checkpoint.save_async(mixture_at(1), tmp_path)
+        handle = frb.save(mixture_at(1), tmp_path, background=True)
         with pytest.raises(TimeoutError):
             handle.result(0.05)
         assert [file.name for file in tmp_path.iterdir()] == ["lock"]
@@ -145,10 +145,10 @@ def test_training_goes_on_while_a_mixture_is_saved(
     go, original = threading.Event(), saving._Save.run
     monkeypatch.setattr(saving._Save, "run", lambda self: go.wait(60) and original(self))
     backend, mixture = library.rb, mixture_at(7, library.rb)
-    handles = [frb.checkpoint.save_async(mixture, tmp_path, keep=3)]
+    handles = [frb.save(mixture, tmp_path, keep=3, background=True)]
     for to in ((0,), (1, 0), (1, 1)):
         mixture = backend.add_(mixture, {"x": np.full(4, 8, np.float32)}, to=to)
-    handles.append(frb.checkpoint.save_async(mixture, tmp_path, incremental=True))
+    handles.append(frb.save(mixture, tmp_path, incremental=True, background=True))
     assert not handles[0].done()
     go.set()
     first, second = (handle.result(60) for handle in handles)
@@ -163,14 +163,14 @@ def test_training_goes_on_while_a_mixture_is_saved(
 
 def test_an_error_in_the_background_is_told(tmp_path: Path) -> None:
     (tmp_path / "buffers").write_text("no directory")
-    with pytest.raises(frb.errors.CheckpointWriteError, match="buffers"):
-        frb.checkpoint.save_async(mixture_at(1), tmp_path).result(60)
-    with pytest.raises(ValueError, match="save_async: keep: expected 1 or more"):
-        frb.checkpoint.save_async(mixture_at(1), tmp_path, keep=0)
+    with pytest.raises(frb.errors.CheckpointError, match="buffers"):
+        frb.save(mixture_at(1), tmp_path, background=True).result(60)
+    with pytest.raises(ValueError, match="save: keep: expected 1 or more"):
+        frb.save(mixture_at(1), tmp_path, keep=0, background=True)
     consumed = mixture_at(1)
     rb.add_(consumed, {"x": np.zeros(1, np.float32)}, to=(1, 1))
     with pytest.raises(RuntimeError, match="consumed"):
-        frb.checkpoint.save_async(consumed, tmp_path)
+        frb.save(consumed, tmp_path, background=True)
 
 
 # ------------------------------------------------------------ damage, and other specs

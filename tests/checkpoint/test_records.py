@@ -154,7 +154,7 @@ def test_search_trees_are_records_too(library: Backend, tmp_path: Path) -> None:
 
 def test_records_are_checksummed_and_kept_as_states_are(tmp_path: Path) -> None:
     for k in range(3):
-        frb.checkpoint.save_async({"x": np.full(1000, k)}, tmp_path, keep=2).result()
+        frb.save({"x": np.full(1000, k)}, tmp_path, keep=2, background=True).result()
     assert len(frb.checkpoint.checkpoints(tmp_path)) == 2
     assert frb.load(tmp_path, "torch")["x"].tolist() == [2] * 1000
     newest = max(tmp_path.glob("*.safetensors"))

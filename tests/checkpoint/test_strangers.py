@@ -169,7 +169,7 @@ def test_nothing_is_written_through_links_in_a_directory(name: str, kind: str, v
     if name == "rows.bin":
         mapped = frb.BufferSpec(ITEM, 8, storage=frb.Memmap(stranger, existsok=True))
         for call in (lambda: frb.load(stranger, rb), lambda: rb.init(mapped)):
-            with pytest.raises(frb.errors.StorageLayoutError, match=f"{stranger / name}: .*link.*cp -a"):
+            with pytest.raises(ValueError, match=f"{stranger / name}: .*link.*cp -a"):
                 call()
     else:
         state = frb.load(stranger, rb)
@@ -196,7 +196,7 @@ def test_a_shared_buffer_writes_through_no_links(name: str, kind: str, tmp_path:
     if name in ("shared.json", "lock") and (name, kind) != ("lock", "a symbolic link"):
         filled(9, frb.Memmap(stranger, shared=True))
     else:
-        with pytest.raises((frb.errors.StorageLayoutError, OSError), match=name):
+        with pytest.raises((ValueError, OSError), match=name):
             filled(9, frb.Memmap(stranger, shared=True))
     assert tree_of(victim) == before
     assert number_of(mine) == 7

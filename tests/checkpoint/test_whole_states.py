@@ -129,7 +129,7 @@ def test_storages_come_back_and_can_be_exchanged(name: str, library: Backend, tm
     storages = {"files": frb.Memmap(), "named files": frb.Memmap(str(tmp_path / "rows")), "objects": frb.Objects()}
     spec = frb.BufferSpec(item, 12, frb.Prioritized(), storage=storages.get(name, frb.Host()))
     state = rb.add(rb.init(spec), batch)
-    handle = frb.checkpoint.save_async(state, tmp_path / "saved")
+    handle = frb.save(state, tmp_path / "saved", background=True)
     newer = rb.add(state, batch)
     expected = stored_bits(tmp_path / "saved") if handle.result(60) else {}
     again = frb.Memmap(str(tmp_path / "again")) if name == "named files" else None
@@ -172,8 +172,8 @@ def test_arguments_are_checked_before_anything_is_touched(tmp_path: Path) -> Non
     state, path = torch_backend.init(frb.BufferSpec(STEP, 4)), tmp_path / "new"
     with pytest.raises(TypeError, match="save: expected a State, or a nest of arrays, got PosixPath"):
         frb.save(path, state)
-    with pytest.raises(TypeError, match="save_async: expected a State"):
-        frb.checkpoint.save_async({}, path)
+    with pytest.raises(TypeError, match="save: expected a State"):
+        frb.save({}, path, background=True)
     with pytest.raises(ValueError, match="keep: expected 1 or more"):
         frb.save(state, path, keep=0)
     with pytest.raises(TypeError, match="keep: expected an int"):
@@ -434,7 +434,7 @@ def test_objects_that_json_would_change_are_refused(value: Any, tmp_path: Path) 
     with pytest.raises(TypeError, match=r"save: leaf 'note': expected objects that JSON can say .*leave the leaf out"):
         frb.save(bad, tmp_path, incremental=True)
     with pytest.raises(TypeError, match="leaf 'note'"):
-        frb.checkpoint.save_async(bad, tmp_path).result(60)
+        frb.save(bad, tmp_path, background=True).result(60)
     assert torch_backend.items(frb.load(tmp_path, "torch"))["note"].tolist() == ["good", None, None, None]
 
 
@@ -456,7 +456,7 @@ def test_training_goes_on_in_place_while_a_state_is_saved(monkeypatch: pytest.Mo
     expected = bits(state)
     go, original = threading.Event(), saving._Save.run
     monkeypatch.setattr(saving._Save, "run", lambda self: go.wait(60) and original(self))
-    handle = frb.checkpoint.save_async(state, tmp_path)
+    handle = frb.save(state, tmp_path, background=True)
     place = state._version.memory.rows.data_ptr()
     assert not handle.done()
     with pytest.raises(TimeoutError):
@@ -480,7 +480,7 @@ def test_in_place_forms_leave_what_is_being_saved_alone(monkeypatch: pytest.Monk
     go, original = threading.Event(), saving._Save.run
     monkeypatch.setattr(saving._Save, "run", lambda self: go.wait(60) and original(self))
     state = torch_backend.add_(torch_backend.init(frb.BufferSpec(STEP, 8)), items(0, 8))
-    handle = frb.checkpoint.save_async(state, tmp_path)
+    handle = frb.save(state, tmp_path, background=True)
     state = torch_backend.add_(state, items(50, 6))
     go.set()
     handle.result(60)
@@ -492,7 +492,7 @@ def test_saves_in_the_background_follow_each_other(library: Backend, tmp_path: P
     handles = []
     for k in range(6):
         state = library.rb.add(state, library.tree(items(4 * k, 4)))
-        handles.append(frb.checkpoint.save_async(state, tmp_path, incremental=True, keep=6))
+        handles.append(frb.save(state, tmp_path, incremental=True, keep=6, background=True))
     last = frb.save(state, tmp_path, incremental=True, keep=7)
     assert [handle.result().generation for handle in handles] == [1, 2, 3, 4, 5, 6]
     assert [handle.result().items for handle in handles] == [4, 8, 12, 16, 20, 24]
@@ -503,12 +503,12 @@ def test_saves_in_the_background_follow_each_other(library: Backend, tmp_path: P
 def test_what_went_wrong_in_the_background_is_raised(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     state = torch_backend.init(frb.BufferSpec(STEP, 4))
-    handle = frb.checkpoint.save_async(state, tmp_path / "file")
-    with pytest.raises(frb.errors.CheckpointWriteError, match="file"):
+    handle = frb.save(state, tmp_path / "file", background=True)
+    with pytest.raises(frb.errors.CheckpointError, match="file"):
         handle.result(60)
     del handle
     assert not caplog.records
-    unseen = frb.checkpoint.save_async(state, tmp_path / "file")
+    unseen = frb.save(state, tmp_path / "file", background=True)
     while not unseen.done():
         time.sleep(0.001)
     unseen._thread.join()

@@ -20,7 +20,7 @@ def held(*args: Any) -> saving.Checkpoint:
 
 
 saving.write = held
-first, second = (frb.checkpoint.save_async(state_at(k), path) for k in (0, 1))
+first, second = (frb.save(state_at(k), path, background=True) for k in (0, 1))
 child = os.fork()
 if not child:
     signal.alarm(20)

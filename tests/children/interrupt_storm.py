@@ -122,7 +122,7 @@ def main(directory: str, backend: str, seconds: float, least: int) -> None:
 
     def save() -> None:
         frb.save(saved.state, place)
-        saves[:] = [frb.checkpoint.save_async(saved.state, place, incremental=True)]
+        saves[:] = [frb.save(saved.state, place, incremental=True, background=True)]
 
     def share() -> None:
         rb.add(shared.state, shared.batch())

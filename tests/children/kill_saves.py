@@ -46,7 +46,7 @@ def save_all(directory: str, way: str, told: int) -> None:
     """The child: save, and tell; never come back."""
     for k in range(STATES):
         if way == "async":
-            frb.checkpoint.save_async(state_at(k), directory, incremental=k % 2 == 0).result()
+            frb.save(state_at(k), directory, incremental=k % 2 == 0, background=True).result()
         else:
             frb.save(state_at(k), directory, incremental=way == "incremental")
         os.write(told, bytes([k]))

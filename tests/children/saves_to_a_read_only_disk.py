@@ -12,7 +12,7 @@ if what == "write":
 else:
     try:
         frb.save(state_at(1), path)
-    except frb.errors.CheckpointWriteError as error:
+    except frb.errors.CheckpointError as error:
         print("refused", error)
     check(read(path)[1], state_at(0))
     print(len(frb.checkpoint.checkpoints(path)))

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.datasets import DatasetError, convert
+from functional_rb.datasets import convert
+from functional_rb.datasets.episode import DatasetError
 from tests.datasets.d4rl_files import N, write
 from tests.datasets.episodes import open_reader, read_in_pieces_of
 from tests.support.backends import Backend

@@ -15,7 +15,8 @@ import h5py
 import numpy as np
 import pytest
 
-from functional_rb.datasets import DatasetError, lerobot_videos
+from functional_rb.datasets import lerobot_videos
+from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.rows import Form
 from tests.datasets import d4rl_files, minari_datasets
 from tests.datasets import datasets_of_others as others

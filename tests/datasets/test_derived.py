@@ -12,7 +12,8 @@ import pytest
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb.datasets import DatasetError, Episode, convert, info
+from functional_rb.datasets import Episode, convert, info
+from functional_rb.datasets.episode import DatasetError
 from tests.datasets.episodes import open_reader, read_in_pieces_of
 from tests.datasets.made_up import READERS, MadeUp, contents, expected
 

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 
 import functional_rb as frb
 from functional_rb.base import nest
-from functional_rb.datasets import DatasetError, Episode, Recording, StepSpec, convert, export, info
+from functional_rb.datasets import Episode, Recording, StepSpec, convert, export, info
+from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.exporting import lerobot_files
 from functional_rb.datasets.stored import Stored
 from functional_rb.specs.values import Outline

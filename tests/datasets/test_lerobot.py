@@ -18,8 +18,9 @@ import pyarrow
 import pytest
 
 import functional_rb as frb
-from functional_rb.datasets import DatasetError, parquet
 from functional_rb.datasets import lerobot_videos as videos
+from functional_rb.datasets import parquet
+from functional_rb.datasets.episode import DatasetError
 from tests.datasets import datasets_of_others as others
 from tests.datasets.episodes import open_reader, read_in_pieces_of
 

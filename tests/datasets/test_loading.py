@@ -13,7 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb.datasets import DatasetError, convert, hdf5, load, loading, opening
+from functional_rb.datasets import convert, hdf5, load, loading, opening
+from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.loading import place
 from tests.datasets.d4rl_files import write
 from tests.datasets.made_up import MadeUp

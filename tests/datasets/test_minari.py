@@ -16,7 +16,8 @@ import pytest
 from PIL import Image
 
 import functional_rb as frb
-from functional_rb.datasets import DatasetError, convert
+from functional_rb.datasets import convert
+from functional_rb.datasets.episode import DatasetError
 from tests.datasets.episodes import equal, joined, open_reader, read, read_in_pieces_of
 from tests.datasets.minari_datasets import SPACES, write
 from tests.support.backends import Backend

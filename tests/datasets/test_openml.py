@@ -11,7 +11,8 @@ import pytest
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb.datasets import DatasetError, openml
+from functional_rb.datasets import openml
+from functional_rb.datasets.episode import DatasetError
 from tests.datasets.episodes import open_reader
 
 ARFF = """% a comment

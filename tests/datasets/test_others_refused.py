@@ -20,8 +20,8 @@ from PIL import Image
 
 import functional_rb as frb
 import torch_backend
-from functional_rb.datasets import DatasetError
 from functional_rb.datasets import hdf5 as hdf5_files
+from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import images
 from tests.datasets import datasets_of_others as others
 from tests.datasets import protobuf

@@ -507,7 +507,7 @@ def with_another_sampler(group: Any, folder: str) -> None:
     with pytest.raises(TypeError, match="expected a BufferSpec"):
         frb.load(folder, rb, sharding=group, spec=[larger])
     with pytest.raises(ValueError, match=r"use frb\.save"):
-        frb.checkpoint.save_async(state, folder)
+        frb.save(state, folder, background=True)
     if dist.get_rank(group) == 0:
         frb.save({"x": torch.zeros(2)}, f"{folder}/nest")
         frb.save(rb.with_spec(whole, dataclasses.replace(whole.spec, storage=frb.Host())), f"{folder}/host")

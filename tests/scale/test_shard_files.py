@@ -334,7 +334,7 @@ def test_processes_that_are_not_at_the_same_moment(tmp_path: Path) -> None:
     assert "give a directory that all processes share" in str(apart[0])
     assert "process 0 of 2 has failed" in str(apart[1])
     assert not frb.checkpoint.checkpoints(tmp_path / "0")
-    with pytest.raises(ValueError, match=r"use frb\.save"):
-        frb.checkpoint.save_async(dealt(rb, whole(rb, 0)), tmp_path)
+    with pytest.raises(ValueError, match=r"leave background out"):
+        frb.save(dealt(rb, whole(rb, 0)), tmp_path, background=True)
     with contextlib.suppress(frb.errors.NoCheckpointError):
         assert frb.load(tmp_path / "1", rb) is None

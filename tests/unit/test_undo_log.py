@@ -210,5 +210,5 @@ def test_other_logs_are_left_alone(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_directory_that_is_not_there(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(frb.errors.CheckpointWriteError, match=r"undo-00000001\.bin"):
+    with pytest.raises(frb.errors.CheckpointError, match=r"undo-00000001\.bin"):
         undo_log.UndoLog(str(tmp_path / "none"), 1, arrays_of(), np.ones(CAPACITY, bool))

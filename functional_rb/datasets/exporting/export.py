@@ -49,12 +49,12 @@ def export(
         The name that reads it again, "minari:/data/doors-v0".
 
     Raises:
-        DatasetError: for what the format has no place for, naming the leaf; or if no dataset is there.
         FileExistsError: if something is at `to`.
         ImportError: for a library that is missing, naming the extra to install.
         StorageFullError: if there is no room.
         TypeError: for a spec that no space describes exactly (Minari), naming the leaf.
-        ValueError: for an unknown format, or facts that are missing or wrong.
+        ValueError: for what the format has no place for, naming the leaf; for an unknown format, or facts that are
+            missing or wrong; if no dataset is there.
     """
     if format not in FORMATS:
         raise ValueError(f"{WHO}: format: expected one of {', '.join(FORMATS)}, got {format!r}")

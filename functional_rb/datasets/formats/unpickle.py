@@ -34,7 +34,7 @@ def unpickle(stream: IO[bytes] | bytes, where: str, most: int = MOST) -> Any:
         most: bytes that it may take in memory.
 
     Raises:
-        DatasetError: for anything else, naming the function or class that the pickle wants.
+        ValueError: for anything else, naming the function or class that the pickle wants.
 
     Example:
         >>> import pickle

@@ -441,7 +441,7 @@ class Shard:
         due = self._save_every is not None and self._ledger.inserted - self._saved_at >= self._save_every
         if not due or self._checkpoint is None or self._saving is not None:
             return
-        saving = checkpoints.save_async(self._whole(), self._checkpoint, incremental=True, progress=False)
+        saving = checkpoints.save(self._whole(), self._checkpoint, incremental=True, progress=False, background=True)
         self._saving = saving, self._ledger.inserted
 
     def _collect(self, wait: bool = False) -> None:

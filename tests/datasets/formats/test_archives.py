@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from functional_rb.datasets import DatasetError
+from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import npy, tars
 from functional_rb.datasets.formats.streams import Inflated
 

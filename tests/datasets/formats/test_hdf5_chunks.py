@@ -13,7 +13,8 @@ import h5py
 import numpy as np
 import pytest
 
-from functional_rb.datasets import DatasetError, hdf5, hdf5_chunks
+from functional_rb.datasets import hdf5, hdf5_chunks
+from functional_rb.datasets.episode import DatasetError
 
 NUMBERS = np.random.default_rng(0)
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from functional_rb.datasets import DatasetError
+from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import examples, tfrecord
 from tests.datasets import protobuf
 from tests.support.effort import effort

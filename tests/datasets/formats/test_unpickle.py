@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from functional_rb.datasets import DatasetError
+from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats.unpickle import unpickle
 from tests.support.effort import effort
 

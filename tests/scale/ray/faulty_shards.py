@@ -154,7 +154,7 @@ class FaultyTransport:
     def settle(self) -> None:
         """Wait for what threads of this process are still saving."""
         for thread in threading.enumerate():
-            if thread.name == "functional_rb.save_async":
+            if thread.name == "functional_rb.save":
                 thread.join()
 
     def heal(self) -> None:
