@@ -132,10 +132,6 @@ class Choices(ArraySpec):
     def _apart(self, index: Array) -> list[Array]:
         return [index[..., i] for i in range(len(self.allowed))] if self.several else [index]
 
-    def _same(self, ops: SpecOps, x: Array, near: Array) -> Array:
-        equal = order.comparable(ops, x, self.dtype) == order.comparable(ops, near, self.dtype)
-        return ops.all_rows(equal.reshape(equal.shape[0], self.size))
-
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
 class Numbers(Choices):
@@ -158,19 +154,19 @@ class Numbers(Choices):
         return super().draw(ops, bits) if self._between else self._made(ops, self._drawn(ops, bits))
 
     def inside(self, ops: SpecOps, x: Array) -> Array:
-        return super().inside(ops, x) if self._between else self._same(ops, x, self.nearest(ops, x))
+        if self._between:
+            return super().inside(ops, x)
+        equal = order.comparable(ops, x, self.dtype) == order.comparable(ops, self.nearest(ops, x), self.dtype)
+        return ops.all_rows(equal.reshape(equal.shape[0], self.size))
 
     def nearest(self, ops: SpecOps, x: Array) -> Array:
         # Of two allowed numbers that are equally near it is the lower.
         x = super().nearest(ops, x)
         if self._between:
             return x
-        if self._float:
-            return self._nearest_float(ops, x)
-        index = allowed.number_of(ops, x, self._starts().astype(self.dtype), self.dtype)
-        return self._made(ops, self._allowed_nearest(ops, index))
-
-    def _nearest_float(self, ops: SpecOps, x: Array) -> Array:
+        if not self._float:
+            index = allowed.number_of(ops, x, self._starts().astype(self.dtype), self.dtype)
+            return self._made(ops, self._allowed_nearest(ops, index))
         # One of two choices is the nearest: that nearest to the whole number below, or that nearest to the one above.
         work = order.WORK.get(self.dtype, self.dtype)
         past = order.comparable(ops, x, self.dtype) - order.limit(ops, self._float_starts, self.dtype, x)

@@ -8,7 +8,7 @@ from functional_rb.base import nest
 from functional_rb.base.arrays import Nest
 from functional_rb.base.containers import Registered, apart, check_depth
 from functional_rb.base.object_arrays import is_non_tensor
-from functional_rb.specs.array import ArraySpec, Binary, Unbounded
+from functional_rb.specs.array import Binary, Unbounded
 from functional_rb.specs.base import SpecNest
 from functional_rb.specs.composite import Composite
 from functional_rb.specs.non_tensor import NonTensor
@@ -49,7 +49,18 @@ def _spec_of(example: Nest, path: nest.Path) -> SpecNest:
     is_array = hasattr(example, "dtype") and not hasattr(example, "batch_size") and apart(example) is None
     parts = None if is_array else nest.parts_of(example)
     if parts is None:
-        return _leaf_of(example, path)
+        if not (hasattr(example, "shape") and hasattr(example, "dtype")):
+            raise TypeError(
+                f"spec_of: leaf {nest.show(path)!r}: expected an array, got {type(example).__name__}; "
+                f"give NumPy, JAX or torch arrays, so that the dtype is known"
+            )
+        if str(example.dtype) == "object":
+            return NonTensor(tuple(example.shape))
+        try:
+            plain = Unbounded(tuple(example.shape), example.dtype)
+        except TypeError as error:
+            raise TypeError(f"spec_of: leaf {nest.show(path)!r}: {error}") from None
+        return Binary(plain.shape) if plain.dtype == "bool" else plain
     structure, values = parts
     structure = dataclasses.replace(structure, children=(nest.LEAF,) * len(values))
     structure.check_names("spec_of")
@@ -65,18 +76,3 @@ def _spec_of(example: Nest, path: nest.Path) -> SpecNest:
         return Composite.like(container, parts, batch, names, example.device is not None)
 
     return nest.unflatten(structure, made, mapping)
-
-
-def _leaf_of(leaf: object, path: nest.Path) -> ArraySpec | NonTensor:
-    if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
-        raise TypeError(
-            f"spec_of: leaf {nest.show(path)!r}: expected an array, got {type(leaf).__name__}; "
-            f"give NumPy, JAX or torch arrays, so that the dtype is known"
-        )
-    if str(leaf.dtype) == "object":
-        return NonTensor(tuple(leaf.shape))
-    try:
-        made = Unbounded(tuple(leaf.shape), leaf.dtype)
-    except TypeError as error:
-        raise TypeError(f"spec_of: leaf {nest.show(path)!r}: {error}") from None
-    return Binary(made.shape) if made.dtype == "bool" else made

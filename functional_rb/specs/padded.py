@@ -12,7 +12,6 @@ import numpy as np
 from functional_rb.base.arrays import Array, Nest, NumpyArray
 from functional_rb.ops.protocol import SpecOps
 from functional_rb.specs import random_numbers, rows
-from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.base import SpecNest
 from functional_rb.specs.composite import changed
 
@@ -116,11 +115,7 @@ class Padded:
         flat = rows.regrouped(self.nest, value, length.ndim + 1, (length.size, self.size))
         # A slot of a buffer that was never written has length 0, whatever the least; others are to be readable.
         counts = self.checked(length.reshape(-1), 0).tolist()
-        return [rows.each_array(partial(_first, i, n), self.nest, flat) for i, n in enumerate(counts)]
-
-
-def _first(i: int, n: int, leaf: ArraySpec, x: NumpyArray) -> NumpyArray:
-    return x[i, :n]
+        return [rows.each_array(lambda leaf, x, i=i, n=n: x[i, :n], self.nest, flat) for i, n in enumerate(counts)]
 
 
 def in_rows(function: Callable[[Nest], Nest], nest: SpecNest, value: Nest, lead: tuple[int, ...]) -> Nest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import string
 from collections.abc import Iterable
@@ -89,19 +90,14 @@ class Text(ArraySpec):
 
     @property
     def words(self) -> int:
-        lengths, characters = (np.asarray(n, object) for n in self._numbers)
-        of_lengths = math.prod(self.axes) * random_numbers.whole_words(lengths)
-        return of_lengths + self.size * random_numbers.whole_words(characters)
+        return math.prod(self.axes) * self._lengths.words + self.size * self._characters.words
 
     def draw(self, ops: SpecOps, bits: Array) -> Array:
         # Lengths are uniform, and so are characters: not the texts, of which nearly all have the greatest length.
-        lengths, characters = (np.asarray(n, object) for n in self._numbers)
-        count, none = bits.shape[0], np.zeros((), object)
-        split = math.prod(self.axes) * random_numbers.whole_words(lengths)
-        of_length = bits[:, :split].reshape(count, *self.axes, random_numbers.whole_words(lengths))
-        length = random_numbers.Whole(none + self.min_length, lengths, "int32").draw(ops, of_length)
-        of_characters = bits[:, split:].reshape(count, *self.shape, random_numbers.whole_words(characters))
-        which = random_numbers.Whole(none, characters, "int32").draw(ops, of_characters)
+        count, split = bits.shape[0], math.prod(self.axes) * self._lengths.words
+        length = self._lengths.draw(ops, bits[:, :split].reshape(count, *self.axes, self._lengths.words))
+        of_characters = bits[:, split:].reshape(count, *self.shape, self._characters.words)
+        which = self._characters.draw(ops, of_characters)
         points = ops.take(ops.table(self._points, "int32", bits), which.reshape(-1)).reshape(which.shape)
         return ops.where(self._positions(ops, bits) < length[..., None], points, which * PADDING)
 
@@ -126,8 +122,18 @@ class Text(ArraySpec):
         lead = texts.shape[: texts.ndim - len(self.axes)]
         if texts.shape != ((*batch, *self.axes) if batch else (*lead, *self.axes)):
             raise ValueError(f"expected texts in axes {(*batch, *self.axes)}, got {texts.shape}; tell the batch")
-        points = [self._encoded_text(text) for text in texts.reshape(-1)]
-        return np.asarray(points, np.int32).reshape(*texts.shape, self.max_length)
+        points = np.zeros((texts.size, self.max_length), np.int32)
+        for row, text in zip(points, texts.reshape(-1), strict=True):
+            if not isinstance(text, str):
+                raise TypeError(f"expected a str, got {type(text).__name__}")
+            if not self.min_length <= len(text) <= self.max_length:
+                wanted = f"{self.min_length} to {self.max_length}"
+                raise ValueError(f"expected {wanted} characters, got {len(text)}: {text!r}")
+            foreign = set(text) - set(self.charset)
+            if foreign:
+                raise ValueError(f"expected characters of the charset, got {''.join(sorted(foreign))!r} in {text!r}")
+            row[: len(text)] = [ord(character) for character in text]
+        return points.reshape(*texts.shape, self.max_length)
 
     def to_host(self, x: NumpyArray) -> object:
         points = x.astype(np.uint32).astype("<u4").reshape(-1, self.max_length)
@@ -140,22 +146,14 @@ class Text(ArraySpec):
                 raise ValueError(f"expected code points of characters, got {row}; rb.project makes some") from None
         return texts.reshape(x.shape[:-1]).tolist()
 
-    def _encoded_text(self, text: object) -> NumpyArray:
-        if not isinstance(text, str):
-            raise TypeError(f"expected a str, got {type(text).__name__}")
-        if not self.min_length <= len(text) <= self.max_length:
-            raise ValueError(f"expected {self.min_length} to {self.max_length} characters, got {len(text)}: {text!r}")
-        foreign = set(text) - set(self.charset)
-        if foreign:
-            raise ValueError(f"expected characters of the charset, got {''.join(sorted(foreign))!r} in {text!r}")
-        points = np.zeros(self.max_length, np.int32)
-        points[: len(text)] = [ord(character) for character in text]
-        return points
+    @functools.cached_property
+    def _lengths(self) -> random_numbers.Whole:
+        count = np.asarray(self.max_length - self.min_length + 1, object)
+        return random_numbers.Whole(np.asarray(self.min_length, object), count, "int32")
 
-    @property
-    def _numbers(self) -> tuple[int, int]:
-        # Of the lengths and of the characters that there may be.
-        return self.max_length - self.min_length + 1, len(self.charset)
+    @functools.cached_property
+    def _characters(self) -> random_numbers.Whole:
+        return random_numbers.Whole(np.zeros((), object), np.asarray(len(self.charset), object), "int32")
 
     @property
     def _points(self) -> NumpyArray:

@@ -166,7 +166,7 @@ def draw(ops: SpecOps, outline: Outline, bits: Array, mask: Array | None = None)
     start = 0
     for member in outline.in_arrays:
         end = start + member.spec.words
-        _put(drawn, member, member.spec.draw(ops, bits[:, start:end]))
+        drawn |= enumerate(member.scatter(member.spec.draw(ops, bits[:, start:end])), member.first)
         start = end
     return drawn
 
@@ -180,9 +180,5 @@ def nearest(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> dict[int
     """The nearest values of the domain, by position among the leaves."""
     made: dict[int, BackendArray] = {}
     for member in outline.in_arrays:
-        _put(made, member, member.spec.nearest(ops, member.gather(leaves)))
+        made |= enumerate(member.scatter(member.spec.nearest(ops, member.gather(leaves))), member.first)
     return made
-
-
-def _put(made: dict[int, BackendArray], member: Member, value: Nest) -> None:
-    made.update(enumerate(member.scatter(value), member.first))

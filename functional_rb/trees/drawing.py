@@ -150,7 +150,13 @@ def _actions(seen: Nodes, below: Ints, x: NumpyArray, y: NumpyArray) -> Json:
 
 def _nodes(seen: Nodes, shown: Bools, x: NumpyArray, y: NumpyArray, describe: Describe) -> Json:
     nodes = np.flatnonzero(shown)
-    hidden = _hidden(seen, shown)[nodes]
+    # What is folded below nodes that are not shown counts for the last shown node above.
+    counts = np.zeros(len(seen), np.int64)
+    top = np.flatnonzero(~shown)
+    top = top[shown[seen.parent[top]]]
+    np.add.at(counts, seen.parent[top], seen.below[top])
+    hidden, visits = counts[nodes], seen.visits[nodes]
+    largest, least = 30.0 if len(nodes) <= 200 else 16.0, 5.0 if len(nodes) <= 1000 else 3.0
     texts = [describe(seen, node) for node in nodes.tolist()]
     texts = [f"{text}<br>{h} nodes folded below" if h else text for text, h in zip(texts, hidden.tolist(), strict=True)]
     return {
@@ -160,7 +166,7 @@ def _nodes(seen: Nodes, shown: Bools, x: NumpyArray, y: NumpyArray, describe: De
         "text": texts,
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {
-            "size": _sizes(seen.visits[nodes], len(nodes)),
+            "size": np.maximum(largest * np.sqrt(visits / max(int(visits.max()), 1)), least),
             "color": seen.value[nodes],
             "symbol": np.where(hidden > 0, "square", "circle"),
             "colorscale": "Viridis",
@@ -169,21 +175,6 @@ def _nodes(seen: Nodes, shown: Bools, x: NumpyArray, y: NumpyArray, describe: De
             "showscale": True,
         },
     }
-
-
-def _hidden(seen: Nodes, shown: Bools) -> Ints:
-    # Those without another shown node between count for the node above them.
-    counts = np.zeros(len(seen), np.int64)
-    top = np.flatnonzero(~shown)
-    top = top[shown[seen.parent[top]]]
-    np.add.at(counts, seen.parent[top], seen.below[top])
-    return counts
-
-
-def _sizes(visits: Ints, count: int) -> NumpyArray:
-    largest = 30.0 if count <= 200 else 16.0
-    share = np.sqrt(visits / max(int(visits.max()), 1))
-    return np.maximum(largest * share, 5.0 if count <= 1000 else 3.0)
 
 
 def _describe(seen: Nodes, node: int) -> str:

@@ -213,7 +213,6 @@ def add_(lib: Lib[A], forest: Forest, steps: object, mask: ArrayLike = None) -> 
 def _add(
     lib: Lib[A], who: str, forest: Forest, steps: object, mask: ArrayLike, consume: tuple[Forest, str] | None
 ) -> Forest:
-    check_forest(lib, forest, who)
     check_forest_sizes(lib, forest, who)
     spec = forest.spec
     root = named_parts(steps, who)
@@ -313,7 +312,6 @@ def _extended(
 
 def lookup(lib: Lib[A], forest: Forest, observation: object) -> A:
     """What `rb.lookup` tells of a forest."""
-    check_forest(lib, forest, "lookup")
     check_forest_sizes(lib, forest, "lookup")
     spec = forest.spec
     rows, lead = packed(lib, spec.observations, spec.node_rows, observation)
@@ -327,7 +325,6 @@ def _found(ops: Ops, spec: ForestSpec, owned: object, nodes: HashTable, rows: Ar
 
 def visits(lib: Lib[A], forest: Forest, observation: object, action: object = None) -> A:
     """What `rb.visits` tells of a forest."""
-    check_forest(lib, forest, "visits")
     check_forest_sizes(lib, forest, "visits")
     spec, arrays = forest.spec, forest.arrays
     rows, lead = packed(lib, spec.observations, spec.node_rows, observation)
@@ -384,5 +381,6 @@ def check_forest(lib: Lib[A], forest: object, who: str) -> None:
 
 
 def check_forest_sizes(lib: Lib[A], forest: Forest, who: str) -> None:
-    """Refuse a forest with an array in it that is none of its spec: kernels go by the spec; see `check_sizes`."""
+    """Refuse, as `check_forest` does, and a forest with an array that is none of its spec, by which kernels go."""
+    check_forest(lib, forest, who)
     check_sizes(lib, forest.spec.arrays, arrays_of(forest), who)

@@ -9,7 +9,7 @@ from functional_rb.lib import A, Lib
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import hash_map
 from functional_rb.structures.ring import saturating_add
-from functional_rb.trees.forest import MAPS, Forest, ForestArrays, check_forest, check_forest_sizes
+from functional_rb.trees.forest import MAPS, Forest, ForestArrays, check_forest_sizes
 from functional_rb.trees.forest_spec import ForestSpec
 
 
@@ -40,7 +40,6 @@ def with_spec(lib: Lib[A], forest: Forest, spec: ForestSpec) -> Forest:
         (2, 3)
     """
     who = "with_spec"
-    check_forest(lib, forest, who)
     check_forest_sizes(lib, forest, who)
     if not isinstance(spec, ForestSpec):
         raise TypeError(f"{who}: expected a ForestSpec, got {type(spec).__name__}")
@@ -57,7 +56,6 @@ def merge(lib: Lib[A], forest: Forest, other: Forest) -> Forest:
     """Two forests as one: what `rb.merge` makes of them."""
     who = "merge"
     for one in (forest, other):
-        check_forest(lib, one, who)
         check_forest_sizes(lib, one, who)
     _check_alike(forest.spec, other.spec, who)
     arrays = lib.carry_out(_merged, forest.spec, forest.arrays, other.arrays)

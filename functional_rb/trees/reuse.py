@@ -63,7 +63,9 @@ def subtree(ops: TreeOps, tree: Tree, slot: Array, device: DeviceLike) -> Tree:
         children=renumbered(tree.children),
     )
     result = _each(moved, changed, blank, [name for name in FIELDS if name not in BATCH])
-    low, high = _range(ops, result)
+    q = result.q.reshape(batch, -1)
+    taken, unknown = (result.edge_visits > 0).reshape(q.shape), ops.full_like(q, math.inf)
+    low, high = -ops.largest(ops.where(taken, -q, -unknown)), ops.largest(ops.where(taken, q, -unknown))
     return dataclasses.replace(result, low=low, high=high, size=size, refused=blank.refused, rejected=blank.rejected)
 
 
@@ -79,13 +81,6 @@ def _below(ops: TreeOps, tree: Tree, top: Array) -> Array:
         above = ops.take_each(above, above)
     stored = nodes < tree.size[:, None]
     return stored & (above == top[:, None])
-
-
-def _range(ops: TreeOps, tree: Tree) -> tuple[Array, Array]:
-    q = tree.q.reshape(tree.size.shape[0], -1)
-    taken = (tree.edge_visits > 0).reshape(q.shape)
-    unknown = ops.full_like(q, math.inf)
-    return -ops.largest(ops.where(taken, -q, -unknown)), ops.largest(ops.where(taken, q, -unknown))
 
 
 def reset(ops: TreeOps, tree: Tree, mask: Array, root: Evaluated, device: DeviceLike) -> Tree:

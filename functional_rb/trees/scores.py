@@ -278,8 +278,8 @@ class UCB1(Score):
         """The mean square of what came back along the edges taken, if tuned."""
         if not self.tuned:
             return {}
-        visits = ops.cast(of_slot(ops, edges.visits, slot), "float32")
-        mean = of_slot(ops, edges.statistics[SQUARES], slot)
+        visits = ops.cast(ops.take_each(edges.visits, slot), "float32")
+        mean = ops.take_each(edges.statistics[SQUARES], slot)
         return {SQUARES: (mean * (visits - 1.0) + returns * returns) / ops.maximum(visits, ops.full_like(visits, 1))}
 
 
@@ -333,11 +333,11 @@ class EXP3(Score):
         low, width = _range(ops, edges, self.scale)
         x = (returns[:, None] - low) / width
         x = ops.minimum(ops.maximum(x, ops.full_like(x, 0)), ops.full_like(x, 1))[:, 0]
-        share = of_slot(ops, self.numbers(ops, edges), slot)
+        share = ops.take_each(self.numbers(ops, edges), slot)
         # A slot that was drawn has a probability above 0; one that a caller took by itself may not.
         count = ops.cast(ops.total(edges.valid), "float32")
         gain = self.gamma * x / ops.maximum(share * count, ops.full_like(x, _SMALLEST))
-        return {LOG_WEIGHTS: of_slot(ops, edges.statistics[LOG_WEIGHTS], slot) + gain}
+        return {LOG_WEIGHTS: ops.take_each(edges.statistics[LOG_WEIGHTS], slot) + gain}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -401,11 +401,6 @@ class CompletedQ(Score):
         visits = ops.cast(edges.visits, "float32")
         policy = softmax(ops, edges.prior + self.completed(ops, edges), edges.valid)
         return policy - visits / (1.0 + ops.total(visits)[:, None])
-
-
-def of_slot(ops: TreeOps, x: Array, slot: Array) -> Array:
-    """The number of one slot of each row, [B] of [B, A]."""
-    return ops.take_each(x, slot)
 
 
 def log_softmax(ops: TreeOps, logits: Array, valid: Array) -> Array:

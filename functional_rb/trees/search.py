@@ -213,13 +213,8 @@ def expand(ops: TreeOps, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree
 
 
 def _sound(ops: TreeOps, found: Evaluated, above: Array) -> tuple[Evaluated, Array]:
-    """What a model says without its numbers that are NaN or infinite, and how many those were, int32 [B].
-
-    Args:
-        ops: the backend.
-        found: what the model says of the nodes.
-        above: float32 [B], the mean values of the nodes above, which a value that is left out leaves as they are.
-    """
+    # What a model says without its numbers that are NaN or infinite, and how many those were, int32 [B]. The mean
+    # values float32 [B] of the nodes above stay as they are where a value is left out.
     # Each number that is left out is replaced by one that changes nothing, so that one NaN cannot spread to the root.
     zero = ops.full_like(above, 0)
     known = [_finite(x) for x in (found.value, found.reward, found.discount)]

@@ -380,8 +380,9 @@ def test_the_layout_is_tidy(given: list[tuple[int, int, int]], room: int) -> Non
     for level in range(tree.max_length + 1):
         own = x[(tree.depth == level) & shown]
         assert (np.diff(own) >= 1).all()
-    hidden = drawing._hidden(tree, shown)
-    assert hidden.sum() + shown.sum() == len(tree)
+    texts = drawing.figure(tree, lambda tree, node: "", room)["data"][2]["text"]
+    folded = [int(text.removeprefix("<br>").split()[0]) for text in texts if text]
+    assert sum(folded) + shown.sum() == len(tree)
 
 
 def test_a_large_picture_is_folded() -> None:
