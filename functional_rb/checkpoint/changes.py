@@ -130,6 +130,7 @@ def absorb(base: Opened, masks: Masks) -> list[int]:
     sizes = {k: _nbytes(arrays, own) for k, own in live.items()}
     stay = set(live)
     for k in sorted(live, key=sizes.__getitem__):
+        # The smallest first: what is absorbed makes the save larger, so that the next one may be worth it too.
         if sizes[k] <= _nbytes(arrays, masks) or len(stay) >= MOST:
             stay.discard(k)
             for name in masks:

@@ -137,6 +137,8 @@ def begin(files: MappedFiles) -> Snapshot:
     snapshot = Snapshot(files, number, present)
     # Nobody may come to close it, as where an interrupt comes.
     weakref.finalize(snapshot, files.pending.discard, number).atexit = False
+    # From here on a write to these rows first appends what it overwrites; the older log stays until the new one is
+    # there.
     files.undo = _logs(files, present, number)
     files.pending.add(number)
     if older is not None:
@@ -181,6 +183,7 @@ def _next(files: MappedFiles) -> int:
 
 
 def _logs(files: MappedFiles, blocks: Blocks, number: int, going_on: GoingOn = NOT_GOING_ON) -> Logs:
+    # Checkpoints before this one may need rows that it does not have: a new log goes on keeping those.
     older = {} if files.undo is None else {undo_log.ITEMS: files.undo.items, undo_log.FRAMES: files.undo.frames}
     made = {}
     for prefix, group in _groups(files.spec).items():
@@ -285,6 +288,7 @@ def _rows(spec: BufferSpec, group: list[str], blocks: Blocks) -> list[Mask]:
 
 def prune(directory: str, needed: list[int], gone: list[int]) -> None:
     """Remove logs that no checkpoint needs; those of a save that is under way have larger numbers."""
+    # Logs are numbered in the order of saves, and a checkpoint is rolled back by its own log and all later ones.
     first = min(needed) if needed else max(gone, default=0) + 1
     for prefix in (undo_log.ITEMS, undo_log.FRAMES):
         for number in undo_log.numbers(directory, prefix):
@@ -333,6 +337,8 @@ def take_over(opened: Opened, spec: BufferSpec, files: MappedFiles, advance: Cal
                 unknown = runs_of(opened.owners(name)[start:end] < 0)
                 for run in unknown:
                     rows = array[slice(*stored.span((start + run[0], start + run[1])))]
+                    # Only where there is something: writing zeros would take room on the disk for the holes of a sparse
+                    # file.
                     if rows.view(np.uint8).any():
                         rows[...] = 0
 

@@ -148,6 +148,7 @@ class _Loading:
             found = [one for one in there(self.directory) if self.before is None or one <= self.before]
             if not found:
                 raise NoCheckpointError(f"{self.directory}: no checkpoint is there; frb.save(state, path) writes one")
+            # A mixture names the checkpoints of its buffers: then no other will do, newer ones included.
             found = found if self.number is None else [self.number]
             try:
                 return self.first_of(found if self.how.fall_back else found[:1])
@@ -189,6 +190,7 @@ class _Loading:
         index = _Loading(self.directory, self.how, self.stack).of_one(manifest)
         if index.spec != old.index:
             raise CorruptCheckpointError(path, "its index is not that of its spec")
+        # Another spec has other slots: then the buffer is put together first, and dealt again by the caller.
         own = None if self.wanted is not None else self.own
         shards, numbers = (1, (0,)) if own is None else own
         new = dealer.deal(spec, shards)
@@ -218,10 +220,12 @@ class _Loading:
     def of_one(self, manifest: Manifest) -> Content:
         path = os.path.join(self.directory, manifests.name_of(manifest.generation))
         spec = spec_in(manifest.spec, self.how.known, path)
+        # Shapes and fills follow from the spec: a manifest in which they differ was put together of two.
         if manifest.arrays != stored_arrays(spec):
             raise CorruptCheckpointError(path, "its arrays are not those of its spec")
         if manifest.undo and set(manifest.in_place) != set(in_place.names(spec)):
             raise CorruptCheckpointError(path, "its arrays in mapped files are not those of its spec")
+        # Before any file is opened, as counters are in the manifest itself.
         vector = checked(spec, manifest.counters, path)
         opened = Opened(self.directory, manifest, self.stack)
         opened.check_content()
@@ -241,6 +245,7 @@ class _Loading:
         for k in range(len(manifest.segments)) if spec.plan.objects else ():
             objects |= opened.objects(k)
         auxiliary = {name: read[auxiliary_name(name)] for name in spec.plan.auxiliary if auxiliary_name(name) in read}
+        # Checksums say that the bytes are those that were written, not that whoever wrote them meant well.
         if problem := soundness.problem_of_arrays(spec, vector, auxiliary, read.get("tree")):
             raise CorruptCheckpointError(path, problem)
         arrays = _arranged(spec, read, vector)
@@ -278,6 +283,7 @@ class _Loading:
         storage = spec.storage
         if not self.here or not isinstance(storage, Memmap) or storage.shared or storage.path is None:
             return spec
+        # Files elsewhere are none of this checkpoint: the state gets new ones there, as `init` makes them.
         if self.files is not None or not in_place.is_here(storage.path, self.directory):
             return spec
         try:

@@ -218,6 +218,8 @@ def content_of(
     stamp: str, spec: str, counters: list[int], arrays: dict[str, Stored], tables: Mapping[str, Table]
 ) -> str:
     """The checksum of a whole state: by it parts that are each whole are known to belong together."""
+    # The order of keys is that of the arrays, which is part of the format: the text has to be the same on every
+    # machine.
     described = {name: [stored.shape, stored.dtype, stored.fill] for name, stored in arrays.items()}
     text = json.dumps([stamp, json.loads(spec), counters, described], separators=(",", ":")).encode()
     return digest(b"".join([digest(text), *(digest(tables[name].tobytes()) for name in arrays)])).hex()
@@ -307,6 +309,7 @@ def _blocks(info: Json, stored: Stored) -> Blocks:
     _expect(isinstance(runs, list), "no blocks")
     # Runs do not touch, so that at most every other block begins one.
     _expect(len(runs) <= (stored.count + 1) // 2, f"{len(runs)} runs of {stored.count} blocks of {stored.name!r}")
+    # By NumPy at once: a manifest may tell millions of runs.
     pairs = np.array(runs) if runs else np.empty((0, 2), np.int64)
     _expect(pairs.dtype == np.int64 and pairs.shape == (len(runs), 2), f"blocks of {stored.name!r}")
     ends = pairs.reshape(-1)

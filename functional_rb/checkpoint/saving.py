@@ -156,16 +156,19 @@ class _Save:
                 base, masks = None, changes.changed(self.reader, self.vector, None)
             stay = [] if base is None else changes.absorb(base, masks)
             kept = [] if base is None else [base.manifest.segments[k] for k in stay]
+            # Checksums of blocks that are not written again are those of the checkpoint before.
             tables = {
                 name: stored.blank() if base is None else base.whole_table(name) for name, stored in self.arrays.items()
             }
         try:
+            # The manifest comes last: what was written before it is nothing yet, and is removed if anything fails.
             segments, written = self.write_segment(generation, masks, tables)
             manifest = self.manifest(generation, [*kept, *segments], tables)
             written += self.commit(manifest)
         except BaseException:
             self.clean_up(generation)
             raise
+        # Only now is anything old removed: until the new manifest had its name, the old one was what loads.
         self.prune(manifest, manifests_there)
         path = self.path(manifests.name_of(generation))
         return Checkpoint(path, generation, manifest.items, manifest.time, manifest.nbytes, written, full=not kept)

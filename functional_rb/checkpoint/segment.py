@@ -66,6 +66,7 @@ def places(runs: Mapping[str, tuple[Stored, list[Run]]], objects: int, in_place:
             continue
         shape = (stored.length(has), *stored.shape[1:])
         tensors.append((name, NAMES[stored.dtype], shape, shape[0] * stored.row_bytes))
+    # Behind the arrays, as its length is that of a text, and what follows would not be aligned.
     tensors.append((OBJECTS, "U8", (objects,), objects))
     for name, (_, has) in runs.items():
         shape = (int(np.diff(as_array(has)).sum()), DIGEST)

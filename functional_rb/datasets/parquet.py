@@ -107,8 +107,7 @@ def table(path: str, columns: Sequence[str], more: Sequence[str] = ()) -> list[J
     with _errors(path):
         file = _opened(path, columns)
         there = [name for name in more if name in file.schema_arrow.names]
-        rows: list[Json] = file.read(columns=[*columns, *there]).to_pylist()
-        return rows
+        return file.read(columns=[*columns, *there]).to_pylist()
 
 
 def numbers_of(column: pyarrow.Array, shape: Sequence[int], where: str) -> NumpyArray:

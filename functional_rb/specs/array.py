@@ -53,6 +53,7 @@ class ArraySpec(Unit):
 
     def changed(self, k: int, change: Change) -> SpecNest:
         arguments = {name: getattr(self, name) for name in self.arguments}
+        # A probe of stride 0, which takes one byte whatever the shape is, finds out what a change makes of it.
         arguments["shape"] = change(np.broadcast_to(np.int8(0), self.shape)).shape
         for name in self.tables:  # their values move with the elements
             if isinstance(arguments[name], tuple):

@@ -308,6 +308,7 @@ def numbers(value: object, who: str, name: str) -> NumpyArray:
         exact = np.asarray(value, object)  # NumPy makes floats of whole numbers beyond int64
         if exact.size and all(isinstance(n, int) for n in exact.flat):
             return exact
+    # bfloat16, which an extension brings to NumPy, is of none of these kinds.
     if array.dtype.kind not in "biuf" and str(array.dtype) != "bfloat16":
         raise TypeError(f"{refusal}, got {value!r:.80}")
     return array
@@ -329,10 +330,10 @@ def as_table(array: object) -> Table:
     # Axes that were broadcast have stride 0, so that a huge batch need not be compared.
     while array.ndim and (not array.strides[0] or (array.ndim > 1 and (array == array[:1]).all())):
         array = array[0, ...]
+    # One number where all are the same: two specs that mean the same bounds are equal, however these were given.
     first = array.flat[0]
     if (array == first).all():
-        number: Number = first.item() if isinstance(first, np.generic) else first
-        return number
+        return first.item() if isinstance(first, np.generic) else first
     return _nested_tuple(array.tolist())
 
 

@@ -69,6 +69,7 @@ class Composite(Mapping[str, SpecNest], Spec):
         self, parts: Mapping[str, SpecNest] | None = None, /, batch_shape: tuple[int, ...] = (), **named: SpecNest
     ) -> None:
         # A copy, so that a later change of the mapping changes nothing here.
+        # By way of `object`, as attributes of a Composite cannot be set.
         object.__setattr__(self, "_container", None)
         object.__setattr__(self, "_batch_shape", checked_shape(batch_shape))
         merged = {**(parts or {}), **named}

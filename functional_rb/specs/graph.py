@@ -95,6 +95,7 @@ class Graph(Varying):
             return {"nodes": nodes, "n_nodes": n_nodes}
         edges, n_edges = self._edges.draw(ops, cut, lead)
         of_links = cut(self._many * self.max_edges * 4).reshape(bits.shape[0], *lead, self.max_edges, 2, 2)
+        # Below the number of nodes of each graph, which is drawn: so no edge leads into the padding.
         links = random_numbers.below(ops, of_links, n_nodes[..., None, None])
         links = ops.where(self._edges.real(ops, n_edges)[..., None], links, links * 0)
         return {"nodes": nodes, "n_nodes": n_nodes, "edges": edges, "edge_links": links, "n_edges": n_edges}

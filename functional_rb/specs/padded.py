@@ -66,6 +66,7 @@ class Padded:
         """Random rows [N, *lead, size, ...], and their lengths int32 [N, *lead], which are uniform."""
         many, words = math.prod(lead), rows.words(self.nest)
         length = draw_length(ops, cut(many * length_words(self.least, self.size)), lead, self.least, self.size)
+        # Bits are drawn for padding too: how many there are must not depend on the lengths, which may be traced.
         bits = cut(many * self.size * words)
         drawn = rows.draw(ops, self.nest, bits.reshape(bits.shape[0] * many * self.size, words))
         padded = rows.regrouped(self.nest, drawn, 1, (bits.shape[0], *lead, self.size))

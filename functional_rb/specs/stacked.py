@@ -132,6 +132,7 @@ class Stacked(Spec):
         chosen = self.members[which[0]] if which else self.members
         if isinstance(chosen, Spec):
             return chosen[(*before, *after)] if before or after else chosen
+        # Each number in front of the members takes an axis away, a slice leaves it.
         axis = self.axis - sum(not isinstance(part, slice) for part in before)
         return Stacked(tuple(member[(*before, *after)] if before or after else member for member in chosen), axis)
 
@@ -202,11 +203,11 @@ def stack(specs: Sequence[SpecNest], axis: int = 0) -> Spec:
     first = stacked.members[0]
     if any(member != first for member in stacked.members):
         return stacked
+    # Equal specs are one with an axis more, which is stored as one array and not as several.
     longer = first.unsqueeze(stacked.axis)
     sizes = list(longer.axes)
     sizes[stacked.axis] = len(stacked.members)
-    expanded: Spec = longer.expand(*sizes)
-    return expanded
+    return longer.expand(*sizes)
 
 
 def _names(spec: SpecNest) -> tuple[str, ...]:

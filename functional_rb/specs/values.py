@@ -106,6 +106,7 @@ class Outline:
             structure = nest.flatten(part, whole)[1].sorted()
             return nest.flatten_as(structure, part), structure
 
+        # Sorted by name, as JAX sorts dicts: random values are then the same on both backends, leaf by leaf.
         leaves, structure = taken_apart(frozen, is_leaf)
         units, outer = taken_apart(frozen, is_unit)
         members = []

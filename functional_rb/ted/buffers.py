@@ -237,6 +237,7 @@ def _state(flat: Flat, steps: Leaves, backend: Any, spec: BufferSpec, device: De
     # A full lane is first filled up to the slot of its oldest step, with steps that the newest ones then overwrite.
     state: State = backend.init(spec, device)
     lanes = flat.lanes
+    # Items have to lie in the slots that they had; in a ring that is not full they begin at the first one.
     ahead = [start if n == lanes.length else 0 for start, n in zip(lanes.starts, lanes.sizes, strict=True)]
     ends = [before + n for before, n in zip(ahead, lanes.sizes, strict=True)]
     times, mask = max(ends), np.zeros((max(ends), len(ends)), bool)
@@ -260,6 +261,7 @@ def _state(flat: Flat, steps: Leaves, backend: Any, spec: BufferSpec, device: De
                 f"ted.from_form: leaf {name!r}: expected {own.dtype} {own.shape} as in the spec, "
                 f"got {dtype} {given.shape[1:]}; convert it, or change the spec"
             )
+        # All lanes are added together, [T, E, ...]; the mask leaves out the rows that a shorter lane does not have.
         grid = np.zeros((*mask.shape, *own.shape), given.dtype)
         if name == "next/done":
             grid[...] = True  # steps that are overwritten end at once

@@ -220,9 +220,11 @@ def _check_succession(leaves: Leaves, reward: Path, axis: int, compared: NumpyAr
     done = values_of(leaves[(NEXT, "done")])
     if done is None:
         return
+    # Neighbours along time, all other axes as they are.
     earlier, later = ((slice(None),) * axis + (slice(None, -1),), (slice(None),) * axis + (slice(1, None),))
     goes_on = ~done[earlier] & compared[earlier] & compared[later]
     for path in [*observation_paths(leaves, reward), *((flag,) for flag in FLAGS)]:
+        # What one step has led to, and what the following one begins from.
         before, after = values_of(leaves[(NEXT, *path)]), values_of(leaves[path])
         if before is None or after is None:
             continue

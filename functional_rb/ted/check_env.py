@@ -166,6 +166,7 @@ class _Roll:
         elif final is not None:
             self._observation(final, "final_obs", self.lead)
         _Comparison(self.findings, False).compare(self.reward, reward, (REWARD,), self.lead)
+        # Whether the flags themselves are wrong: a kind that was found before is only counted again.
         before = len(self.findings.times), sum(self.findings.times.values())
         for name, flag in zip(FLAGS[1:], (terminated, truncated), strict=True):
             _Comparison(self.findings, True).compare(Binary(), flag, (name,), self.lead)

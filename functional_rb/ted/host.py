@@ -61,8 +61,7 @@ def encoded_observation(
     """An observation by the names that an item has for it, encoded."""
     specs, alone = observation_parts(item, observation, key, who)
     whole = observation if alone is None else {alone: observation}
-    by_name: dict[str, Nest] = encoded(Composite(specs), whole, batch, "", who)
-    return by_name
+    return encoded(Composite(specs), whole, batch, "", who)
 
 
 def observation_parts(

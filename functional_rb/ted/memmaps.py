@@ -42,6 +42,7 @@ def save(form: Flat | Nested, directory: str) -> None:
     flat = nested_to_flat(form) if isinstance(form, Nested) else form
     padded.check_names(flat, (*padded.RESERVED[:3], *OF_META), "ted.save")
     target.parent.mkdir(parents=True, exist_ok=True)
+    # Beside the target, so that the rename stays on one file system and happens at one instant.
     with files.aside(os.fspath(target.parent)) as scratch:
         made = File(scratch) / "made"
         made.mkdir()
@@ -183,6 +184,7 @@ class _Directory(Source):
     def _look(self, place: File, prefix: Path) -> None:
         status = os.stat(place / META)
         reading.check_depth(prefix, str(place))
+        # A link to a folder above would be gone down for ever.
         if (status.st_dev, status.st_ino) in self._seen:
             raise DamagedError(f"{place}: the same nest again, by a link; the directory is damaged")
         self._seen.add((status.st_dev, status.st_ino))

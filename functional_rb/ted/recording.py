@@ -72,6 +72,7 @@ class Carry(NamedTuple):
             raise TypeError(
                 f"{who}: mask: expected an array of dtype bool, got {getattr(mask, 'dtype', type(mask).__name__)}"
             )
+        # `ended` may be a plain False, before the first step: the mask gives it its shape.
         early = values_of(mask & ~((mask ^ mask) | self.ended))
         if early is not None and early.any():
             raise ValueError(
@@ -189,6 +190,7 @@ def from_gymnasium(
         raise ValueError(
             f'{who}: infos has "final_obs", so the environment resets within the step: give autoreset_mode="SameStep"'
         )
+    # `x ^ x` is False everywhere, in an array of the flags' own library and on its device, traced or not.
     never = done ^ done
     idle = never | carry.ended
     if mode == DISABLED and np.any(ended := values_of(idle)) and ended is not None:

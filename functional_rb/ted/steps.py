@@ -185,6 +185,7 @@ def step_mdp(
         raise ValueError(f"{who}: expected the part 'next', with what there is after the step, got {list(root)}")
     following = root.pop(NEXT)
     named_parts(following, who, "the part 'next'")
+    # Paths below the root and below "next" alike: a reward or a flag stands at the same one in both.
     left_out: list[Path] = []
     left_out += [path_of(reward_key)] if exclude_reward else []
     left_out += [(flag,) for flag in FLAGS] if exclude_done else []

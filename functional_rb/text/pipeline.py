@@ -153,6 +153,7 @@ class _Preparation:
         """Write what is not there yet, in a directory that is named by all that the files depend on, and open it."""
         options, source, tokenizing = self._options, self._source, self._tokenizing
         key = hashlib.blake2b(digest_size=16)
+        # All that changes a byte of the files, and nothing else: how many rows are tokenized at once does not.
         key.update(json.dumps([FORMAT, options]).encode())
         key.update(tokenizing.identity())
         key.update(source.digest(options.columns.names))
@@ -309,6 +310,7 @@ def _row(example: Example, start: int, tokens: array.array[int]) -> tuple[tuple[
     row: tuple[object, ...] = (prepared.halves(start),)
     size = len(first)
     for second in others:
+        # The texts of a pair mostly begin with the same prompt, which is kept once.
         shared = common(first, second)
         tokens.extend(second[shared:])
         size += len(second) - shared

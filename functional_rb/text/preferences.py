@@ -54,8 +54,7 @@ def bradley_terry_loss(
     real = _checked_mask(lib, "bradley_terry_loss", 1, arrays, mask)
     if len(arrays) == 2:
         arrays.append(lib.number(margin, "float32", arrays[0]))
-    loss: Array = lib.run(_bradley_terry, *arrays, real)
-    return loss
+    return lib.run(_bradley_terry, *arrays, real)
 
 
 def reward_loss(lib: TextLib[A], pairs: PairwiseDataset) -> Array:
@@ -95,8 +94,7 @@ def reward_loss(lib: TextLib[A], pairs: PairwiseDataset) -> Array:
         given.append(lib.converted(text.attention_mask, "bool", f"{side}/attention_mask"))
         given.append(lib.converted(text.rewards, "float32", f"{side}/rewards"))
     _check_shapes("reward_loss", 2, given)
-    loss: Array = lib.run(_diverging, *given)
-    return loss
+    return lib.run(_diverging, *given)
 
 
 def end_scores(lib: TextLib[A], rewards: ArrayLike, mask: ArrayLike) -> Array:
@@ -119,8 +117,7 @@ def end_scores(lib: TextLib[A], rewards: ArrayLike, mask: ArrayLike) -> Array:
     """
     given = lib.converted(rewards, "float32", "rewards"), lib.converted(mask, "bool", "mask")
     _check_shapes("end_scores", 2, given)
-    scores: Array = lib.run(_end_scores, *given)
-    return scores
+    return lib.run(_end_scores, *given)
 
 
 def pairs_of_groups(
@@ -209,8 +206,7 @@ def group_advantages(
                 f"group_advantages: the score of item {column} of group {row} is {known[row, column]}; give a finite "
                 f"one, or mask it"
             )
-    advantages: Array = lib.run(_group_advantages, values, real, static=(bool(scale), float(epsilon)))
-    return advantages
+    return lib.run(_group_advantages, values, real, static=(bool(scale), float(epsilon)))
 
 
 def update_kl(
@@ -248,8 +244,7 @@ def update_kl(
         )
     real = _checked_mask(lib, "update_kl", 1, [values], mask)
     number = _coefficient(lib, coefficient, values)
-    updated: Array = lib.run(_updated, number, values, real, static=(controller,))
-    return updated
+    return lib.run(_updated, number, values, real, static=(controller,))
 
 
 def _coefficient(lib: TextLib[A], given: object, like: Array) -> Array:

@@ -121,8 +121,7 @@ class Tokenizing:
         """Texts, each by itself, without special tokens around it."""
         if self._fast is not None:
             return [encoding.ids for encoding in self._encoded(list(texts))]
-        ids: list[list[int]] = self._tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
-        return ids
+        return self._tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
 
     def render(self, messages: Sequence[object], then: Then, options: Mapping[str, object]) -> str:
         """A conversation by the tokenizer's chat template.

@@ -282,6 +282,7 @@ def _extended(
     pairs = [key_rows.pack(ops, spec.node_rows, leaves, steps) for leaves in (before, after)]
     rows = ops.concat(pairs, 1).reshape(2 * count, words)  # each step's own two, one after the other
     marked = None if mask is None else ops.concat([mask[:, None], mask[:, None]], 1).reshape(2 * count)
+    # Both observations of each step in one call, so that nodes are numbered in the order in which they came.
     nodes, ids, _ = hash_map.insert(ops, spec.nodes, arrays.nodes, rows, marked)
     ids = ids.reshape(count, 2)
     start, end = ids[:, 0], ids[:, 1]

@@ -106,6 +106,7 @@ class _Graph:
         self.reward: NumpyArray = host(arrays.result_rewards)[order] / np.maximum(self.count, 1).astype(np.float32)
         self.visits = host(arrays.visits)[:size]
         self.terminal = host(arrays.terminations)[:size] > 0
+        # The results of node k are [first[k], first[k] + degree[k]) among those that are sorted by their start.
         self.degree = np.bincount(start, minlength=size)
         self.first = np.cumsum(self.degree) - self.degree
 

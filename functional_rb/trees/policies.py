@@ -181,6 +181,8 @@ class GumbelMuZero:
 
     def choose(self, ops: TreeOps, edges: Edges, root: Root, i: object, simulations: int, bits: Array) -> Array:
         """The best of the slots that have been visited as often as sequential halving wants it of simulation i."""
+        # The whole plan of the halving is known before: a table of it is indexed by the simulation, which may be
+        # traced.
         table = ops.table(visits_wanted(self.considered, simulations), "int32", edges.visits)
         valid = ops.total(edges.valid)
         among = ops.minimum(valid, ops.full_like(valid, self.considered))

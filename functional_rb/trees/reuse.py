@@ -37,6 +37,7 @@ def subtree(ops: TreeOps, tree: Tree, slot: Array, device: DeviceLike) -> Tree:
     # Of each node its number in the new tree, and of each new node the number that it had.
     number = ops.cumsum(ops.cast(kept, "int32")) - 1
     number = ops.where(kept, number, ops.full_like(number, NONE))
+    # Stable, so that nodes that stay keep their order, with parents before their children.
     order = ops.argsort(ops.cast(~kept, "int32"))
     size = ops.total(kept)
     live = ops.arange(count, like=slot)[None] < size[:, None]

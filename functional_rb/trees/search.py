@@ -362,6 +362,7 @@ def search(
         return backup(ops, *expand(ops, tree, leaf, found), policy.score)
 
     tree = ops.repeat(simulations, simulate, tree)
+    # The tree has changed: visits at the root are read again.
     slot, weights = policy.propose(ops, root_edges(tree), root, draws.propose)
     # At a chance node nobody acts, so nothing is proposed.
     decides = _searched(ops, tree) & ~tree.chance[:, ROOT]

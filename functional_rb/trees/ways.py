@@ -59,8 +59,7 @@ class Ways:
         """Whether sets [m] have a number each [m]."""
         for place, digit in enumerate(self._digits_of(numbers)):
             sets = self._rows[sets, place, digit]
-        is_in: Bools = (self._masks[sets] & _bit(numbers)) != 0
-        return is_in
+        return (self._masks[sets] & _bit(numbers)) != 0
 
     def _digits_of(self, numbers: Ints) -> list[Ints]:
         masks = numbers >> BITS
