@@ -111,12 +111,12 @@ class OnRay:
         self.under_way.clear()
 
 
-def main(config: Config, local: bool, checkpoint: str | None = None) -> tuple[float, frb.ray.Tally]:
+def main(config: Config, local: bool, checkpoint: str | None = None) -> tuple[float, Any]:
     """Train; the mean return of the greedy policy, and what the buffer has counted."""
     torch.manual_seed(config.seed)
     spec = replace(buffer_spec(config), capacity=config.capacity)
-    saving = None if checkpoint is None else frb.ray.Checkpoints(checkpoint, every=10_000)
-    client = frb.ray.start(spec, SHARDS, backend=rb, checkpoint=saving, local=local)
+    options = frb.ray.Options(save_every=10_000)
+    client = frb.ray.start(spec, SHARDS, backend=rb, checkpoint=checkpoint, options=options, local=local)
     actors = InTurn(client, config) if local else OnRay(client, config)
     learner = Learner(config)
 

@@ -17,11 +17,9 @@ from jax_backend.interop import processes as processes  # which tells multiproce
 from jax_backend.interop.dicts import load_state_dict as load_state_dict
 from jax_backend.interop.dicts import state_dict as state_dict
 from jax_backend.interop.dlpack import from_dlpack as from_dlpack
-from jax_backend.interop.shapes import shape_dtype_struct as shape_dtype_struct
 from jax_backend.lib import LIB as _LIB
 from jax_backend.scale.state import partition_specs as partition_specs
 from jax_backend.scale.state import shard as shard
-from jax_backend.scale.state import unshard as unshard
 
 if TYPE_CHECKING:
     from functional_rb.trees.signatures import Add as _Add
@@ -66,4 +64,4 @@ visits = _LIB.bind(_structures.visits)
 with_spec = _LIB.bind(_buffers.with_spec)
 zeros = _LIB.bind(_values.zeros)
 
-__all__ = [*_buffers.NAMES, "partition_specs", "shape_dtype_struct", "shard", "unshard"]
+__all__ = [*_buffers.NAMES, "partition_specs", "shard"]

@@ -113,8 +113,7 @@ class Ours:
             spec,
             shards,
             backend="torch_backend",
-            clients=frb.ray.Clients(in_flight=8, per_call=4),
-            actors=frb.ray.Actors(self.buffer_name, options={"num_cpus": 0.01}),
+            options=frb.ray.Options(self.buffer_name, actors={"num_cpus": 0.01}, in_flight=8, per_call=4),
         )
         self.seed = 0
 

@@ -9,7 +9,7 @@ from typing import Any
 
 HOW = (
     "Rates are medians over rounds, p50 and p99 of all single calls that were waited for. `functional_rb` adds without "
-    "waiting for each add, four adds in a call (`Clients(per_call=4)`), and draws "
+    "waiting for each add, four adds in a call (`Options(per_call=4)`), and draws "
     "with `iterate(prefetch=8, per_call=4)`; torchrl's and TransferQueue's calls wait; "
     "Reverb draws by its dataset. TransferQueue gives each row once, and clears; the time of clearing is not counted."
 )

@@ -269,7 +269,7 @@ def load_spec(path: str | os.PathLike[str], known: Iterable[object] = ()) -> Nes
     Returns:
         Of a state its `BufferSpec`; of a mixture a `Mixture` with the specs of its buffers in their place, and that of
         `p` if it is an array; of a nest the specs of its arrays in the same containers. `rb.zeros` makes arrays of
-        these, on torch also with `device="meta"`; `jax_backend.shape_dtype_struct` what `jax.eval_shape` gives.
+        these, on torch also with `device="meta"`, on JAX also under `jax.eval_shape`.
 
     Raises:
         NoCheckpointError: if there is none.

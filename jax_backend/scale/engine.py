@@ -205,7 +205,7 @@ def clear_(state: ShardedState) -> ShardedState:
 def with_spec(state: ShardedState, spec: BufferSpec) -> ShardedState:
     """Another spec, where it only says how to call: another beta, or batch size."""
     if not respec.is_label(state.spec, spec):
-        refuse("with_spec", "put it together first: rb.shard(rb.with_spec(rb.unshard(state), spec), sharding)")
+        refuse("with_spec", "put it together first: rb.shard(rb.with_spec(rb.shard(state, None), spec), sharding)")
     return dataclasses.replace(state, spec=spec)
 
 

@@ -46,7 +46,7 @@ class ShardedState(State):
     part: Arrays
     sharding: NamedSharding
 
-    instead: ClassVar[str] = "rb.unshard(state)"
+    instead: ClassVar[str] = "rb.shard(state, None)"
 
     @property
     def axis(self) -> Axis:
@@ -87,7 +87,7 @@ class ShardedState(State):
 
     def reader(self, lasting: bool = False, snapshot: TakeSnapshot | None = None) -> Reader:
         """Read the arrays of the buffer put together on one device."""
-        return unshard(self).reader(lasting, snapshot)
+        return joined(self).reader(lasting, snapshot)
 
     def dealt(self) -> Dealt:
         """What this process has of it, as checkpoints know it."""
@@ -210,15 +210,16 @@ def _placed(make: Callable[..., object], sharding: NamedSharding) -> Callable[..
 
 
 @rules.transfers
-def shard(state: State, sharding: NamedSharding) -> State:
+def shard(state: State, sharding: NamedSharding | None) -> State:
     """Deal the lanes of a buffer, or its slots if its writer chooses these, to the devices along an axis of a mesh.
 
     Args:
         state: a buffer that is not sharded, such as one that was loaded.
-        sharding: as for `init`.
+        sharding: as for `init`. None puts the parts of a sharded buffer together on the first device of its mesh.
 
     Returns:
-        The sharded buffer: it holds and draws what the given one does, and handles stay as they are.
+        The sharded buffer: it holds and draws what the given one does, and handles stay as they are. With None the
+        state that the same calls make of a buffer that is not sharded, bit for bit.
 
     Raises:
         TypeError: for what is no such state.
@@ -231,10 +232,14 @@ def shard(state: State, sharding: NamedSharding) -> State:
         >>> mesh = jax.make_mesh((1,), ("d",))
         >>> int(rb.size(shard(state, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d")))))
         0
+        >>> shard(state, None) is state
+        True
     """
+    if sharding is None:
+        return joined(state)
     if type(state) is not State:
         dealt = isinstance(state, ShardedState)
-        remedy = "rb.unshard(state) puts its parts together" if dealt else "make one by rb.init(spec)"
+        remedy = "rb.shard(state, None) puts its parts together" if dealt else "make one by rb.init(spec)"
         raise TypeError(f"shard: expected a state on one device, got {type(state).__name__}; {remedy}")
     state.check_alive()
     check_sharding(sharding)
@@ -249,29 +254,14 @@ def shard(state: State, sharding: NamedSharding) -> State:
 
 
 @rules.transfers
-def unshard(state: State) -> State:
-    """Put the parts of a sharded buffer together on one device.
-
-    Args:
-        state: a sharded buffer; another one is returned as it is.
-
-    Returns:
-        An ordinary state on the first device of the mesh, bit for bit the one that the same calls make of a buffer that
-        is not sharded.
-
-    Example:
-        >>> import functional_rb as frb
-        >>> import jax_backend as rb
-        >>> state = rb.init(frb.BufferSpec((frb.Unbounded(()),), 4, lanes=2))
-        >>> unshard(state) is state
-        True
-    """
+def joined(state: State) -> State:
+    """A state on the first device of a sharded buffer's mesh; one that is not sharded as it is."""
     if not isinstance(state, ShardedState):
         return state
     state.check_alive()
     if not state.counters.is_fully_addressable:
         raise ValueError(
-            "unshard: expected a buffer whose shards are all in this process, got one over a mesh of several "
+            "shard: expected a buffer whose shards are all in this process, got one over a mesh of several "
             "processes; frb.save it, and load it in one: frb.load(path, jax_backend)"
         )
     on_host: ShardedState = jax.device_get(state)

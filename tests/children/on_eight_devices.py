@@ -173,7 +173,7 @@ def check(after: Any, name: str) -> None:
     state, samples = after
     expected, drawn = alone(name)
     assert_same_bits(samples, drawn)
-    assert_same_bits(rb.unshard(state), expected)
+    assert_same_bits(rb.shard(state, None), expected)
     if isinstance(state, ShardedState):
         assert_parts_have_what_the_index_says(state)
         assert not np.asarray(state.part.rows)[state.spec.capacity :].any(), "lanes that are not there are not written"
@@ -301,7 +301,7 @@ def test_local_draws_are_of_each_devices_own(name: str) -> None:
     shards = 8
     state = filled(name, shards, turns=3 if name == "slices" else 1)
     _, sample = rb.sample(state, rb.key(3), BATCH, draw="local")
-    whole = rb.unshard(state)
+    whole = rb.shard(state, None)
     first = np.asarray(sample.indices).reshape(BATCH, -1)[:, 0]
     lanes = np.where(first >= 0, first % state.spec.capacity // LENGTH, -1)
     each = BATCH // shards
@@ -337,8 +337,8 @@ def test_where_slots_are_dealt_each_function_does_what_it_does_on_one_device(nam
     """And a local draw is among a device's own slots, of which those of five of eight are empty."""
     shards, state, whole = 8, filled(name, 8), filled(name, 1)
     assert type(whole) is frb.State
-    assert_same_bits(rb.unshard(state), whole)
-    assert_same_bits(rb.unshard(rb.shard(whole, sharding_of(3))), whole)
+    assert_same_bits(rb.shard(state, None), whole)
+    assert_same_bits(rb.shard(rb.shard(whole, sharding_of(3)), None), whole)
     handles = np.arange(2 * whole.spec.capacity, dtype=np.int32)
 
     def told(state: frb.State) -> Any:
@@ -412,7 +412,7 @@ def test_each_device_takes_the_windows_of_its_own_lanes_out_of_a_queue() -> None
         assert_same_bits(got.weights, of_shards.weights)
         assert_parts_have_what_the_index_says(state)
         assert (np.asarray(got.items["reward"])[real] == of_shards.items["reward"][real]).all()
-    assert_same_bits(rb.unshard(state), whole)
+    assert_same_bits(rb.shard(state, None), whole)
 
 
 # --- what is compiled ------------------------------------------------------------------------------------------------
@@ -527,8 +527,8 @@ def test_each_function_does_what_it_does_on_one_device() -> None:
     plain, dealt = (rb.update(x, expected.indices[:, 0], new, {"reward": new}) for x in (plain, dealt))
     assert_same_bits(told(dealt), told(plain))
     assert int(rb.counts(plain).stale) > 0
-    assert_same_bits(rb.unshard(rb.shard(plain, sharding_of(8))), plain)
-    assert_same_bits(rb.unshard(dealt), plain)
+    assert_same_bits(rb.shard(rb.shard(plain, sharding_of(8)), None), plain)
+    assert_same_bits(rb.shard(dealt, None), plain)
     assert_same_bits(told(rb.clear_(dealt)), told(rb.clear(plain)))
 
 
@@ -550,11 +550,11 @@ def test_checkpoints_are_of_the_whole_and_are_dealt_anew(tmp_path: Any) -> None:
     state = filled("n-step", 8)
     frb.save(state, tmp_path / "run")
     loaded = rb.shard(frb.load(tmp_path / "run", rb), sharding_of(3))
-    assert_same_bits(rb.unshard(loaded), rb.unshard(state))
+    assert_same_bits(rb.shard(loaded, None), rb.shard(state, None))
     assert_same_bits(rb.sample(loaded, rb.key(0), BATCH)[1], rb.sample(state, rb.key(0), BATCH)[1])
     now = jax.tree.map(lambda x: x[1], log("n-step"))
     loaded, state = (rb.add(x, now.items, now.masks) for x in (loaded, state))
-    assert_same_bits(rb.unshard(loaded), rb.unshard(state))
+    assert_same_bits(rb.shard(loaded, None), rb.shard(state, None))
 
 
 def test_on_one_device_it_is_an_ordinary_buffer() -> None:
@@ -576,7 +576,7 @@ def test_on_one_device_it_is_an_ordinary_buffer() -> None:
 @pytest.mark.parametrize("name", effort(["n-step slices"], [*SPECS]))
 def test_a_checkpoint_is_dealt_to_any_number_of_devices(name: str, tmp_path: Path) -> None:
     dealt = filled(name, 3, turns=3)  # as slices need some steps
-    plain = rb.unshard(dealt)
+    plain = rb.shard(dealt, None)
     info = frb.save(dealt, tmp_path / "dealt")
     assert (info.items, len(os.listdir(tmp_path / "dealt" / "shards"))) == (int(rb.size(plain)), 3)
     frb.save(plain, tmp_path / "whole")
@@ -585,7 +585,7 @@ def test_a_checkpoint_is_dealt_to_any_number_of_devices(name: str, tmp_path: Pat
         for shards in (1, 2, 3, 8):
             state = frb.load(tmp_path / place, rb, sharding=sharding_of(shards))
             assert isinstance(state, ShardedState) == (shards > 1)
-            assert_same_bits(rb.unshard(state), plain)
+            assert_same_bits(rb.shard(state, None), plain)
     _, got = rb.sample_(state, rb.key(1), BATCH)
     assert_same_bits(got, rb.sample(plain, rb.key(1), BATCH)[1])
     assert frb.save(frb.load(tmp_path / "dealt", rb, sharding=sharding_of(3)), tmp_path / "dealt").generation == 2
@@ -641,7 +641,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with refused(ValueError, match=r"rb.shard\(rb.with_spec"):
         rb.with_spec(state, dataclasses.replace(spec, capacity=80))
     for function in (frb.Mixture, rb.from_dlpack, rb.state_dict):
-        with refused(ValueError, match=r"over several; give rb.unshard"):
+        with refused(ValueError, match=r"over several; give rb.shard\(state, None\)"):
             function([state] if function is frb.Mixture else state)  # type: ignore[operator]  # of any type
     with refused(RuntimeError, match="consumed"):
         rb.add_(state, now.items)

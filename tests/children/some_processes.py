@@ -84,7 +84,7 @@ def main() -> None:
         slots = handles[handles >= 0] % state.spec.capacity
         assert (slots // state.dealing.slots_each == place).all()
     with pytest.raises(ValueError, match="several processes"):  # neither has all of the arrays
-        rb.unshard(state)
+        rb.shard(state, None)
 
     # Each process writes its own shard, and reads it.
     folder = sys.argv[3]

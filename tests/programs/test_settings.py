@@ -115,11 +115,13 @@ CALLS: dict[str, Call] = {
     "rand": lambda s, _, key: rb.rand(ITEM, key, 2),
     "sample": lambda s, _, key: (rb.sample(s, key, 2), rb.sample(s, key, 2, beta=np.float32(0.3))),
     "sample_": lambda s, _, key: rb.sample_(rb.init(s.spec, items=batch()), key, 2, beta=1),
-    "shard": lambda s, _, key: rb.shard(rb.init(one_device()[0]), one_device()[1]),
+    "shard": lambda s, _, key: (
+        rb.shard(rb.init(one_device()[0]), one_device()[1]),
+        rb.shard(rb.init(one_device()[0], sharding=one_device()[1]), None),
+    ),
     "size": lambda s, _, key: rb.size(s),
     "split": lambda s, _, key: (rb.split(key, 3), rb.split(np.array([0, 1], np.uint32))),
     "state_dict": lambda s, _, key: rb.state_dict(s),
-    "unshard": lambda s, _, key: rb.unshard(rb.init(one_device()[0], sharding=one_device()[1])),
     "update": lambda s, _, key: rb.update(s, HANDLES, PRIORITIES, {"note": PRIORITIES}),
     "update_": lambda s, _, key: rb.update_(rb.init(s.spec, items=batch()), HANDLES, PRIORITIES),
     "visits": lambda s, _, key: rb.visits(rb.add(rb.init(MAP), KEYS)[0], KEYS),
@@ -131,7 +133,7 @@ CALLS: dict[str, Call] = {
 
 
 # Functions that give descriptions, and no arrays.
-DESCRIBING = {"map_spec", "partition_specs", "sample_spec", "shape_dtype_struct"}
+DESCRIBING = {"map_spec", "partition_specs", "sample_spec"}
 
 
 def states(storage: Any) -> tuple[frb.State, frb.State]:

@@ -6,10 +6,8 @@ Ray: a `Shard` owns a buffer, a `Client` chooses shards and weighs what they giv
 
 from functional_rb.scale.ray.client import Client
 from functional_rb.scale.ray.limits import RateLimit
-from functional_rb.scale.ray.options import Actors, Checkpoints, Clients
+from functional_rb.scale.ray.options import Options
 from functional_rb.scale.ray.starting import connect, start
-from functional_rb.scale.ray.tally import Tally
 from functional_rb.scale.ray.transport import ShardDiedError
 
-__all__ = ["Actors", "Checkpoints", "Client", "Clients", "RateLimit", "ShardDiedError",
-           "Tally", "connect", "start"]  # fmt: skip
+__all__ = ["Client", "Options", "RateLimit", "ShardDiedError", "connect", "start"]

@@ -16,7 +16,7 @@ from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.scale.ray.limits import Answer, Limiter, RateLimit
 from functional_rb.scale.ray.messages import Drawn, Ticket, Write, Wrote
-from functional_rb.scale.ray.options import Actors, Checkpoints
+from functional_rb.scale.ray.options import Options
 from functional_rb.scale.ray.shard import Shard
 from functional_rb.scale.ray.transport import LIMITER, ShardDiedError
 
@@ -43,20 +43,20 @@ def _ray() -> ModuleType:
 class ShardActor(Shard):
     """A shard in a process of its own, one call after the other; blocks may come and go in pieces."""
 
-    def __init__(self, number: int, shards: int, spec: BufferSpec, checkpoint: Checkpoints | None, name: str) -> None:
+    def __init__(self, number: int, shards: int, spec: BufferSpec, checkpoint: str | None, options: Options) -> None:
         import torch
 
         torch.set_num_threads(1)  # a call is short, and machines have several shards
         restarted = _was_restarted()
         self._refused: ValueError | None = None
         try:
-            super().__init__(number, shards, spec, checkpoint, restarted)
+            super().__init__(number, shards, spec, checkpoint, restarted, options.save_every)
         except ValueError as error:  # of a checkpoint that is another buffer's: `ready` tells whoever starts
             if restarted:
                 raise
             self._refused = error
         metrics = extras.imported("ray.util.metrics", WHO)
-        self._tags = {"buffer": name, "shard": str(number)}
+        self._tags = {"buffer": options.name, "shard": str(number)}
         self._gauges = {
             one: metrics.Gauge(f"functional_rb_{one}", description=f"{one} of a shard", tag_keys=tuple(self._tags))
             for one in GAUGES
@@ -235,9 +235,9 @@ class RayTransport:
 def start(
     part: BufferSpec,
     shards: int,
-    checkpoint: Checkpoints | None,
+    checkpoint: str | None,
     limit: RateLimit | None,
-    options: Actors,
+    options: Options,
     about: object,
 ) -> RayTransport:
     """Start the actors, under names of their own."""
@@ -249,10 +249,10 @@ def start(
         common["lifetime"] = "detached"
     # What an actor has in flight at a crash is not run again by Ray: clients send it again, with its number.
     kind = _ray().remote(ShardActor)
-    given = {"num_cpus": 1, "scheduling_strategy": "SPREAD", **common, **options.options}
+    given = {"num_cpus": 1, "scheduling_strategy": "SPREAD", **common, **options.actors}
     name = options.name
     actors = [
-        kind.options(name=_name(name, k), **given).remote(k, shards, part, checkpoint, name) for k in range(shards)
+        kind.options(name=_name(name, k), **given).remote(k, shards, part, checkpoint, options) for k in range(shards)
     ]
     try:
         _ray().get([actor.ready.remote() for actor in actors])

@@ -19,7 +19,7 @@ from functional_rb.scale.ray.batches import Ahead, Batches
 from functional_rb.scale.ray.channel import Receipt
 from functional_rb.scale.ray.draw import Draw
 from functional_rb.scale.ray.drawing import Drawing
-from functional_rb.scale.ray.options import Clients, checked_name
+from functional_rb.scale.ray.options import Options, checked_name
 from functional_rb.scale.ray.outbox import Content, Outbox
 from functional_rb.scale.ray.permits import Permits
 from functional_rb.scale.ray.taking import Taking
@@ -43,7 +43,7 @@ class About(NamedTuple):
     """
 
     spec: BufferSpec
-    options: Clients = Clients()
+    options: Options = Options()
     limited: bool = False
 
 

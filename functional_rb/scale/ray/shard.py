@@ -30,7 +30,6 @@ from functional_rb.scale.ray.blocks import Block
 from functional_rb.scale.ray.given import Given
 from functional_rb.scale.ray.ledger import Ledger
 from functional_rb.scale.ray.messages import Drawn, Standing, Ticket, Welcome, Write, Wrote
-from functional_rb.scale.ray.options import Checkpoints
 from functional_rb.scale.ray.taken import Taken
 from functional_rb.specs import Unbounded
 from functional_rb.structures import sum_tree
@@ -52,8 +51,9 @@ class Shard:
         number: int,
         shards: int,
         spec: BufferSpec,
-        checkpoint: Checkpoints | None = None,
+        checkpoint: str | None = None,
         restarted: bool = False,
+        save_every: int | None = None,
     ) -> None:
         """Begin, or go on where the checkpoint is.
 
@@ -63,6 +63,7 @@ class Shard:
             spec: of this shard's part.
             checkpoint: where it writes checkpoints, in a directory of its own; None for none.
             restarted: whether there was one before that has died.
+            save_every: after so many items that were added it writes one by itself.
 
         Raises:
             ValueError: if the checkpoint there is of another spec.
@@ -70,8 +71,8 @@ class Shard:
         self.number, self.shards, self.spec = number, shards, spec
         self._rb = importlib.import_module("torch_backend")
         self._engine: Callable[[State], Any] = importlib.import_module("torch_backend.lib").LIB.engine
-        self._checkpoint = None if checkpoint is None else checkpoint.of_shard(number)
-        self._save_every = None if checkpoint is None else checkpoint.every
+        self._checkpoint = None if checkpoint is None else os.path.join(checkpoint, f"shard_{number}")
+        self._save_every = save_every
         self._ledger = Ledger()
         self._standing: Standing | None = None
         self._stale = self._duplicates = self._gaps = self._save_failures = self._masked = 0

@@ -6,15 +6,16 @@ import importlib
 import os
 
 from functional_rb.base.dtypes import checked_count
+from functional_rb.base.files import as_path
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.scale.ray.client import About, Client
 from functional_rb.scale.ray.limits import Limiter, RateLimit, check_limit
 from functional_rb.scale.ray.local import LocalTransport
-from functional_rb.scale.ray.options import Actors, Checkpoints, Clients
+from functional_rb.scale.ray.options import Options
 from functional_rb.scale.ray.shard import Shard
 from functional_rb.scale.ray.shard_specs import shard_spec
 
-USUAL_CLIENTS, USUAL_ACTORS = Clients(), Actors()
+USUAL = Options()
 
 
 def start(
@@ -22,10 +23,9 @@ def start(
     shards: int = 1,
     *,
     backend: object = None,
-    checkpoint: str | os.PathLike[str] | Checkpoints | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     limit: RateLimit | None = None,
-    clients: Clients = USUAL_CLIENTS,
-    actors: Actors = USUAL_ACTORS,
+    options: Options = USUAL,
     local: bool = False,
 ) -> Client:
     """Start a buffer in shards, each an actor of Ray, and connect to it.
@@ -36,11 +36,11 @@ def start(
         spec: of the whole buffer; each shard has an equal part of its capacity.
         shards: how many.
         backend: `jax_backend` or `torch_backend`: whose arrays this client's samples are; None for NumPy's.
-        checkpoint: where shards write checkpoints, a directory or `Checkpoints(path, every=...)`. None: a shard that
+        checkpoint: where shards write checkpoints: a directory that all machines see, or each its own. A shard writes
+            to a directory of its own in it, is restarted from that, and begins with what is there. None: a shard that
             dies loses all of its items.
         limit: how fast may be added and drawn, in proportion.
-        clients: how clients wait.
-        actors: how Ray runs the shards, and by which name they are found.
+        options: by which name the buffer is found, how Ray runs the shards, how often they save, how clients wait.
         local: whether the shards are in this process, without Ray.
 
     Returns:
@@ -60,24 +60,22 @@ def start(
     """
     shards = checked_count("start: shards", shards, 1, 2**16)
     part = shard_spec(spec, shards)
-    if checkpoint is not None and not isinstance(checkpoint, Checkpoints):
-        checkpoint = Checkpoints(checkpoint)
-    for name, given, kind in (("clients", clients, Clients), ("actors", actors, Actors)):
-        if not isinstance(given, kind):
-            raise TypeError(f"start: {name}: expected frb.ray.{kind.__name__}(...), got {given!r}")
+    place = None if checkpoint is None else os.path.abspath(as_path(checkpoint, "start: checkpoint"))
+    if not isinstance(options, Options):
+        raise TypeError(f"start: options: expected frb.ray.Options(...), got {options!r}")
     limited = check_limit(limit)
-    about = About(spec, clients, limited is not None)
+    about = About(spec, options, limited is not None)
     if local:
 
         def make(k: int, restarted: bool) -> Shard:
-            return Shard(k, shards, part, checkpoint, restarted)
+            return Shard(k, shards, part, place, restarted, options.save_every)
 
         return Client(LocalTransport(make, shards, None if limited is None else Limiter(limited)), about, backend)
     on_ray = importlib.import_module("functional_rb.scale.ray.actors")
-    return Client(on_ray.start(part, shards, checkpoint, limited, actors, about), about, backend)
+    return Client(on_ray.start(part, shards, place, limited, options, about), about, backend)
 
 
-def connect(name: str = Actors.name, *, backend: object = None, client: str | None = None) -> Client:
+def connect(name: str = Options.name, *, backend: object = None, client: str | None = None) -> Client:
     """Connect to a buffer that another process has started.
 
     Args:

@@ -6,7 +6,7 @@ import secrets
 
 from functional_rb.scale.ray.channel import Channel
 from functional_rb.scale.ray.messages import NOTHING, Standing, Welcome
-from functional_rb.scale.ray.options import Clients
+from functional_rb.scale.ray.options import Options
 from functional_rb.scale.ray.transport import ShardDiedError, Transport
 
 # Seconds between two looks at something that has no call to wait for.
@@ -29,7 +29,7 @@ class Watch:
         deaths: how often one was found dead.
     """
 
-    def __init__(self, transport: Transport, options: Clients, name: str) -> None:
+    def __init__(self, transport: Transport, options: Options, name: str) -> None:
         self.transport, self.options, self.name = transport, options, name
         self.connection = f"{name}/{secrets.token_hex(4)}"
         count = transport.shards

@@ -16,7 +16,6 @@ import torch_backend
 from functional_rb.scale.ray.channel import Receipt
 from functional_rb.scale.ray.client import About
 from functional_rb.scale.ray.limits import Limiter
-from functional_rb.scale.ray.options import Checkpoints
 from functional_rb.scale.ray.outbox import Content
 from functional_rb.scale.ray.shard import Shard
 from functional_rb.scale.ray.shard_specs import shard_spec
@@ -34,10 +33,9 @@ def transport_at(
     path: str | None, save_every: int | None = None, spec: Any = SPEC, shards: int = SHARDS, **more: Any
 ) -> FaultyTransport:
     part = shard_spec(spec, shards)
-    checkpoints = None if path is None else Checkpoints(path, save_every)
 
     def make(k: int, restarted: bool) -> Shard:
-        return Shard(k, shards, part, checkpoints, restarted)
+        return Shard(k, shards, part, path, restarted, save_every)
 
     return FaultyTransport(make, shards, **more)
 
@@ -57,7 +55,7 @@ def client_of(
     **options: Any,
 ) -> frb.ray.Client:
     """A client of these shards. Its next add goes to the shard of the number `turn`, if there is one."""
-    client = frb.ray.Client(transport, About(spec, frb.ray.Clients(**options), limited), backend, name)
+    client = frb.ray.Client(transport, About(spec, frb.ray.Options(**options), limited), backend, name)
     if turn is not None:
         client._outbox.turn = turn
     return client

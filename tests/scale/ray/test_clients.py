@@ -151,13 +151,13 @@ def test_what_shards_cannot_do_is_refused(spec, arguments, told):
 @pytest.mark.parametrize(
     ("make", "error", "told"),
     [
-        (lambda: frb.ray.Checkpoints("/data", every=0), ValueError, r"Checkpoints\.every"),
-        (lambda: frb.ray.Checkpoints("/data", every=2**62 + 1), ValueError, r"Checkpoints\.every"),
-        (lambda: frb.ray.Clients(in_flight=0), ValueError, r"Clients\.in_flight"),
-        (lambda: frb.ray.Clients(timeout=-1), ValueError, r"Clients\.timeout: expected seconds, 0 or more, got -1"),
-        (lambda: frb.ray.Actors(""), ValueError, r"Actors\.name: expected a str of up to 200 characters, got ''"),
-        (lambda: frb.ray.Actors(options=4), TypeError, r"Actors\.options: expected a dict of Ray's options, got 4"),
-        (lambda: frb.ray.start(SPEC, actors="dqn"), TypeError, r"start: actors: expected frb\.ray\.Actors\(...\)"),
+        (lambda: frb.ray.Options(save_every=0), ValueError, r"Options\.save_every"),
+        (lambda: frb.ray.Options(save_every=2**62 + 1), ValueError, r"Options\.save_every"),
+        (lambda: frb.ray.Options(in_flight=0), ValueError, r"Options\.in_flight"),
+        (lambda: frb.ray.Options(timeout=-1), ValueError, r"Options\.timeout: expected seconds, 0 or more, got -1"),
+        (lambda: frb.ray.Options(""), ValueError, r"Options\.name: expected a str of up to 200 characters, got ''"),
+        (lambda: frb.ray.Options(actors=4), TypeError, r"Options\.actors: expected a dict of Ray's options, got 4"),
+        (lambda: frb.ray.start(SPEC, options="dqn"), TypeError, r"start: options: expected frb\.ray\.Options\(...\)"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(make, error, told):
@@ -362,7 +362,7 @@ def test_a_client_goes_through_pickle_as_another_client_of_the_same_buffer():
 
 
 def test_a_client_that_is_slow_to_hear_is_held_back():
-    client = frb.ray.start(SPEC, shards=1, local=True, clients=frb.ray.Clients(in_flight=3))
+    client = frb.ray.start(SPEC, shards=1, local=True, options=frb.ray.Options(in_flight=3))
     for k in range(10):
         client.add(items([k]))
         assert client._watch.channels[0].waiting <= 3
@@ -420,5 +420,5 @@ def test_writes_are_gathered_and_sent_in_one_call_or_before_anything_else_is_ask
         ask()
         assert not client._watch.channels[0]._gathered
     assert client.size() == 11
-    with pytest.raises(ValueError, match=r"Clients\.per_call"):
-        frb.ray.Clients(in_flight=2, per_call=3)
+    with pytest.raises(ValueError, match=r"Options\.per_call"):
+        frb.ray.Options(in_flight=2, per_call=3)

@@ -28,7 +28,7 @@ SHARDS, CAPACITY, EACH = 4, 1 << 16, 3
 SPEC = frb.BufferSpec({"x": frb.Unbounded((), "int64")}, capacity=SHARDS * CAPACITY, sampler=frb.Prioritized(alpha=1.0))
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(frb.__file__)))
 KILLS = 100
-ACTORS = frb.ray.Actors(options={"num_cpus": 0.1})
+OPTIONS = frb.ray.Options(actors={"num_cpus": 0.1})
 
 
 def items(add: int) -> dict[str, np.ndarray]:
@@ -114,9 +114,9 @@ class Storm:
         self.client = frb.ray.start(
             SPEC,
             SHARDS,
-            checkpoint=frb.ray.Checkpoints(path / "shards", every=300),
+            checkpoint=path / "shards",
             limit=limit,
-            actors=ACTORS,
+            options=frb.ray.Options(actors=OPTIONS.actors, save_every=300),
         )
         for _ in range(8):
             self.add()
@@ -217,7 +217,7 @@ sys.path.insert(0, {root!r})
 from tests.scale.ray import test_kills as kills
 
 kills.begin()
-client = kills.frb.ray.start(kills.SPEC, 2, checkpoint={path!r}, actors=kills.ACTORS)
+client = kills.frb.ray.start(kills.SPEC, 2, checkpoint={path!r}, options=kills.OPTIONS)
 own = kills.frb.ray.connect(client="actor")
 for k in range(40):
     own.add(kills.items(k))
@@ -257,7 +257,7 @@ def test_after_the_death_of_the_head_another_cluster_goes_on_from_the_checkpoint
         warnings.simplefilter("ignore")
         begin()
         try:
-            client = frb.ray.start(SPEC, 2, checkpoint=tmp_path / "shards", actors=ACTORS)
+            client = frb.ray.start(SPEC, 2, checkpoint=tmp_path / "shards", options=OPTIONS)
             assert client.size() == EACH * 40
             own = frb.ray.connect(client="actor")
             assert own.resumed == (40, EACH * 40)

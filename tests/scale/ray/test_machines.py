@@ -35,9 +35,8 @@ PROGRAM = """
     def items(first, n):
         x = np.arange(first, first + n, dtype=np.float32)
         return {"x": x, "frame": np.broadcast_to(x.astype(np.uint8)[:, None], (n, 300_000)).copy()}
-    actors = frb.ray.Actors(options={"num_cpus": float(sys.argv[2])})
-    client = frb.ray.start(spec, 4, checkpoint=sys.argv[1], actors=actors,
-                           clients=frb.ray.Clients(mass_age=0.2, timeout=120.0))
+    options = frb.ray.Options(actors={"num_cpus": float(sys.argv[2])}, mass_age=0.2, timeout=120.0)
+    client = frb.ray.start(spec, 4, checkpoint=sys.argv[1], options=options)
     nodes = {one["NodeID"]: one["NodeManagerAddress"] for one in ray.nodes()}
     def places():
         return [ray.get(actor.place.remote()) for actor in client._watch.transport._actors]

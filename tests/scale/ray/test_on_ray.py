@@ -58,8 +58,7 @@ def client(where: Any) -> Iterator[Any]:
                 SHARDS,
                 checkpoint=where,
                 limit=frb.ray.RateLimit(min_size=8),
-                clients=frb.ray.Clients(mass_age=0.2),
-                actors=frb.ray.Actors(options=options),
+                options=frb.ray.Options(actors=options, mass_age=0.2),
             )
         finally:
             ray.shutdown()
@@ -94,8 +93,8 @@ def test_items_go_in_and_come_out(client):
 
 def test_blocks_of_every_size_travel_whole_in_pieces_and_in_the_store(client):
     spec = frb.BufferSpec({"x": frb.Unbounded((20_000,), "uint8"), "n": frb.Unbounded((), "int64")}, 64)
-    actors = frb.ray.Actors("pieces", options={"num_cpus": 0.1})
-    other = frb.ray.start(spec, 1, actors=actors, clients=frb.ray.Clients(per_call=2))
+    options = frb.ray.Options("pieces", actors={"num_cpus": 0.1}, per_call=2)
+    other = frb.ray.start(spec, 1, options=options)
     random, first = np.random.default_rng(0), 0
     for rows in (1, 5, 20, 30, 2, 3):  # gathered in pairs of up to 120 KB, 1 MB and 100 KB
         x = random.integers(0, 256, (rows, 20_000)).astype(np.uint8)
@@ -219,16 +218,16 @@ def test_metrics_are_there_for_prometheus(client):
 def test_what_is_not_there_is_told(client, where):
     with pytest.raises(ValueError, match="no_such_buffer"):
         frb.ray.connect("no_such_buffer")
-    other = frb.ray.Actors("other", options={"num_cpus": 0.1})
+    other = frb.ray.Options("other", actors={"num_cpus": 0.1})
     with pytest.raises(ValueError, match="expected a shard of"):
-        frb.ray.start(frb.BufferSpec(SPEC.item, 64), 1, checkpoint=where, actors=other)
+        frb.ray.start(frb.BufferSpec(SPEC.item, 64), 1, checkpoint=where, options=other)
 
 
 def test_a_queue_gives_each_item_once_though_a_shard_is_killed(client, tmp_path):
     """In blocks that travel in pieces; adds wait for room meanwhile."""
     spec = frb.BufferSpec({"x": frb.Unbounded((20_000,), "uint8"), "n": frb.Unbounded((), "int64")}, 64, frb.Queue())
-    actors, clients = frb.ray.Actors("queue", options={"num_cpus": 0.1}), frb.ray.Clients(mass_age=0.2, in_flight=8)
-    actor = frb.ray.start(spec, 2, checkpoint=tmp_path, actors=actors, clients=clients)
+    options = frb.ray.Options("queue", actors={"num_cpus": 0.1}, mass_age=0.2, in_flight=8)
+    actor = frb.ray.start(spec, 2, checkpoint=tmp_path, options=options)
     learner = frb.ray.connect("queue")
 
     def add(first: int) -> None:

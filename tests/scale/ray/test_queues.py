@@ -362,7 +362,7 @@ def test_writes_that_a_full_queue_had_no_room_for_travel_once_more_however_many_
 
 @pytest.mark.parametrize("name", ["jax_backend", "torch_backend", None])
 def test_each_item_is_given_once_oldest_first_of_each_shard(name):
-    client = frb.ray.start(QUEUE, 3, backend=name, local=True, clients=frb.ray.Clients(timeout=0.1))
+    client = frb.ray.start(QUEUE, 3, backend=name, local=True, options=frb.ray.Options(timeout=0.1))
     for k in range(12):
         client.add(items([3 * k, 3 * k + 1, 3 * k + 2]))
     client.flush()
@@ -387,7 +387,7 @@ def test_each_item_is_given_once_oldest_first_of_each_shard(name):
 
 
 def test_batches_that_did_not_come_in_time_come_with_the_next_question():
-    client = frb.ray.start(QUEUE, 1, backend=torch_backend, local=True, clients=frb.ray.Clients(timeout=0.05))
+    client = frb.ray.start(QUEUE, 1, backend=torch_backend, local=True, options=frb.ray.Options(timeout=0.05))
     batches = client.iterate(0, 2, n=3, prefetch=1)
     client.add(items([0, 1, 2])).result()
     found = [numbers(next(batches))]
@@ -447,7 +447,7 @@ def test_items_of_an_old_version_are_taken_out_masked():
 def test_the_rate_limit_counts_what_a_queue_gives_and_takes_back_what_did_not_come():
     limit = frb.ray.RateLimit(samples_per_insert=1, error_buffer=8)
     client = frb.ray.start(
-        QUEUE, 2, backend=torch_backend, limit=limit, local=True, clients=frb.ray.Clients(timeout=0.02)
+        QUEUE, 2, backend=torch_backend, limit=limit, local=True, options=frb.ray.Options(timeout=0.02)
     )
     client.add(items(range(4))).result()
     for _ in range(5):
@@ -491,7 +491,7 @@ def test_adds_to_a_full_queue_wait_in_their_order_until_there_is_room():
 
 
 def test_one_thread_that_adds_and_samples_gets_what_waited_for_room():
-    client = frb.ray.start(QUEUE, 1, backend=torch_backend, local=True, clients=frb.ray.Clients(timeout=1.0))
+    client = frb.ray.start(QUEUE, 1, backend=torch_backend, local=True, options=frb.ray.Options(timeout=1.0))
     for k in range(4):
         client.add(items(range(20 * k, 20 * k + 20)))
     assert numbers(client.sample(0, 80 - 20)) == list(range(60))
@@ -508,7 +508,7 @@ def test_what_never_fits_into_a_part_of_a_queue_is_refused():
 
 @pytest.mark.parametrize("per_call", [1, 2])
 def test_a_full_buffer_tells_what_does_not_fit_after_all_shards_are_filled(per_call):
-    client = frb.ray.start(FULL, 2, backend=torch_backend, local=True, clients=frb.ray.Clients(per_call=per_call))
+    client = frb.ray.start(FULL, 2, backend=torch_backend, local=True, options=frb.ray.Options(per_call=per_call))
     for k, count in enumerate((6, 3, 2, 5)):  # into parts of eight, whatever their turn
         client.add(items([10 * k + j for j in range(count)]))
     client.flush()

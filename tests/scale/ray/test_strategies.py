@@ -262,8 +262,8 @@ def test_python_objects_come_back_as_they_went_in(name, tmp_path):
 
 
 def test_an_object_that_no_checkpoint_can_hold_stops_no_shard(tmp_path):
-    saving = frb.ray.Checkpoints(tmp_path, every=1)
-    client = frb.ray.start(OBJECTS, shards=1, checkpoint=saving, local=True)
+    options = frb.ray.Options(save_every=1)
+    client = frb.ray.start(OBJECTS, shards=1, checkpoint=tmp_path, options=options, local=True)
     for k in range(3):
         client.add({"text": [object()], "x": np.array([k], np.float32)}).result()
         if client._watch.transport.places[0]._saving is not None:
