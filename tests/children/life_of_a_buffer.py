@@ -13,21 +13,20 @@ SWITCH = {"jax": "jax_backend.compiling.compile", "torch": "torch_backend.memory
 
 
 def bits(rb: Any) -> str:
+    state, rng = rb.init(frb.BufferSpec(ITEM, 19, frb.Prioritized(0.7, 0.5))), np.random.default_rng(0)
     parts: list[Any] = []
-    for sampler in (frb.Uniform(), frb.Prioritized(0.7, 0.5)):
-        state, rng = rb.init(frb.BufferSpec(ITEM, 19, sampler)), np.random.default_rng(0)
-        for i in range(5):
-            batch = {
-                "x": rng.normal(size=(8, 3)).astype("f4"),
-                "n": rng.integers(0, 99, 8, "i2"),
-                "image": rng.integers(0, 255, (8, 40, 40), "u1"),
-            }
-            state = rb.add(state, batch, mask=rng.random(8) < 0.7)
-            state, sample = rb.sample(state, rb.key(i), 6)
-            priorities = np.r_[rng.exponential(size=4), 0, np.nan].astype("f4") if sampler.has_priorities else None
-            state = rb.update(state, sample.indices, priorities, {"n": sample.items["n"]})
-            parts += [*sample[1:4], *sample.items.values()]
-        parts += [state.rows, *state.wide, state.counters, *([state.tree] if sampler.has_priorities else [])]
+    for i in range(5):
+        batch = {
+            "x": rng.normal(size=(8, 3)).astype("f4"),
+            "n": rng.integers(0, 99, 8, "i2"),
+            "image": rng.integers(0, 255, (8, 40, 40), "u1"),
+        }
+        state = rb.add(state, batch, mask=rng.random(8) < 0.7)
+        state, sample = rb.sample(state, rb.key(i), 6)
+        priorities = np.r_[rng.exponential(size=4), 0, np.nan].astype("f4")
+        state = rb.update(state, sample.indices, priorities, {"n": sample.items["n"]})
+        parts += [*sample[1:4], *sample.items.values()]
+    parts += [state.rows, *state.wide, state.counters, state.tree]
     return "".join(np.asarray(part.cpu() if hasattr(part, "cpu") else part).tobytes().hex() for part in parts)
 
 

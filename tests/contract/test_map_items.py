@@ -14,7 +14,6 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.core.item_function import ItemFunction, by_item
-from functional_rb.ops import numpy_ops
 from functional_rb.testing import ConformanceError, check_transform
 from functional_rb.testing.carriers import as_numpy
 
@@ -174,14 +173,12 @@ def test_a_key_that_follows_from_the_samples(library: Any) -> None:
 def test_functions_that_draw_take_the_same_draws_on_both_backends() -> None:
     draws = np.arange(8, dtype=np.int32).reshape(4, 2)
     given = {("reward",): np.zeros((2, 2), np.float32)}
-    expected = Noise().apply(numpy_ops, given, (2, 2), draws, None)["reward",]
-    assert expected.tolist() == [[0, 2], [4, 6]]
     for name in ("jax", "torch"):
         with __import__("tests.support.backends", fromlist=["make"]).make(name) as made:
             ops = importlib.import_module(f"{name}_backend.arrays.ops")
             arrays = {path: made.array(x) for path, x in given.items()}
             found = Noise().apply(ops, arrays, (2, 2), made.array(draws), None)
-            np.testing.assert_array_equal(made.numpy(found["reward",]), expected)
+            assert made.numpy(found["reward",]).tolist() == [[0, 2], [4, 6]]
 
 
 def test_an_item_function_draws_by_the_key(library: Any) -> None:
@@ -587,7 +584,7 @@ class Uneven(Noise):
     """Computes something else on NumPy than on torch."""
 
     def apply(self, ops: Any, leaves: Any, lead: Any, draws: Any, mask: Any) -> Any:
-        return leaves if ops is numpy_ops else super().apply(ops, leaves, lead, draws, mask)
+        return leaves if isinstance(leaves["reward",], np.ndarray) else super().apply(ops, leaves, lead, draws, mask)
 
 
 @dataclasses.dataclass(frozen=True)

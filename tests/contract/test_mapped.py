@@ -23,6 +23,7 @@ from functional_rb.storage import holes, mapped, mapped_array
 from functional_rb.storage.mapped import MappedFiles
 from tests.support.checkpoints import refusing
 from tests.support.children import ROOT, program
+from tests.support.effort import effort
 
 ITEM = {"x": frb.Unbounded((256,)), "image": frb.Unbounded((32, 32), "bfloat16")}
 PAGE = 4096
@@ -513,7 +514,7 @@ def test_copies_of_files_with_hidden_holes(tmp_path: Path, monkeypatch: pytest.M
 def test_what_was_never_written_is_read_without_taking_room(library: str, tmp_path: Path) -> None:
     done = on_a_small_disk(tmp_path, library, *program("holes_on_a_full_disk"))
     assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr
-    if library == "torch":
+    if effort(False, library == "torch"):  # that the process dies without it
         assert on_a_small_disk(tmp_path, "unprotected", *program("holes_on_a_full_disk")).returncode == -signal.SIGBUS
 
 
