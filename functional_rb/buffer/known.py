@@ -24,7 +24,7 @@ from functional_rb.samplers import (
 )
 from functional_rb.samplers.base import SamplerBase
 from functional_rb.transforms.n_step_added import NStepOfAdded
-from functional_rb.writers import Immutable, RoundRobin, StopWhenFull
+from functional_rb.writers import Immutable, MaxValue, Reservoir, RoundRobin, StopWhenFull
 from functional_rb.writers.base import WriterBase
 
 
@@ -42,6 +42,15 @@ class Draws(enum.IntEnum):
     QUEUE = 8
     RECENT = 9
     FROM_AN_END = 10
+    CHOSEN = 11
+
+
+class Chooses(enum.IntEnum):
+    """How a writer chooses slots, as the native code numbers it; NOTHING also of ways that it does not know."""
+
+    NOTHING = 0
+    RESERVOIR = 1
+    BEST = 2
 
 
 class Known(NamedTuple):
@@ -49,11 +58,12 @@ class Known(NamedTuple):
 
     Attributes:
         draws: single items by position or priority, with a limit to how often each is drawn or without, slices, items
-            or slices without replacement, the oldest in turn, rather the newest, or those at one end.
+            or slices without replacement, the oldest in turn, rather the newest, or those at one end; and single items
+            where a writer has chosen slots.
         buffer: all of it, with a single lane: `add`, `sample` and `update`.
-        updates: updates of priorities, where items lie in rings.
+        updates: updates of priorities, where items lie in rings or in slots that a writer has chosen.
         appends: additions to rings, of any number of lanes, with what the sampler keeps, and with steps that wait for
-            others, or frames that items share.
+            others, or frames that items share; and to slots that a writer chooses.
         rewrites: leaves of its items.
         plain: whether there are no frames, and no transforms but functions of items.
         on_hosts_alone: whether GPUs, and JAX's programs, leave all of it to the core.
@@ -76,19 +86,21 @@ def draws_items(sampler: Any) -> bool:
     return type(sampler) in (Uniform, Prioritized) and sampler.max_times_sampled is None
 
 
-def what_is_drawn(sampler: Any, writer: WriterBase) -> Draws:
-    """What the native code draws of a sampler."""
+def what_is_drawn(sampler: Any, writer: WriterBase, chosen: bool) -> Draws:
+    """What the native code draws of a sampler, also where a writer that it knows has chosen slots."""
     kind = type(sampler)
+    if chosen and kind not in (Uniform, Prioritized):
+        return Draws.NOTHING
     if kind in (Slices, PrioritizedSlices):
         return Draws.SLICES
     if kind is SlicesWithoutReplacement:
         return Draws.EPOCH_OF_SLICES
     if kind is WithoutReplacement and sampler.shuffle and writer.in_order:
         return Draws.EPOCH
-    if not writes_in_turn(writer):
+    if not (chosen or writes_in_turn(writer)):
         return Draws.NOTHING
     if draws_items(sampler):
-        return Draws.ITEMS
+        return Draws.CHOSEN if chosen else Draws.ITEMS
     if kind is Prioritized and not sampler.replacement:
         return Draws.ARRIVALS
     others: dict[type, Draws] = {Uniform: Draws.LIMITED, Prioritized: Draws.LIMITED, WithoutReplacement: Draws.IN_TURN}
@@ -103,6 +115,16 @@ def writes_in_turn(writer: object) -> bool:
 def is_ring(writer: object) -> bool:
     """Whether a writer writes around a ring, or once."""
     return type(writer) in (RoundRobin, Immutable)
+
+
+def how_slots_are_chosen(plan: Plan, writer: object) -> Chooses:
+    """How a writer chooses slots, as far as kernels know it."""
+    if type(writer) is not MaxValue:
+        return Chooses.RESERVOIR if type(writer) is Reservoir else Chooses.NOTHING
+    leaf = plan.leaves[writer.position(plan)]
+    is_known = leaf.dtype == "float32" and writer.reduction != "median"
+    is_known = is_known or (leaf.dtype == "int32" and math.prod(leaf.shape) == 1)
+    return Chooses.BEST if is_known else Chooses.NOTHING
 
 
 def keeps_of_new_items(plan: Plan, sampler: object) -> bool:
@@ -145,13 +167,16 @@ def lines_up(plan: Plan, transform: Transform) -> bool:
 def known(plan: Plan, sampler: SamplerBase, writer: WriterBase, transforms: Sequence[Transform]) -> Known:
     """What the native code does whole of a buffer, with the transforms that the core carries out."""
     plain = plan.frames is None and not transforms
-    draws = what_is_drawn(sampler, writer)
+    chosen = bool(how_slots_are_chosen(plan, writer))
+    draws = what_is_drawn(sampler, writer, chosen)
     has_updates = type(sampler) in (Prioritized, PrioritizedSlices)
     made = [transform for transform in transforms if not stores_as_given(transform)]
     appends = len(made) <= 1 and all(lines_up(plan, transform) for transform in made)
     appends = appends and writes_in_turn(writer) and keeps_of_new_items(plan, sampler)
+    appends = appends or (chosen and plain and bool(draws))
     whole = draws is Draws.ITEMS and plain and plan.ring.lanes == 1 and is_ring(writer)
-    rewrites = type(writer) in (RoundRobin, StopWhenFull) and plan.frames is None
+    rewrites = type(writer) in (RoundRobin, StopWhenFull, Reservoir) and plan.frames is None
     on_hosts_alone = draws in (Draws.LIMITED, Draws.IN_TURN, Draws.QUEUE, Draws.RECENT, Draws.FROM_AN_END)
-    on_hosts_alone = on_hosts_alone or getattr(sampler, "max_times_sampled", None) is not None
-    return Known(draws, whole, has_updates and writer.in_order, appends, rewrites, plain, on_hosts_alone)
+    on_hosts_alone = on_hosts_alone or chosen or getattr(sampler, "max_times_sampled", None) is not None
+    updates = has_updates and (writer.in_order or chosen)
+    return Known(draws, whole, updates, appends, rewrites, plain, on_hosts_alone)

@@ -17,6 +17,7 @@ from functional_rb.buffer.known import Draws
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import MaskedSample, Sample, SliceSample
 from functional_rb.core.episodes import STEP_IN_EPISODE
+from functional_rb.core.handles import CURRENT
 from functional_rb.native import descriptor, launches
 from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops
@@ -39,7 +40,7 @@ from functional_rb.writers import Immutable, StopWhenFull
 INT32, FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 NO_RECORD = np.empty(0, np.int32)
 # What samplers keep that kernels work on.
-BESIDE = *descriptor.KEPT, frame_ring.AT, TIMES
+BESIDE = *descriptor.KEPT, frame_ring.AT, TIMES, CURRENT
 # Leaves of an item, and axes of a leaf, that the chain takes.
 MOST, AXES = 64, 8
 # DLPack's numbers of kinds of dtypes.
@@ -62,7 +63,7 @@ class SavedBlock(_native.Saved):
 
     def writes(self, memory: Memory) -> Sequence[Entry]:
         """Of rows, of wide arrays, of what lies beside, and of the tree's leaves; or of a sparse set."""
-        begin, values, kept, steps, times, deck, room, copies, at, places, beside = self.offsets
+        begin, values, kept, steps, times, current, deck, room, copies, at, places, beside = self.offsets
         rows, leaves, moves, others = self.counts
         slots = self._numbers(memory, "int32", begin, rows)
         items = stored_arrays.named(memory.rows, memory.wide).items()
@@ -73,7 +74,7 @@ class SavedBlock(_native.Saved):
         where = self._numbers(memory, "int32", places, others) if beside else None
         for name, first in zip(self.names, beside, strict=False):
             old = self._copy(memory, memory.auxiliary[name], first, others)
-            found.append(Entry(auxiliary_name(name), False, where, old))
+            found.append(Entry(auxiliary_name(name), False, *self._first(where, old)))
         if values >= 0:
             nodes, old = self._numbers(memory, "int32", begin, leaves), self._numbers(memory, "float32", values, leaves)
             found.append(Entry(TREE, True, *self._first(nodes, old)))
@@ -81,6 +82,7 @@ class SavedBlock(_native.Saved):
             (VALUE, "float32", kept),
             (STEP_IN_EPISODE, "int32", steps),
             (frame_ring.AT, "int32", at),
+            (CURRENT, "int32", current),
         ):
             if column >= 0:
                 found.append(Entry(auxiliary_name(name), False, slots, self._numbers(memory, dtype, column, rows)))
@@ -176,7 +178,7 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
         divided=len(lead) > 1,
         draws=known.draws,
         remembers=bool(known.draws) and sampler.remembers,
-        masked=known.draws not in (Draws.ITEMS, Draws.RECENT),
+        masked=known.draws not in (Draws.ITEMS, Draws.RECENT, Draws.CHOSEN),
         prioritized=sampler.has_priorities,
         writes=known.buffer,
         rewrites=rewrites,
@@ -188,6 +190,7 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
         later=launches.reads_later(spec),
         in_numpy=on_host,
         stops=isinstance(spec.writer, StopWhenFull),
+        chosen_by=spec.writer.words,
     )
     described = (
         descriptor.encode(spec),

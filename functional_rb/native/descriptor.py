@@ -11,6 +11,7 @@ import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE
+from functional_rb.buffer.known import Chooses, how_slots_are_chosen
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters, episodes
 from functional_rb.core.episodes import STEP_IN_EPISODE
@@ -38,13 +39,15 @@ from functional_rb.transforms import n_step_added
 from functional_rb.transforms.n_step_added import NStepOfAdded
 from functional_rb.transforms.n_step_stored import NStepOfStored
 from functional_rb.transforms.returns import STEPS, NStep, Positions
-from functional_rb.writers import StopWhenFull
+from functional_rb.writers import MaxValue, max_value, reservoir
 
 Vector = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 # Arrays beside the rows that samplers keep and kernels work on, in the order in which these are told of them.
 KEPT: Final = epochs.ORDER, epochs.PLACE, STEP_IN_EPISODE, VALUE
 
 
+# How leaves become numbers to rank items by, as `src/records.h` numbers it.
+REDUCTIONS: Final = "sum", "mean", "max", "min", "whole number"
 # The dtypes of rewards that native code adds up, as `src/waiting.h` numbers them.
 REWARDS: Final = "float64", "float32", "float16", "bfloat16"
 
@@ -207,8 +210,20 @@ def _counters_of_rings(spec: BufferSpec) -> dict[str, int]:
     places = {"cursors": counters.CURSOR, "sizes": counters.SIZE}
     if plan.ring.lanes > 1:
         places = {"cursors": counters.BASE, "sizes": counters.BASE + plan.ring.lanes}
-    refused = counters.place(plan, counters.REFUSED) if type(spec.writer) is StopWhenFull else None
-    return {"counters": counters.length(plan), "refused": refused or 0} | places
+    counted = {"refused": counters.REFUSED, "seen": reservoir.SEEN}
+    own = {field: counters.place(plan, name) or 0 for field, name in counted.items()}
+    return {"counters": counters.length(plan)} | places | own | _choice(spec)
+
+
+def _choice(spec: BufferSpec) -> dict[str, int]:
+    """How a writer chooses slots, if it is one that kernels know."""
+    writer, chooses = spec.writer, how_slots_are_chosen(spec.plan, spec.writer)
+    if chooses is not Chooses.BEST:
+        return {"chooses": chooses}
+    assert isinstance(writer, MaxValue)
+    k = writer.position(spec.plan)
+    reduction = "whole number" if spec.plan.leaves[k].dtype == "int32" else writer.reduction
+    return {"chooses": chooses, "rank": spec.plan.stored.index(k), "reduction": REDUCTIONS.index(reduction)}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -285,6 +300,8 @@ def beside(spec: BufferSpec) -> Beside:
     if plan.frames is not None:
         names = frame_ring.ROWS, *(frame_ring.WIDE.format(k) for k in range(len(plan.frames.layout.wide)))
         return Beside(encode_layout(plan.frames.layout), names, NOTHING, _frames(plan, plan.frames))
+    if type(spec.writer) is MaxValue:
+        return Beside(encode_layout(Layout((), sum_tree.FANOUT)), (max_value.RANK,), NOTHING, NOTHING)
     for transform in spec.inner:
         if isinstance(transform, NStepOfAdded):
             names = tuple(transform.auxiliary(plan))

@@ -41,7 +41,9 @@ def check(sampler: object, limit: Any) -> None:
         good = False
     if not good:
         name = type(sampler).__name__
-        raise ValueError(f"{name}: expected max_times_sampled as a positive int or None, got {limit!r}")
+        raise ValueError(
+            f"{name}: expected max_times_sampled as a positive int below 2^30, or None for no limit, got {limit!r}"
+        )
     object.__setattr__(sampler, "max_times_sampled", operator.index(limit))
 
 

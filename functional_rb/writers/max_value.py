@@ -70,7 +70,7 @@ class MaxValue(ChoosingWriter):
 
     def check(self, plan: Plan) -> None:
         """The leaf is there and can be ranked."""
-        leaf = plan.leaves[self._position(plan)]
+        leaf = plan.leaves[self.position(plan)]
         if leaf.dtype in ("bool", "complex64", "object") or leaf.dtype.endswith("64") or 0 in leaf.shape:
             raise ValueError(
                 f"MaxValue: leaf {self.rank_key!r}: expected real numbers of at most 32 bits to rank items by, "
@@ -138,7 +138,7 @@ class MaxValue(ChoosingWriter):
         draft.auxiliary[RANK] = min_tree.set_keys(ops, draft.auxiliary[RANK], draft.plan.capacity, batch.slots, keys)
 
     def _keys(self, ops: Ops, plan: Plan, leaves: Sequence[Array]) -> tuple[Array, Array]:
-        position = self._position(plan)
+        position = self.position(plan)
         leaf, kind = leaves[position], plan.leaves[position]
         if math.prod(kind.shape) == 1 and "int" in kind.dtype and kind.dtype != "uint32":
             keys = min_tree.key_of_integers(ops, ops.cast(leaf.reshape(-1), "int32"))
@@ -148,7 +148,8 @@ class MaxValue(ChoosingWriter):
             return _median_key(ops, numbers)
         return min_tree.key_of(ops, _reduce(ops, numbers, self.reduction))
 
-    def _position(self, plan: Plan) -> int:
+    def position(self, plan: Plan) -> int:
+        """Which leaf ranks items."""
         return nest.position(plan.names, self.rank_key, "MaxValue")
 
 

@@ -104,8 +104,18 @@ WRONG_MEMBERS: Cases = [
         "InOrder: with max_times_sampled the capacity may be",
         lambda: spec_with(frb.InOrder(2, newest_first=True), capacity=2**24 + 1),
     ),
-    ("InOrder: expected max_times_sampled as a positive int or None, got 0", lambda: frb.InOrder(0)),
-    ("Uniform: expected max_times_sampled as a positive int or None, got True", lambda: frb.Uniform(True)),
+    (
+        r"InOrder: expected max_times_sampled as a positive int below 2\^30, or None for no limit, got 0",
+        lambda: frb.InOrder(0),
+    ),
+    (
+        r"Uniform: expected max_times_sampled as a positive int below 2\^30, or None for no limit, got True",
+        lambda: frb.Uniform(True),
+    ),
+    (
+        r"Uniform: expected max_times_sampled as a positive int below 2\^30, or None for no limit, got 1073741824",
+        lambda: frb.Uniform(2**30),
+    ),
     ("Prioritized: expected max_times_sampled as a positive", lambda: frb.Prioritized(max_times_sampled=-1)),
     ("Prioritized: expected replacement as a bool, got 'no'", lambda: frb.Prioritized(replacement="no")),
     ("Recency: expected strength as an int from 1 to 64, got 0", lambda: frb.Recency(0)),

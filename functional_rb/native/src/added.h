@@ -1,7 +1,9 @@
-// `add` of buffers whose items lie in rings, of any number of lanes, whole: with what samplers keep of new items.
+// `add` of buffers whose items lie in rings, of any number of lanes, or where a writer chooses, whole: with what samplers keep of
+// new items.
 #pragma once
 #include <algorithm>
 
+#include "choosing.h"
 #include "new_frames.h"
 #include "samplers.h"
 #include "waiting.h"
@@ -17,8 +19,8 @@ class Addition {
         live(room), steps(ring->next ? c.batch : 0), values(c.priorities ? c.batch : 0),
         entries(most(ring->window_length ? 3 * room + lanes : 0, frames ? frames->most_lost() + lanes : 0)), numbers(entries.size),
         left(entries.size), members(c.order ? c.counters[epoch->count] : 0),
-        most_leaving(!c.order ? 0 : most(room, entries.size)), leaving(most_leaving), work(6 * most_leaving + 2 * lanes) {
-    choose();
+        most_leaving(!c.order ? 0 : most(room, entries.size)), leaving(most_leaving), work(6 * most_leaving + 2 * lanes), choice(c) {
+    if (!ring->chooses) choose();
     if (c.epoch && !c.order) note_emptied(left_in_order(c, c.counters));
     if (ring->next) count_steps();
     if (c.priorities) make_values(plan, c.priorities, values.at, c.batch);
@@ -26,7 +28,9 @@ class Addition {
 
   void carry_out() {
     const int32_t by_default = bits_of(plan->prioritized ? new_value(plan, c.tree, c.counters) : 1.0f);
+    if (ring->chooses) count = choice.carry_out(slots.at, source.at, room);
     save();
+    for (int64_t i = 0; c.current && i < count; ++i) c.current[slots[i]] = renewed(plan, slots[i], c.current[slots[i]]);
     if (c.order && !ring->window_length) renew_items();
     store();
     for (int64_t i = 0; ring->next && i < count; ++i) c.in_episode[slots[i]] = steps[source[i]];
@@ -84,6 +88,7 @@ class Addition {
       if (c.saved_kept) c.saved_kept[i] = c.kept[slot];
       if (c.saved_steps) c.saved_steps[i] = c.in_episode[slot];
       if (c.saved_times) c.saved_times[i] = c.times[slot];
+      if (c.saved_current) c.saved_current[i] = c.current[slot];
     }
   }
   // Save and write rows; those that lie together go to slots that do.
@@ -245,6 +250,7 @@ class Addition {
   int64_t members;  // of the sparse set
   const int64_t most_leaving;  // or coming
   Scratch<int32_t> leaving, work;
+  Choice choice;
 };
 
 // Add what is given, or what is made of it.

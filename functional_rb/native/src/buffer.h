@@ -106,17 +106,22 @@ FRB_ENTRY Outcome add(const BufferCall& c) {
   return tell_counters(c, cursor, least(int64_t(c.counters[SIZE]) + marked, capacity), rejected, 0, peak);
 }
 
+// The handle of the item that lies in a slot now.
+FRB_INLINE int32_t handle_of(const BufferCall& c, const Ring& ring, const Lanes& lanes, int64_t slot) {
+  return c.current ? c.current[slot] : handle_in_ring(ring, lanes, slot);
+}
+
 // `Uniform.draw`: each of the `size` items has the probability 1 / size; all weights are 1. Positions of several lanes are
 // counted lane by lane, each from its oldest item on.
 inline bool draw_uniform(const BufferCall& c, Matrix<const int32_t> draws, int32_t* slots) {
   const Plan plan = plan_of(c);
   const int64_t size = c.counters[SIZE], capacity = plan->capacity, modulus = plan->modulus;
-  const int64_t oldest = floor_mod(int64_t(c.counters[CURSOR]) - size, modulus), first = short_mod(oldest, capacity);
+  const int64_t oldest = floor_mod(int64_t(c.counters[CURSOR]) - size, modulus), first = c.current ? 0 : short_mod(oldest, capacity);
   const float weight = size ? 1.0f : 0.0f, chance = weight * (1.0f / float(most<int64_t>(size, 1)));
   for (int64_t i = 0; i < c.batch; ++i) {
     const int64_t position = below(draws.at + i * draws.columns, size), handle = oldest + position, slot = first + position;
     slots[i] = int32_t(bounded(slot < capacity ? slot : slot - capacity, capacity));
-    c.handles[i] = size ? int32_t(handle < modulus ? handle : handle - modulus) : -1;
+    c.handles[i] = !size ? -1 : c.current ? c.current[slots[i]] : int32_t(handle < modulus ? handle : handle - modulus);
     c.weights[i] = weight;
     c.probabilities[i] = chance;
   }
@@ -144,7 +149,7 @@ inline bool draw_uniform_in_rings(const BufferCall& c, Matrix<const int32_t> dra
 }
 
 // `Prioritized.draw`: value / total is a probability, (value / smallest) ** -beta a weight.
-inline bool draw_prioritized(const BufferCall& c, Matrix<const int32_t> draws, int32_t* slots, bool in_rings) {
+inline bool draw_prioritized(const BufferCall& c, Matrix<const int32_t> draws, int32_t* slots, bool by_slot) {
   const Plan plan = plan_of(c);
   const float total = total_of(plan, c.tree);
   descend(plan, c.tree, draws, slots);
@@ -163,17 +168,17 @@ inline bool draw_prioritized(const BufferCall& c, Matrix<const int32_t> draws, i
     c.handles[i] = int32_t(behind <= cursor ? cursor - behind : cursor - behind + modulus);
     c.probabilities[i] = most(c.probabilities[i] * scale, LEAST_CHANCE);
   }
-  if (!in_rings) return true;
+  if (!by_slot) return true;
   const Ring ring = ring_of(c);
   const Lanes lanes{c.counters + ring->cursors, c.counters + ring->sizes};
-  for (int64_t i = 0; i < c.batch; ++i) c.handles[i] = handle_in_ring(ring, lanes, slots[i]);
+  for (int64_t i = 0; i < c.batch; ++i) c.handles[i] = handle_of(c, ring, lanes, slots[i]);
   return true;
 }
 
 // Choose items by random bits; whether anything could be drawn. Without a ring there is one lane.
 inline bool draw_slots(const BufferCall& c, Matrix<const int32_t> draws, int32_t* slots) {
   const bool in_rings = c.ring && ring_of(c)->lanes > 1;
-  if (plan_of(c)->levels) return draw_prioritized(c, draws, slots, in_rings);
+  if (plan_of(c)->levels) return draw_prioritized(c, draws, slots, in_rings || c.current);
   return in_rings ? draw_uniform_in_rings(c, draws, slots) : draw_uniform(c, draws, slots);
 }
 

@@ -19,6 +19,7 @@ struct BufferCall {
   float *tree, *kept;                  // the sum tree, and the priorities of all steps where it has those of some
   int32_t *order, *place;              // of a sparse set
   int32_t* times;                      // how often each item was drawn
+  int32_t* current;                    // the handle in each slot, where a writer chooses slots
   int32_t* in_episode;
   // Rows of another layout beside the items: those of steps that wait for others, or of frames that items share.
   const int32_t *queue, *frames, *beside_plan;  // records
@@ -33,7 +34,7 @@ struct BufferCall {
   const int32_t *priorities, *given_handles;
   int32_t* saved_slots;
   float *saved_values, *saved_kept;
-  int32_t *saved_steps, *saved_times, *saved_deck;
+  int32_t *saved_steps, *saved_times, *saved_current, *saved_deck;
   int32_t *saved_at, *saved_places;
   const int64_t* saved_beside;
   int64_t room, deck_room;

@@ -156,9 +156,11 @@ PyObject* sample_shared(const VersionChain* chain, PyObject* const* args) {
 // --- writes of values -----------------------------------------------------------------------------------------------
 
 // Have a kernel write what was taken.
-PyObject* written(Turn& turn, Write& write, Batch& batch, int (*kernel)(const BufferCall&)) {
+PyObject* written(Turn& turn, Write& write, Batch& batch, const Draw& draw, int (*kernel)(const BufferCall&)) {
   if (!kernel) return not_here();
   BufferCall call = call_on(turn, write.counters());
+  draw.tell(call);
+  call.words = turn.known()->chosen_by;
   call.batch = batch.rows, call.items = batch.items, call.given = batch.given;
   call.mask = batch.mask, call.priorities = batch.priorities, call.given_handles = batch.handles;
   FRB_TRY(write.carry_out(kernel, call, batch.items));
@@ -182,15 +184,27 @@ Found find_room(Turn& turn, const Batch& batch) {
   return Found::READY;
 }
 
+// Whether nobody has to keep what lies in slots that the kernel alone will know: of files that a checkpoint needs the recorder does.
+Found find_choice(const Turn& turn) {
+  const Ref files = turn.known()->rings()->chooses ? attribute(turn.memory.get(), names.files) : Ref::to(Py_None);
+  const Ref undo = !files || files.is(Py_None) ? Ref::to(files.get()) : attribute(files.get(), names.undo);
+  return !undo ? Found::FAILED : undo.is(Py_None) ? Found::READY : Found::ELSEWHERE;
+}
+
 // Add a batch whose leaves have been taken. On a GPU the kernel refuses what a full buffer has no room for, as the reference
 // does, of which the engine has told the user.
-template <bool IN_PLACE> PyObject* added(Turn& turn, Batch& batch, PyObject* mask, PyObject* priorities, bool checked) {
-  if (batch.rows <= 0 || !batch.take_mask(mask) || !batch.take_priorities(priorities)) return not_here();
+template <bool IN_PLACE>
+PyObject* added(Turn& turn, Batch& batch, PyObject* mask, PyObject* priorities, PyObject* key, bool checked) {
   const KnownBuffer* known = turn.known();
+  Draw draw;
+  if (batch.rows <= 0 || !batch.take_mask(mask) || !batch.take_priorities(priorities) || (key == Py_None) == bool(known->chosen_by) ||
+      (known->chosen_by && !draw.random.take(turn.chain(), turn.place()->where, key, batch.rows, known->chosen_by)))
+    return not_here();
   const RingRecord* ring = known->writes ? nullptr : known->rings();
   const int64_t lanes = ring ? ring->lanes : 1;
   if (batch.rows % lanes || (known->waits() && batch.priorities)) return not_here();
   if (known->stops && !(checked && turn.on_gpu())) FRB_TRY(find_room(turn, batch));
+  FRB_TRY(find_choice(turn));
   Write write(turn, IN_PLACE, batch.rows);
   FRB_TRY(write.check_owner());
   const Place* place = turn.place();
@@ -201,33 +215,34 @@ template <bool IN_PLACE> PyObject* added(Turn& turn, Batch& batch, PyObject* mas
   const int64_t moves = place->beside<int32_t>(ORDER) ? each_time * (5 * ((shown ? shown : n) + lost) + lanes) : 0;
   const bool steps = ring && ring->next;
   FRB_TRY(write.prepare({n, more, moves, true, place->tree != nullptr, place->beside<float>(KEPT) != nullptr, steps,
-                         place->beside<int32_t>(TIMES) != nullptr, known->most_beside(steps_each)}));
-  return written(turn, write, batch, ring ? turn.kernels().add_to_rings : turn.kernels().add);
+                         place->beside<int32_t>(TIMES) != nullptr, place->beside<int32_t>(CURRENT) != nullptr,
+                         known->most_beside(steps_each)}));
+  return written(turn, write, batch, draw, ring ? turn.kernels().add_to_rings : turn.kernels().add);
 }
 
 // add(state, items, mask, priorities, key, validate, time_major, to)
 template <bool IN_PLACE> PyObject* add(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  if (count != 8 || args[4] != Py_None || args[5] != Py_False || args[6] != Py_True || args[7] != Py_None) return not_here();
-  if (is_shared(self, args[0])) return add_to_shared(reinterpret_cast<VersionChain*>(self), args);
+  if (count != 8 || args[5] != Py_False || args[6] != Py_True || args[7] != Py_None) return not_here();
+  if (is_shared(self, args[0])) return args[4] == Py_None ? add_to_shared(reinterpret_cast<VersionChain*>(self), args) : not_here();
   Turn turn(reinterpret_cast<VersionChain*>(self), args[0]);
   FRB_TRY(turn.begin());
   if (!turn.known()->adds) return not_here();
   Batch batch(turn.known(), turn.chain()->arrays, turn.place()->where, turn.known()->lanes);
   FRB_TRY(take_items(turn, args[1], batch));
-  return added<IN_PLACE>(turn, batch, args[2], args[3], false);
+  return added<IN_PLACE>(turn, batch, args[2], args[3], args[4], false);
 }
 
-// write(state, leaves, mask, priorities, rows): `add` of what the engine has checked, leaves in the order in which they are
+// write(state, leaves, mask, priorities, rows, key or random bits): `add` of what the engine has checked, leaves in the order in which they are
 // stored, each with so many rows: items may have no leaves, as those of the index of a sharded buffer
 template <bool IN_PLACE> PyObject* write(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  if (count != 5 || !PyList_Check(args[1])) return not_here();
+  if (count != 6 || !PyList_Check(args[1])) return not_here();
   Turn turn(reinterpret_cast<VersionChain*>(self), args[0]);
   FRB_TRY(turn.begin());
   if (!turn.known()->writes && !turn.known()->appends) return not_here();
   Batch batch(turn.known(), turn.chain()->arrays, turn.place()->where);
   FRB_TRY(take_leaves(turn.known(), args[1], batch));
   if (turn.known()->leaves.empty()) batch.rows = PyLong_AsLongLong(args[4]);
-  return added<IN_PLACE>(turn, batch, args[2], args[3], true);
+  return added<IN_PLACE>(turn, batch, args[2], args[3], args[5], true);
 }
 
 // update(state, indices, priorities, items); the engine gives the items as a list.
@@ -243,8 +258,8 @@ template <bool IN_PLACE> PyObject* update(PyObject* self, PyObject* const* args,
   FRB_TRY(take_replacements(turn.known(), args[3], batch));
   Write write(turn, IN_PLACE, rewrites ? batch.rows : 0, args[1]);
   FRB_TRY(write.check_owner());
-  FRB_TRY(write.prepare({batch.rows, 0, 0, rewrites, values, values && turn.place()->beside<float>(KEPT), false, false, 0}));
-  return written(turn, write, batch, whole ? turn.kernels().update : turn.kernels().update_priorities);
+  FRB_TRY(write.prepare({batch.rows, 0, 0, rewrites, values, values && turn.place()->beside<float>(KEPT), false, false, false, 0}));
+  return written(turn, write, batch, {}, whole ? turn.kernels().update : turn.kernels().update_priorities);
 }
 // --- draws ----------------------------------------------------------------------------------------------------------
 
@@ -336,7 +351,7 @@ template <class Finish> PyObject* draw_and_keep(Turn& turn, const Draw& draw, bo
   if (!turn.draws()) return not_here();
   const bool counts = turn.place()->beside<int32_t>(TIMES);
   const int64_t moves = turn.place()->beside<int32_t>(ORDER) ? 2 * draw.draws : 0;
-  FRB_TRY(write.prepare({counts ? draw.draws : 0, 0, moves, false, counts, false, false, counts, 0}));
+  FRB_TRY(write.prepare({counts ? draw.draws : 0, 0, moves, false, counts, false, false, counts, false, 0}));
   Drawn drawn(turn, draw.draws, draw.given);
   if (PyErr_Occurred()) return nullptr;  // an interrupt, while given arrays were looked at
   if (!drawn.has_room()) return drawn.no_room();

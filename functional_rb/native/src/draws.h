@@ -240,7 +240,7 @@ class Drawn {
   float* discounts_ = nullptr;
 };
 
-// A key, or random bits int32 [draws, words] that were made of one.
+// A key, or random bits int32 [rows, words] that were made of one; without words a key alone.
 struct Random {
   Seen seen;
   int64_t key = 0;
@@ -249,6 +249,9 @@ struct Random {
 
   bool take(const VersionChain* chain, const KnownBuffer* known, const Where& where, PyObject* given, int64_t draws,
             bool may_be_bits = false) {
+    return take(chain, where, given, draws + (known->draws == ARRIVALS), may_be_bits ? known->words : -1);
+  }
+  bool take(const VersionChain* chain, const Where& where, PyObject* given, int64_t rows, int64_t words) {
     if (!chain->arrays.see(given, seen, ON_THE_HOST)) {
       // Not with an error, as an interrupt is, while looking: another call of Python's would lose it.
       if (!where.on_gpu || PyErr_Occurred() || !chain->arrays.see(given, seen, where)) return false;
@@ -257,8 +260,7 @@ struct Random {
     }
     if (seen.dtype == INT64 && seen.ndim == 0 && !chain->is_numpy) return memcpy(&key, seen.data, sizeof key), true;
     bits = reinterpret_cast<const int32_t*>(seen.data);
-    return may_be_bits && seen.dtype == INT32 && seen.ndim == 2 && seen.shape[0] == draws + (known->draws == ARRIVALS) &&
-           seen.shape[1] == known->words && seen.contiguous();
+    return seen.dtype == INT32 && seen.ndim == 2 && seen.shape[0] == rows && seen.shape[1] == words && seen.contiguous();
   }
 };
 

@@ -59,7 +59,10 @@ struct KnownBuffer : KnownObject, KnownRecord {
   int64_t most_lost(int64_t steps) const {
     return chain() ? rings()->lanes * (most_frames(chain(), steps, chain()->length) + 2) : 0;
   }
-  int64_t most_beside(int64_t steps) const { return chain() ? rings()->lanes * most_frames(chain(), steps, chain()->room) : waiting(); }
+  int64_t most_beside(int64_t steps) const {
+    if (rings()->chooses == BEST) return least<int64_t>(steps, plan()->capacity) * levels_of(plan()->capacity);
+    return chain() ? rings()->lanes * most_frames(chain(), steps, chain()->room) : waiting();
+  }
   // What is read of items that are drawn: on a GPU also those leaves that are stored as frames.
   const std::vector<Leaf>& leaves_drawn(bool on_gpu) const { return on_gpu && chain() ? added : leaves; }
   bool slices() const { return draws == SLICES || draws == EPOCH_OF_SLICES; }
@@ -69,7 +72,7 @@ struct KnownBuffer : KnownObject, KnownRecord {
 };
 
 // What samplers keep beside the storage and the tree.
-enum Beside { ORDER, PLACES, IN_EPISODE, KEPT, FRAME_AT, TIMES, BESIDE };
+enum Beside { ORDER, PLACES, IN_EPISODE, KEPT, FRAME_AT, TIMES, CURRENT, BESIDE };
 
 // What arrays are made of on a GPU: numbers, masks, bytes, and each leaf.
 enum Maker { INT32S, FLOAT32S, BOOLS, BYTES, LEAVES };
@@ -104,12 +107,12 @@ struct Place {
   }
 };
 
-// What a write overwrites at most: of so many slots the rows, the priorities, the steps in episodes and how often they were
-// drawn, kept beside these, and the tree's leaves, of those also `more`; what so many writes to a sparse set do, see `Deck`;
+// What a write overwrites at most: of so many slots the rows, the priorities, the steps in episodes, how often they were
+// drawn and their handles, kept beside these, and the tree's leaves, of those also `more`; what so many writes to a sparse set do, see `Deck`;
 // and so many rows beside.
 struct Overwritten {
   int64_t room, more, deck;
-  bool rows, values, kept, steps, times;
+  bool rows, values, kept, steps, times, current;
   int64_t beside;
 };
 
@@ -120,7 +123,7 @@ struct Saved {
   PyObject* holder;  // on a GPU the array that all of it lies in
   int64_t bytes, room, deck_room;
   int64_t counts[4];                       // how many of them are filled in, as `BufferCall.saved_count`; a kernel writes it
-  int64_t slots, values, kept, steps, times, deck, at, places;  // where they begin, or -1
+  int64_t slots, values, kept, steps, times, current, deck, at, places;  // where they begin, or -1
   int64_t copies[1 + MOST_LEAVES], arrays;   // likewise, and how many
   int64_t copies_beside[1 + MOST_LEAVES], arrays_beside;
   PyObject* names;                         // of these
@@ -303,7 +306,7 @@ Saved* saved_room(PyTypeObject* type, const KnownBuffer* known, const Overwritte
   const int64_t n = made->room = what.room, leaves = n + what.more;
   made->slots = take(leaves * 4), made->values = what.values ? take(leaves * 4) : -1;
   made->kept = what.kept ? take(n * 4) : -1, made->steps = what.steps ? take(n * 4) : -1;
-  made->times = what.times ? take(n * 4) : -1;
+  made->times = what.times ? take(n * 4) : -1, made->current = what.current ? take(n * 4) : -1;
   made->deck_room = what.deck, made->deck = what.deck ? take(4 * what.deck * 4) : -1;
   made->arrays = what.rows ? known->arrays() : 0;
   for (int64_t k = 0; k < made->arrays; ++k) made->copies[k] = take(n * plan.stored_bytes(k));
@@ -359,14 +362,14 @@ inline Ref numbers_told(const int64_t* numbers, int64_t count) {
   return told;
 }
 
-// (slots, values, kept, steps, times, deck, room of its columns, (copies of each array), frames' numbers, places of rows
+// (slots, values, kept, steps, times, handles, deck, room of its columns, (copies of each array), frames' numbers, places of rows
 // beside, (copies of each array of theirs)): where each begins in the buffer that this is, or -1.
 inline PyObject* saved_offsets(PyObject* self, void*) {
   const Saved* saved = reinterpret_cast<Saved*>(self);
   Ref copies = numbers_told(saved->copies, saved->arrays), beside = numbers_told(saved->copies_beside, saved->arrays_beside);
   if (!copies || !beside) return nullptr;
-  return Py_BuildValue("LLLLLLLNLLN", saved->slots, saved->values, saved->kept, saved->steps, saved->times, saved->deck,
-                       saved->deck_room, copies.give(), saved->at, saved->places, beside.give());
+  return Py_BuildValue("LLLLLLLLNLLN", saved->slots, saved->values, saved->kept, saved->steps, saved->times, saved->current,
+                       saved->deck, saved->deck_room, copies.give(), saved->at, saved->places, beside.give());
 }
 
 // --- the types ------------------------------------------------------------------------------------------------------

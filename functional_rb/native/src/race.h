@@ -49,7 +49,9 @@ FRB_INLINE int chosen_child(const float* sums, int32_t draw) {
 // whether it ever does. Returns when the next one arrives.
 inline float first_arrivals(const Plan& plan, const float* tree, Matrix<const int32_t> draws, int32_t* slots, uint8_t* live) {
   const int64_t rows = draws.rows, top = plan->levels - 1;
-  Scratch<uint64_t> found(rows * FANOUT);  // times, which are ordered as their bits are, and whose they are
+  // Times, which are ordered as their bits are, and whose they are. 32 bits tell that of any batch: of a level at most as many
+  // nodes are kept as it may have, 16^7 above the leaves of the largest tree, of eight levels.
+  Scratch<uint64_t> found(rows * FANOUT);
   Scratch<int32_t> nodes(rows, true), before(rows);
   Scratch<float> times(rows, true);
   int64_t count = 1;

@@ -15,8 +15,8 @@ FRB_BEGIN
 
 // What kernels draw, numbered as by `buffer.known.Draws`: items, slices of steps, or either that are left of an epoch; items
 // without replacement by priority, those that may be drawn so often, in turn, those that are taken out, rather newer ones, or
-// those at one end.
-enum Draws { NO_DRAWS, ITEMS, SLICES, EPOCH, EPOCH_OF_SLICES, ARRIVALS, LIMITED, IN_TURN, QUEUE, RECENT, FROM_AN_END };
+// those at one end, and items where a writer chooses slots.
+enum Draws { NO_DRAWS, ITEMS, SLICES, EPOCH, EPOCH_OF_SLICES, ARRIVALS, LIMITED, IN_TURN, QUEUE, RECENT, FROM_AN_END, CHOSEN };
 
 // A buffer: also what is drawn, whether by priorities, how often an item may be, or 0, and how many items a queue gives
 // together, or 1, and from which end. Behind it lie the bytes of an item in the rows and in each wide array, the levels of its tree, and its leaves.
@@ -32,10 +32,14 @@ FRB_RECORD(LeafRecord, storage, offset, bytes);
 // Rings of slots, one a lane, and windows on them; `turns` is how often a lane may be filled before its sequence numbers
 // begin again. From `cursors` on they say where in a state's counters what belongs to the lanes begins (`next` is 0 where
 // no steps in episodes are kept), then which leaf tells trajectories apart, if `newest` is not 0, and how many leaves mark
-// the ends of episodes: behind the record it lies which; `refused` is where what a buffer that is full refuses is counted,
-// 0 where new items take the place of old ones.
+// the ends of episodes: behind the record it lies which; `refused` is where what a buffer that is full refuses, or
+// items without a rank, are counted, or 0. Of a writer that chooses slots, as `Chooses` numbers it, `seen` is where it counts all
+// items, `rank` the leaf by which they are ranked, and `reduction` how that becomes one number, see `Reduction`.
 FRB_RECORD(RingRecord, capacity, length, lanes, turns, window_length, period, strict, left, right, by_trajectory,
-           counters, cursors, sizes, next, newest, id, ends, refused);
+           counters, cursors, sizes, next, newest, id, ends, refused, chooses, seen, rank, reduction);
+
+enum Chooses { IN_ORDER, RESERVOIR, BEST };
+enum Reduction { SUM, MEAN, MAX, MIN, WHOLE_NUMBER };
 
 // The epochs of draws without replacement: places among the counters, and a setting; of epochs in order also where the counters
 // begin that tell where each lane goes on, and where it ends.
@@ -75,9 +79,9 @@ FRB_RECORD(PathsRecord, buffers, columns);
 // axis of their own; what is drawn, numbered as by `known.Draws`, whether that changes the state, and may be masked;
 // whether there are priorities, what may be written to, rewritten, added to in rings, and of what priorities alone set;
 // whether users' items are taken as they are, and given out so, are read too (on a GPU later, by a launch of their own), or as
-// arrays of NumPy's; whether it stops when it is full.
+// arrays of NumPy's; whether it stops when it is full; how many random words each item that is added takes.
 FRB_RECORD(KnownRecord, words, batch_size, unit, lanes, length, divided, draws, remembers, masked, prioritized, writes,
-           rewrites, appends, updates, adds, samples, reads, later, in_numpy, stops);
+           rewrites, appends, updates, adds, samples, reads, later, in_numpy, stops, chosen_by);
 
 template <class R> struct Record {
   const R* at = nullptr;
@@ -118,7 +122,12 @@ static_assert(sizeof(LevelRecord) == 5 * sizeof(int32_t), "as Plan::leaf counts 
 // The counters that every state has, and what follows them in shared buffers.
 enum Counter { CURSOR, SIZE, REJECTED, STALE, PEAK, INVALID, COUNTERS };
 
-// Children of a node of a sum tree.
+// Children of a node of a tree, and how many levels one has over so many leaves.
 constexpr int FANOUT = 16;
+FRB_INLINE int64_t levels_of(int64_t leaves) {
+  int64_t levels = 1;
+  for (; leaves > FANOUT; ++levels) leaves = (leaves + FANOUT - 1) / FANOUT;
+  return levels;
+}
 
 FRB_END

@@ -57,7 +57,7 @@ inline bool draw_in_race(const BufferCall& c, Matrix<const int32_t> draws, int32
   for (int64_t i = 0; i < c.batch; ++i) c.probabilities[i] = inclusion(c.tree[slots[i]], threshold);
   weigh(c.probabilities, inclusion(float_of(smallest(row)), threshold), c.beta, c.weights, c.batch);
   for (int64_t i = 0; i < c.batch; ++i)
-    if (c.drawn[i]) c.handles[i] = handle_in_ring(ring, lanes, slots[i]);
+    if (c.drawn[i]) c.handles[i] = handle_of(c, ring, lanes, slots[i]);
     else mask_out(c, i);
   return c.drawn[0];
 }
@@ -70,7 +70,7 @@ inline bool draw_marked(const BufferCall& c, Matrix<const int32_t> draws, int32_
   descend(plan_of(c), c.tree, draws, slots);
   const float chance = 1.0f / float(most<int64_t>(counted(total), 1));
   for (int64_t i = 0; i < c.batch; ++i) {
-    c.handles[i] = handle_in_ring(ring, lanes, slots[i]);
+    c.handles[i] = handle_of(c, ring, lanes, slots[i]);
     c.weights[i] = 1.0f, c.probabilities[i] = chance;
   }
   return total > 0;
@@ -262,7 +262,7 @@ FRB_ENTRY Outcome draw_items(const BufferCall& c) {
                      : plan->draws == QUEUE   ? take_out(c, slots.at)
                      : plan->draws == IN_TURN ? draw_in_order(c, slots.at)
                      : plan->draws == FROM_AN_END ? draw_from_an_end(c, slots.at)
-                     : plan->prioritized      ? draw_slots(c, bits.all, slots.at)
+                     : plan->prioritized || plan->draws == CHOSEN ? draw_slots(c, bits.all, slots.at)
                                               : draw_marked(c, bits.all, slots.at);
   if (!drawn) return NONE_DRAWN;
   if (plan->draws == LIMITED) memset(c.drawn, 1, size_t(c.batch));

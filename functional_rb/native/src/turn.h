@@ -205,10 +205,10 @@ class Turn {
 
 // --- what is read and made ------------------------------------------------------------------------------------------
 
-// The counters of a state, seen.
+// The counters of a state, seen; false also of a vector that a user has shortened.
 inline bool see_counters(Turn& turn, const Ref& counters, Seen& seen) {
   return turn.chain()->arrays.see(counters.get(), seen, turn.place()->where) && seen.dtype == INT32 && seen.ndim == 1 &&
-         seen.shape[0] >= COUNTERS && seen.contiguous();
+         seen.shape[0] >= turn.known()->rings()->counters && seen.contiguous();
 }
 
 // What is told beside items, in the library's arrays.
@@ -260,7 +260,7 @@ inline BufferCall call_on(Turn& turn, const Seen& counters) {
   call.storage = place->storage, call.arrays = known->arrays(), call.tree = place->tree;
   call.row_bytes = known->row_bytes, call.words = known->words;
   call.order = place->beside<int32_t>(ORDER), call.place = place->beside<int32_t>(PLACES);
-  call.times = place->beside<int32_t>(TIMES);
+  call.times = place->beside<int32_t>(TIMES), call.current = place->beside<int32_t>(CURRENT);
   call.in_episode = place->beside<int32_t>(IN_EPISODE), call.kept = place->beside<float>(KEPT);
   call.queue = record(known->queue), call.frames = record(known->frames), call.beside_plan = record(known->beside);
   call.beside = place->rows_beside, call.frame_at = place->beside<int32_t>(FRAME_AT);

@@ -110,6 +110,12 @@ template <class Find> inline Outcome update_found(const BufferCall& c, bool slic
   return tell_counters(c, c.counters[CURSOR], c.counters[SIZE], rejected, named - live, peak);
 }
 FRB_ENTRY Outcome update(const BufferCall& c) {
+  if (c.current) {  // `handles.locate_current`
+    const int64_t capacity = plan_of(c)->capacity;
+    return update_found(c, false, [&](int64_t handle) {
+      return handle >= 0 && c.current[handle % capacity] == handle ? handle % capacity : -1;
+    });
+  }
   if (!c.ring || ring_of(c)->lanes == 1) {
     const Finder find(plan_of(c), c.counters);
     return update_found(c, c.ring && ring_of(c)->window_length, find);

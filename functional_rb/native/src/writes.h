@@ -138,6 +138,7 @@ class Write {
     call.saved_kept = reinterpret_cast<float*>(at(saved_->kept));
     call.saved_steps = reinterpret_cast<int32_t*>(at(saved_->steps));
     call.saved_times = reinterpret_cast<int32_t*>(at(saved_->times));
+    call.saved_current = reinterpret_cast<int32_t*>(at(saved_->current));
     call.deck_room = saved_->deck_room, call.saved_deck = reinterpret_cast<int32_t*>(at(saved_->deck));
     call.saved_at = reinterpret_cast<int32_t*>(at(saved_->at)), call.saved_places = reinterpret_cast<int32_t*>(at(saved_->places));
     for (int64_t k = 0; k < saved_->arrays_beside; ++k) beside_[k] = reinterpret_cast<int64_t>(at(saved_->copies_beside[k]));
