@@ -70,7 +70,7 @@ class Saved:
     nbytes: int
     names: tuple[str, ...]
     counts: tuple[int, int, int, int]
-    offsets: tuple[int, int, int, int, int, int, int, tuple[int, ...], int, int, tuple[int, ...]]
+    offsets: tuple[int, int, int, int, int, int, int, int, tuple[int, ...], int, int, tuple[int, ...]]
     holder: Any
     """On a GPU the array that all of it lies in, where there is no buffer; else None."""
 

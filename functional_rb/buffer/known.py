@@ -64,7 +64,7 @@ class Known(NamedTuple):
         updates: updates of priorities, where items lie in rings or in slots that a writer has chosen.
         appends: additions to rings, of any number of lanes, with what the sampler keeps, and with steps that wait for
             others, or frames that items share; and to slots that a writer chooses.
-        rewrites: leaves of its items.
+        rewrites: leaves of its items, but for frames that they share.
         plain: whether there are no frames, and no transforms but functions of items.
         on_hosts_alone: whether GPUs, and JAX's programs, leave all of it to the core.
     """
@@ -175,7 +175,7 @@ def known(plan: Plan, sampler: SamplerBase, writer: WriterBase, transforms: Sequ
     appends = appends and writes_in_turn(writer) and keeps_of_new_items(plan, sampler)
     appends = appends or (chosen and plain and bool(draws))
     whole = draws is Draws.ITEMS and plain and plan.ring.lanes == 1 and is_ring(writer)
-    rewrites = type(writer) in (RoundRobin, StopWhenFull, Reservoir) and plan.frames is None
+    rewrites = type(writer) in (RoundRobin, StopWhenFull, Reservoir) and (plan.frames is None or appends)
     on_hosts_alone = draws in (Draws.LIMITED, Draws.IN_TURN, Draws.QUEUE, Draws.RECENT, Draws.FROM_AN_END)
     on_hosts_alone = on_hosts_alone or chosen or getattr(sampler, "max_times_sampled", None) is not None
     updates = has_updates and (writer.in_order or chosen)

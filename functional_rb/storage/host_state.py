@@ -22,6 +22,8 @@ from functional_rb.core.draft import Arrays
 from functional_rb.native.switch import HAVE_KERNELS, switch
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.numpy_ops import Vector
+from functional_rb.ops.part_kernels import NONE
+from functional_rb.ops.part_kernels import Table as Replacing
 from functional_rb.ops.protocol import Ops
 from functional_rb.storage.host_memory import Memory
 from functional_rb.storage.mapped import MappedFiles
@@ -78,9 +80,10 @@ class NumPy(Library):
             return NotImplemented
         return super().natively(function, *[x.sampler if isinstance(x, Bits) else x for x in given])
 
-    def uses_kernels(self, memory: versioned.Memory) -> bool:
-        """Whether kernels read and write a memory."""
-        return self.may_use_kernels and memory.is_ordinary
+    def standing_in(self, memory: versioned.Memory) -> Replacing:
+        """Part kernels, where they read and write a memory."""
+        table: Replacing = self.kernels.TABLE if self.may_use_kernels and memory.is_ordinary else NONE
+        return table
 
     def placement(self, spec: BufferSpec) -> Placement:
         """Where the memories of a buffer belong."""

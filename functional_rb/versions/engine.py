@@ -18,7 +18,7 @@ from functional_rb.core import counters as core_counters
 from functional_rb.core.draft import Draft, by_name
 from functional_rb.core.save_history import SaveHistory
 from functional_rb.core.strategy import Selection
-from functional_rb.ops.part_kernels import Table, carried_out, using
+from functional_rb.ops.part_kernels import carried_out, using
 from functional_rb.structures import frame_ring
 from functional_rb.versions.library import Library, Replacements
 from functional_rb.versions.memory import Memory, Saved
@@ -173,7 +173,7 @@ class Engine:
                 if not spec.known.plain:
                     known = state, memory, batch, leaves, slots, selection, bits
                     try:  # transforms call functions of the user's, which may fail
-                        leaves, selection = carried_out(self._kernels(memory), self._completed, *known)
+                        leaves, selection = carried_out(library.standing_in(memory), self._completed, *known)
                     except BaseException:
                         version.roll_back()
                         raise
@@ -292,7 +292,7 @@ class Engine:
             if respec.is_label(old, spec):  # a version of its own, as in-place functions write to that of a state
                 return made_by(version.exchange(arrays), state._counters, spec, state._save_history, state._target)
             given = library.ops, arrays, old, spec, getattr(memory.rows, "device", None)
-            made = carried_out(self._kernels(memory), respec.with_spec, *given, step=respec.step_of(spec))
+            made = carried_out(library.standing_in(memory), respec.with_spec, *given, step=respec.step_of(spec))
             if memory.table is None and respec.stays(old, spec):
                 return made_by(version.exchange(made), made.counters, spec, None, state._target)
             table = None if memory.table is None else library.table_type(spec, memory.table.held(memory))
@@ -456,25 +456,16 @@ class Engine:
         """Carry a function of the core out: with part kernels where they can work, and what it overwrites recorded."""
         library, arrays = self.library, memory.state_arrays(counters)
         with library.core():
+            table = library.standing_in(memory)
             if library.is_tracing():
-                table = library.traced(memory)
                 whole = table.get(function)
                 with using(table):
                     return function(library.ops, arrays, *given) if whole is None else whole(arrays, *given)
-            table = self._kernels(memory)
             if saved is None and (memory.files is None or memory.files.undo is None):
                 return carried_out(table, function, library.ops, arrays, *given)
             log = saved if isinstance(saved, Log) else Log()  # of files the recorder tells the undo log too
             recorder = Recorder(library.ops, memory, log)
             return carried_out(recorder.kernels(table), function, recorder, arrays, *given)
-
-    def _kernels(self, memory: Memory) -> Table:
-        """The part kernels that can work on a memory."""
-        launches = self.library.launches(memory)
-        if launches or not self.library.uses_kernels(memory):
-            return launches
-        table: Table = self.library.kernels.TABLE
-        return table
 
 
 def _fitting(state: VersionedState, version: Version, function: str) -> Memory:

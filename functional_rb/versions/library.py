@@ -12,7 +12,6 @@ import numpy as np
 from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, PRNGKey
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Selection
-from functional_rb.ops.part_kernels import NONE
 from functional_rb.ops.part_kernels import Table as Replacing
 from functional_rb.ops.protocol import Ops
 from functional_rb.structures import frame_ring
@@ -29,14 +28,12 @@ class Library(abc.ABC):
         ops: the primitives, which write in place.
         memory_type: the class of its memories.
         table_type: the class of its tables of Python objects.
-        kernels: a module with `TABLE`, the part kernels, there where `uses_kernels` may say so.
         chain: the native version chain of its states, which does what is usual; None if there is none.
     """
 
     ops: Ops
     memory_type: type[Memory]
     table_type: type[Table]
-    kernels: Any
     chain: Any = None
 
     @abc.abstractmethod
@@ -62,16 +59,8 @@ class Library(abc.ABC):
         """Within which the core makes arrays that will be written to later."""
 
     @abc.abstractmethod
-    def uses_kernels(self, memory: Memory) -> bool:
-        """Whether kernels read and write a memory: its arrays are ordinary, and nobody has switched them off."""
-
-    def launches(self, memory: Memory) -> Replacing:
-        """What stands in for functions of the core on a memory on a GPU, while nothing is traced."""
-        return NONE
-
-    def traced(self, memory: Memory) -> Replacing:
-        """What stands in for functions of the core, whole ones among them, on a memory while a program is traced."""
-        return NONE
+    def standing_in(self, memory: Memory) -> Replacing:
+        """What stands in for functions of the core on a memory; while a program is traced also for whole ones."""
 
     def natively(self, function: str, *given: object) -> Any:
         """What native code makes of checked arguments; `NotImplemented` where they, or the state, are not usual."""

@@ -12,6 +12,7 @@ import torch
 import torch_backend
 from functional_rb.storage import host_state
 from functional_rb.storage.host_state import ENGINE, Bits
+from tests.support.backends import _torch_numpy
 from tests.support.chain_programs import Noting
 from torch_backend.arrays import random
 from torch_backend.engines import execute
@@ -75,7 +76,8 @@ def told(drawn: Any) -> list[Any]:
     """What was drawn, all of it in bytes with their dtypes and shapes."""
     leaves, selection = drawn
     arrays = [
-        np.asarray(x) for x in (*leaves, *(x for x in selection[:-1] if x is not None), *selection.extras.values())
+        _torch_numpy(x) if isinstance(x, torch.Tensor) else np.asarray(x)
+        for x in (*leaves, *(x for x in selection[:-1] if x is not None), *selection.extras.values())
     ]
     return [(x.dtype, x.shape, x.tobytes()) for x in arrays]
 

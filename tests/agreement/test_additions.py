@@ -114,8 +114,7 @@ def add(on: Any, state: Any, batch: Any, mask: Any, priorities: Any, in_place: b
 def test_the_kernel_gives_the_cores_bits_and_older_versions_stay(data: st.DataObject) -> None:
     """Whole histories, of lanes that go on by different numbers of steps and whose handles begin anew; of branches."""
     on = data.draw(st.sampled_from(LIBRARIES), "library")
-    # Arrays of bfloat16 NumPy shows to nobody.
-    spec = data.draw(specs(["float32", "float16", *(["bfloat16"] if on is OnTorch else [])]), "spec")
+    spec = data.draw(specs(["float32", "float16", "bfloat16"]), "spec")
     assert spec.known.appends
     rng, lanes, stored = np.random.default_rng(data.draw(st.integers(0, 99), "seed")), spec.lanes or 1, 0
     first = counters.CURSOR if lanes == 1 else counters.BASE

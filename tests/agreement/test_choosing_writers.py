@@ -9,6 +9,7 @@ from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -31,7 +32,7 @@ ITEM = {
     "id": frb.Unbounded((), "int32"),
     "image": frb.Unbounded((1030,), "uint8"),
     "rank": frb.Unbounded((5,)),
-    "x": frb.Unbounded((3,)),
+    "x": frb.Unbounded((3,), "bfloat16"),
 }
 BY_NUMBER = frb.MaxValue("id")
 WRITERS = (
@@ -47,6 +48,7 @@ SAMPLERS = (
     (frb.Uniform(max_times_sampled=2), Draws.LIMITED),
     (frb.Prioritized(replacement=False), Draws.ARRIVALS),
 )
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # Equal ones, both zeros, what is no number, and what only some devices compute with.
 RANKS = np.array([0.0, -0.0, 1.0, 1.0, 2.5, -3.0, 1e-45, -1e-45, 1e30, np.inf, -np.inf, np.nan], np.float32)
 NUMBERS = np.array([-(2**31), 2**31 - 1, 2**31 - 2, 0, 0, 3, -7], np.int32)
@@ -66,6 +68,7 @@ def ranked(rng: np.random.Generator, n: int, lanes: int | None = None) -> dict[s
     batch["id"] = rng.choice(NUMBERS, lead) if rng.random() < 0.5 else rng.integers(-9, 9, lead, np.int32)
     ranks = rng.normal(0, 2, (*lead, 5)).astype(np.float32)
     batch["rank"] = np.where(rng.random(ranks.shape) < 0.3, rng.choice(RANKS, ranks.shape), ranks)
+    batch["x"] = batch["x"].astype(BFLOAT16)
     return {name: batch[name] for name in ITEM}
 
 
@@ -141,7 +144,7 @@ def test_the_kernel_gives_the_cores_bits_and_older_versions_stay(
         elif spec.sampler.has_priorities or writer == frb.Reservoir():
             stored = np.asarray(on.memory_of(states[0]).auxiliary[CURRENT])
             handles = np.where(rng.random(9) < 0.7, rng.choice(stored, 9), rng.integers(-1, 2**31, 9)).astype(np.int32)
-            rewrites = {"x": np.ones((9, 3), np.float32)} if writer == frb.Reservoir() else None
+            rewrites = {"x": np.ones((9, 3), BFLOAT16)} if writer == frb.Reservoir() else None
             priorities = rng.choice(PRIORITIES, 9) if spec.sampler.has_priorities else None
             both(lambda state, *given: (on.update(state, *given),), handles, priorities, rewrites)
         now = content(on, states[1])

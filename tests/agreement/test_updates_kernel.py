@@ -52,8 +52,12 @@ def specs(draw: st.DrawFn) -> frb.BufferSpec:
     transforms = [frb.n_step(2, 0.9, **RETURNS)] + (
         [] if "slices" in kind else [frb.n_step(3, 0.9, at="add", **RETURNS)]
     )
-    more = {"transforms": draw(st.sampled_from([(), *transforms]), "transforms")}
-    return frb.BufferSpec(MORE, draw(st.sampled_from([5, 6, 40]), "steps") * (lanes or 1), sampler, lanes=lanes, **more)
+    more: dict[str, Any] = {"transforms": draw(st.sampled_from([(), *transforms]), "transforms")}
+    item = MORE
+    if not more["transforms"] and draw(st.booleans(), "frames"):
+        item = dict(sorted({**MORE, "frames": frb.Unbounded((2, 3), "uint8")}.items()))
+        more["compact"] = frb.Compact(next={}, stack={"frames": 2})
+    return frb.BufferSpec(item, draw(st.sampled_from([5, 6, 40]), "steps") * (lanes or 1), sampler, lanes=lanes, **more)
 
 
 def items(rng: np.random.Generator, n: int, lanes: int | None) -> dict[str, Any]:
@@ -62,11 +66,13 @@ def items(rng: np.random.Generator, n: int, lanes: int | None) -> dict[str, Any]
     return {name: x if lanes is None else x.reshape(-1, lanes) for name, x in made.items()}
 
 
-def with_more(rng: np.random.Generator, given: dict[str, Any]) -> dict[str, Any]:
-    """Items that have an image and rewards, too."""
+def with_more(rng: np.random.Generator, given: dict[str, Any], spec: frb.BufferSpec) -> dict[str, Any]:
+    """Items that have an image and rewards, too, and frames if there are such."""
     lead = given["id"].shape
     image = rng.integers(256, size=(*lead, 1030), dtype=np.uint8)
-    return {**given, "image": image, "reward": rng.random((*lead, 2), np.float32)}
+    frames = rng.integers(2, size=(*lead, 2, 3), dtype=np.uint8)
+    made = {**given, "frames": frames, "image": image, "reward": rng.random((*lead, 2), np.float32)}
+    return {name: made[name] for name in spec.item if name in made}
 
 
 def arrays_of(on: Any, state: Any) -> list[bytes]:
@@ -98,7 +104,7 @@ def test_the_kernel_gives_the_cores_bits(data: st.DataObject) -> None:
         n = lanes * data.draw(st.integers(1, 9), "rows")
         mask = rng.random(n) < 0.7 if data.draw(st.booleans(), "masked") else None
         mask = mask if mask is None or spec.lanes is None else mask.reshape(-1, lanes)
-        state = on.add(state, with_more(rng, items(rng, n, spec.lanes)), mask)
+        state = on.add(state, with_more(rng, items(rng, n, spec.lanes), spec), mask)
         if int(np.asarray(state._counters[counters.SIZE])) == 0 and lanes == 1:
             continue
         batch = data.draw(st.sampled_from([1, 4, 60]), "batch")
@@ -107,7 +113,7 @@ def test_the_kernel_gives_the_cores_bits(data: st.DataObject) -> None:
         if spec.sampler.has_priorities and data.draw(st.booleans(), "priorities"):
             given[0] = rng.choice([0.0, 1e-40, 0.3, 7.0, 1e30, *BAD], batch).astype(np.float32)
         names = data.draw(st.sets(st.sampled_from(["id", "image", "reward"]), min_size=int(given[0] is None)), "leaves")
-        rewritten = with_more(rng, {"id": np.arange(batch, dtype=np.int32) - 99})
+        rewritten = with_more(rng, {"id": np.arange(batch, dtype=np.int32) - 99}, spec)
         given[1] = {name: rewritten[name] for name in sorted(names)} or None
         before, after = arrays_of(on, state), []
         for use in (True, False):
@@ -175,17 +181,18 @@ def test_which_buffers_the_kernel_knows(monkeypatch: pytest.MonkeyPatch) -> None
     chain = Noting(TORCH.chain)
     monkeypatch.setattr(TORCH, "chain", chain)
     sampler, limited = frb.PrioritizedSlices(2, end_keys=("done",)), frb.Prioritized(max_times_sampled=3)
-    others: dict[str, Any] = {"writer": frb.MaxValue("id")}
     known = [
         (frb.BufferSpec(ITEM, 6, sampler), 4),
         (frb.BufferSpec(ITEM, 6, frb.Prioritized(replacement=False)), 4),
         (frb.BufferSpec(ITEM, 6, limited), 4),
-        (frb.BufferSpec(ITEM, 6, frb.Prioritized(), **others), 0),
+        (frb.BufferSpec(ITEM, 6, frb.Prioritized(), frb.Reservoir()), 4),
+        (frb.BufferSpec(ITEM, 6, frb.Prioritized(), frb.MaxValue("id")), 2),  # whose items are ranked anew
     ]
     rb = torch_backend
     for spec, expected in known:
         chain.calls.clear()
-        state = rb.add(rb.init(spec), items(np.random.default_rng(0), 6, None))
+        key = rb.key(0) if spec.writer.words else None
+        state = rb.add(rb.init(spec), items(np.random.default_rng(0), 6, None), key=key)
         state = rb.update(state, np.arange(3), np.ones(3, np.float32))
         state = rb.update_(state, np.arange(3), np.ones(3, np.float32))
         with frb.kernels(False):

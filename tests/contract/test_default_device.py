@@ -173,7 +173,7 @@ def test_no_kernel_works_on_a_state_of_which_an_array_lies_elsewhere(sampler: fr
     leaves, outline = pytree.tree_flatten(rb.add(rb.init(frb.BufferSpec(ITEM, 16, sampler)), items(5)))
     for k in range(len(leaves)):
         moved = [leaf.to("meta") if place == k else leaf for place, leaf in enumerate(leaves)]
-        assert not TORCH.uses_kernels(pytree.tree_unflatten(moved, outline)._version.own())
+        assert not TORCH.standing_in(pytree.tree_unflatten(moved, outline)._version.own())
 
 
 def test_keys_on_the_cpu_are_packed_there_whatever_the_default_device_is() -> None:

@@ -22,8 +22,10 @@ FLAGS = {
     "thread": ("-fsanitize=thread", "-Wno-tsan"),  # it knows no fences, of which readers of shared buffers have two
 }
 LIBRARIES = {"address": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}
-AGREEMENT = [f"tests/agreement/test_{name}.py" for name in ("part_kernels", "draws_in_rings", "samplers_kernel")]
-AGREEMENT += ["-k", "Numpy or (draws_are and torch) or (samplers_kernel and (beyond or cores_bits))"]
+CHOSEN = "part_kernels", "draws_in_rings", "samplers_kernel", "choosing_writers"
+BEYOND = "((samplers_kernel or choosing_writers) and beyond)"
+AGREEMENT = [f"tests/agreement/test_{name}.py" for name in CHOSEN]
+AGREEMENT += ["-k", f"Numpy or (draws_are and torch) or (samplers_kernel and cores_bits) or {BEYOND}"]
 MORE = ["tests/agreement", *(f"tests/shared/test_{name}.py" for name in ("one_process", "whole_calls", "interrupts"))]
 MORE += ["-k", "not jax and not Jax and not allocate and not dies and not forks and not interpreters_end and not fails"]
 

@@ -41,6 +41,8 @@ class Torch(Library):
     memory_type = Memory
     table_type = Objects
     gpus: Gpus | None = None
+    # A module with `TABLE` and `draws`, the kernels as eager functions call them, where there are any.
+    kernels: Any
     # A module with `TABLE` and `draws`, the kernels as torch.compile sees them, where there are any.
     operations: Any
     # A module with `TABLE`, the launches for arrays on GPUs.
@@ -67,18 +69,18 @@ class Torch(Library):
         """Outside of inference mode, as torch forbids to write to what was made in it."""
         return modes.outside_inference()
 
-    def uses_kernels(self, memory: versioned.Memory) -> bool:
-        """Whether kernels read and write a memory: not while tracing."""
-        return HAVE_KERNELS and not _compiling() and memory.is_ordinary and switch.on
-
-    def launches(self, memory: versioned.Memory) -> Table:
-        """On a GPU with kernels, over which nobody maps."""
-        if self.gpus is None or self.chain_now() is None or not switch.on or not self.gpus.has(memory):
-            return NONE
-        table: Table = self.on_gpu.TABLE
+    def standing_in(self, memory: versioned.Memory) -> Table:
+        """Part kernels on the CPU; launches on a GPU with kernels, over which nobody maps; operations while tracing."""
+        if _compiling():
+            return self._traced(memory)
+        table: Table = NONE
+        if switch.on and self.gpus is not None and self.chain_now() is not None and self.gpus.has(memory):
+            table = self.on_gpu.TABLE
+        elif switch.on and HAVE_KERNELS and memory.is_ordinary:
+            table = self.kernels.TABLE
         return table
 
-    def traced(self, memory: versioned.Memory) -> Table:
+    def _traced(self, memory: versioned.Memory) -> Table:
         """The kernels as operations, for a memory on the CPU, or on a GPU, over which nobody maps."""
         if not _may_trace_kernels() or not memory.fits:
             return NONE

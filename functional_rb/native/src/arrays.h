@@ -50,7 +50,7 @@ struct Dtype {
   uint8_t code, bits;
   bool operator==(const Dtype& other) const { return code == other.code && bits == other.bits; }
 };
-constexpr Dtype INT32{0, 32}, INT64{0, 64}, FLOAT32{2, 32}, FLOAT64{2, 64}, BOOL{6, 8};
+constexpr Dtype INT32{0, 32}, INT64{0, 64}, FLOAT32{2, 32}, FLOAT64{2, 64}, BFLOAT16{4, 16}, BOOL{6, 8};
 constexpr uint8_t COMPLEX = 5;
 
 // An array in the memory of some device, for as long as this and the array live.
@@ -281,6 +281,12 @@ class ArrayLibrary {
   // Likewise, as bytes of some dtype.
   bool see_bytes(PyObject* array, Seen& seen, bool writes, const Where& where = ON_THE_HOST) const {
     return is_ndarray(array) ? !where.on_gpu && seen.take_ndarray(array, true, writes) : see(array, seen, where);
+  }
+  // An array of NumPy's, of class numpy.ndarray itself, that is handed out only to who does not ask for its dtype, as bfloat16 is.
+  bool see_untold(PyObject* array, Seen& seen, PyObject* numpy, Dtype dtype) const {
+    if (reinterpret_cast<PyObject*>(Py_TYPE(array)) != ndarray_) return false;
+    const Ref found = attribute(array, names.dtype);
+    return found.is(numpy) && seen.take_ndarray(array, true) && (seen.dtype = dtype, true);
   }
   bool is_ndarray(PyObject* array) const {
     return PyObject_TypeCheck(array, reinterpret_cast<PyTypeObject*>(ndarray_));

@@ -46,7 +46,8 @@ class Batch {
     const int axes = int(leaf.shape.size());
     Seen& seen = leaves_[k];
     held_[k] = Ref::to(array);  // a nest may be changed while a kernel reads what was in it
-    if (!library_.see(array, seen, where_)) return !where_.on_gpu && axes == 0 && take_number(k, array);
+    if (!library_.see(array, seen, where_) && !(leaf.dtype == BFLOAT16 && !where_.on_gpu && library_.see_untold(array, seen, leaf.numpy, leaf.dtype)))
+      return !where_.on_gpu && axes == 0 && take_number(k, array);
     const int lead = seen.ndim - axes, least = lanes_ ? 1 : 0;
     if (!(seen.dtype == leaf.dtype) || lead < least || lead > least + 1 || !seen.contiguous()) return false;
     if (lanes_ && seen.shape[lead - 1] != lanes_) return false;

@@ -61,6 +61,12 @@ Found take_replacements(const KnownBuffer* known, PyObject* items, Batch& batch)
   const bool direct = known->adds && !known->given.empty() && PyDict_CheckExact(items) && !known->rings()->next;
   if (!direct && !PyList_Check(items)) return Found::ELSEWHERE;
   const Found found = direct ? take_dict(known, items, batch) : take_leaves(known, items, batch);
+  if (known->chain()) {  // frames may be other items' too
+    const int32_t *stored = known->stored(), *end = stored + known->leaves.size();
+    for (int k = 0; k < batch.given; ++k)
+      if (batch.items[k] && std::find(stored, end, k) == end) return Found::ELSEWHERE;
+    for (size_t k = 0; k < known->leaves.size(); ++k) batch.items[k] = batch.items[stored[k]];
+  }
   batch.given = int64_t(known->leaves.size());  // there may be more, which stay
   return found;
 }

@@ -52,6 +52,8 @@ struct KnownBuffer : KnownObject, KnownRecord {
   int64_t arrays_beside() const { return PyTuple_Size(names); }
   const QueueRecord* waits() const { return queue.empty() ? nullptr : reinterpret_cast<const QueueRecord*>(queue.data()); }
   const ChainRecord* chain() const { return frames.empty() ? nullptr : reinterpret_cast<const ChainRecord*>(frames.data()); }
+  // Of items that share frames, which of the leaves that are given are stored as they are.
+  const int32_t* stored() const { return frames.data() + (frames.size() - leaves.size()); }
   // How many steps wait at most.
   int64_t waiting() const { return waits() ? int64_t(waits()->lanes) * (waits()->n - 1) : 0; }
   // How many items a batch may take out, and how many rows beside it may write, with so many steps in each lane.
@@ -312,7 +314,7 @@ Saved* saved_room(PyTypeObject* type, const KnownBuffer* known, const Overwritte
   for (int64_t k = 0; k < made->arrays; ++k) made->copies[k] = take(n * plan.stored_bytes(k));
   made->names = Py_NewRef(known->names);
   made->arrays_beside = what.beside ? known->arrays_beside() : 0;
-  made->at = what.rows && known->chain() ? take(n * 4) : -1, made->places = what.beside ? take(what.beside * 4) : -1;
+  made->at = what.beside && known->chain() ? take(n * 4) : -1, made->places = what.beside ? take(what.beside * 4) : -1;
   for (int64_t k = 0; k < made->arrays_beside; ++k)
     made->copies_beside[k] = take(what.beside * record_of<Plan>(known->beside.data()).stored_bytes(k));
   made->bytes = bytes;
