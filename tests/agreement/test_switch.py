@@ -24,7 +24,8 @@ from torch_backend.engines import execute
 from torch_backend.memory.library import TORCH
 
 SPEC = frb.BufferSpec({"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32")}, 8, sampler=frb.Prioritized())
-FULL = frb.BufferSpec({"x": frb.Unbounded(()), "done": frb.Binary(())}, 8, writer=frb.MaxValue("x"))
+MEDIAN = frb.MaxValue("x", reduction="median")  # which the chain leaves to the core
+FULL = frb.BufferSpec({"x": frb.Unbounded(()), "done": frb.Binary(())}, 8, writer=MEDIAN)
 SLICES = frb.BufferSpec(
     {"x": frb.Unbounded(()), "done": frb.Binary(())}, 8, sampler=frb.Slices(length=2, end_keys=("done",))
 )

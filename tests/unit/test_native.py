@@ -18,6 +18,7 @@ import pytest
 
 import functional_rb as frb
 from functional_rb import _native
+from functional_rb.buffer.known import Chooses, Draws
 from functional_rb.core import counters
 from functional_rb.mixture import shares
 from functional_rb.native import descriptor, shared_control
@@ -25,7 +26,7 @@ from functional_rb.native.chain import known_buffer
 from functional_rb.ops import fixed_point, random_bits
 from functional_rb.samplers.base import LEAST_CHANCE
 from functional_rb.storage.host_state import NUMPY
-from functional_rb.structures import episode_windows, exponential_race, hash_map, ring, sum_tree
+from functional_rb.structures import episode_windows, exponential_race, hash_map, min_tree, ring, sum_tree
 from tests.children import native_life
 from tests.support import headers
 from tests.support.backends import needs_native
@@ -59,6 +60,8 @@ def test_the_constants_are_those_of_the_reference() -> None:
     }
     expected = {
         "EMPTY": hash_map.EMPTY,
+        "PADDING": min_tree.PADDING,
+        "UNRANKED": min_tree.EMPTY,
         "FANOUT": sum_tree.FANOUT,
         "INT32_MOST": ring.INT32_MAX,
         "LEAST_CHANCE": LEAST_CHANCE,
@@ -80,6 +83,13 @@ def test_the_counters_are_those_of_the_core() -> None:
     found = headers.enumerations("records.h")["Counter"]
     assert found.pop("COUNTERS") == counters.BASE == len(found)
     assert found == {name: getattr(counters, name) for name in found}
+
+
+def test_what_is_drawn_and_how_slots_are_chosen_is_numbered_alike() -> None:
+    found = headers.enumerations("records.h")
+    for kind in (Draws, Chooses):
+        assert [*found[kind.__name__].items()][1:] == [(each.name, each.value) for each in kind][1:]
+    assert [name.lower().replace("_", " ") for name in found["Reduction"]] == [*descriptor.REDUCTIONS]
 
 
 def test_the_protocol_of_shared_buffers_is_the_same() -> None:

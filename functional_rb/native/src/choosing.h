@@ -7,7 +7,7 @@
 
 FRB_BEGIN
 
-constexpr int32_t PADDING = int32_t(INT32_MOST), UNRANKED = -PADDING - 1;  // of what is no slot, and of an empty one
+constexpr int32_t PADDING = 2147483647, UNRANKED = -2147483648;  // of what is no slot, and of an empty one
 
 // A tree of minima over the ranks of stored items.
 class MinTree {
