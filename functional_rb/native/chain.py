@@ -71,7 +71,7 @@ class SavedBlock(_native.Saved):
             Entry(name, False, slots, self._copy(memory, array, first, rows))
             for (name, array), first in zip(items, copies, strict=False)
         ]
-        where = self._numbers(memory, "int32", places, others) if beside else None
+        where = self._numbers(memory, "int32", max(places, 0), others if beside else 0)
         for name, first in zip(self.names, beside, strict=False):
             old = self._copy(memory, memory.auxiliary[name], first, others)
             found.append(Entry(auxiliary_name(name), False, *self._first(where, old)))

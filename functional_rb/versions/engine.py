@@ -66,10 +66,9 @@ class Engine:
             if batch == 0:
                 return self.renamed(state, version) if consume else state
             fullest = None if library.is_tracing() else fullest_of(memory, spec, batch)
-            bits = key if spec.writer.words else None
             # Asked again, now that all is checked and converted: before, it may have been the input alone that was
             # unusual.
-            made = library.natively("write_" if consume else "write", state, stored, mask, priorities, batch, bits)
+            made = library.natively("write_" if consume else "write", state, stored, mask, priorities, batch, key)
             if made is not NotImplemented:
                 return _told(made, fullest)
             # Before anything is written: a page of a mapping for which the disk has no room kills the process.

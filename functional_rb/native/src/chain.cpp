@@ -203,8 +203,9 @@ template <bool IN_PLACE>
 PyObject* added(Turn& turn, Batch& batch, PyObject* mask, PyObject* priorities, PyObject* key, bool checked) {
   const KnownBuffer* known = turn.known();
   Draw draw;
-  if (batch.rows <= 0 || !batch.take_mask(mask) || !batch.take_priorities(priorities) || (key == Py_None) == bool(known->chosen_by) ||
-      (known->chosen_by && !draw.random.take(turn.chain(), turn.place()->where, key, batch.rows, known->chosen_by)))
+  if (batch.rows <= 0 || !batch.take_mask(mask) || !batch.take_priorities(priorities)) return not_here();
+  if (known->chosen_by ? !draw.random.take(turn.chain(), turn.place()->where, key, batch.rows, known->chosen_by)
+                       : key != Py_None && !checked)  // what a key has to be the reference says
     return not_here();
   const RingRecord* ring = known->writes ? nullptr : known->rings();
   const int64_t lanes = ring ? ring->lanes : 1;

@@ -43,7 +43,7 @@ class MinTree {
   }
 
  private:
-  static constexpr int64_t ROW = FANOUT * 4;
+  static constexpr int64_t ROW = 64;  // bytes of one
   int32_t* row(int64_t level, int64_t node) const { return tree_ + (first_[level] + node) * FANOUT; }
 
   const BufferCall& c;
