@@ -37,7 +37,7 @@ def public(module):
     return listed or [n for n, x in there.items() if getattr(x, "__module__", module.__name__) == module.__name__]
 
 found = set()
-for shown, module in (("frb", frb), ("rb", importlib.import_module("torch_backend"))):
+for shown, module in (("frb", frb), *(("rb", importlib.import_module(f"{one}_backend")) for one in ("jax", "torch"))):
     for name in public(module):
         found.add(f"{shown}.{name}")
         value = getattr(module, name)

@@ -10,7 +10,7 @@ from functional_rb.items.discounts import reward_to_go
 from functional_rb.items.frame_stack import frame_stack
 from functional_rb.items.grayscale import grayscale
 from functional_rb.items.joining import cat, flatten
-from functional_rb.items.names import exclude, rename, select
+from functional_rb.items.names import rename, select
 from functional_rb.items.normalize import normalize
 from functional_rb.items.resize import resize
 from functional_rb.items.rewards import clip_reward
@@ -25,7 +25,6 @@ __all__ = [
     "color_jitter",
     "compose",
     "crop",
-    "exclude",
     "flatten",
     "frame_stack",
     "grayscale",

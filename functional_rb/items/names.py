@@ -57,21 +57,17 @@ class Rename(ItemFunction):
 
 @dataclasses.dataclass(frozen=True)
 class Select(ItemFunction):
-    """Some of the leaves; see `select` and `exclude`."""
+    """Some of the leaves; see `select`."""
 
     keys: tuple[Key, ...]
     left_out: bool = False
 
     def __post_init__(self) -> None:
         """Bring the keys into their hashable form."""
-        object.__setattr__(self, "keys", nest.checked_keys(self.keys, "keys", self._who) or ())
-
-    @property
-    def _who(self) -> str:
-        return "exclude" if self.left_out else "select"
+        object.__setattr__(self, "keys", nest.checked_keys(self.keys, "keys", "select") or ())
 
     def _kept(self, leaves: dict[Path, T]) -> dict[Path, T]:
-        named = {*chosen(leaves, self.keys, self._who)}
+        named = {*chosen(leaves, self.keys, "select")}
         return {path: leaf for path, leaf in leaves.items() if (path in named) != self.left_out}
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
@@ -82,7 +78,7 @@ class Select(ItemFunction):
         """
         kept = self._kept(leaves)
         if not kept:
-            raise ValueError(f"{self._who}: no leaf would be left of {tuple(map(nest.show, leaves))}")
+            raise ValueError(f"select: no leaf would be left of {tuple(map(nest.show, leaves))}")
         return kept
 
     def apply(
@@ -111,31 +107,26 @@ def rename(names: Mapping[Key, Key]) -> Rename:
     return Rename(tuple(names.items()))
 
 
-def select(keys: Key | Sequence[Key]) -> Select:
+def select(keys: Key | Sequence[Key] | None = None, *, exclude: Key | Sequence[Key] | None = None) -> Select:
     """Some leaves, or containers of leaves, without the others, for `frb.map_items`.
 
-    Raises:
-        ValueError: where it is used, for a leaf that the item lacks.
-
-    Example:
-        >>> from functional_rb import Unbounded, items
-        >>> from functional_rb.core.item_function import item_after
-        >>> item_after(items.select("x"), {"x": Unbounded(()), "y": Unbounded(())})
-        Composite({'x': Unbounded()})
-    """
-    return Select(nest.checked_keys(keys, "keys", "select") or nest.Keys())
-
-
-def exclude(keys: Key | Sequence[Key]) -> Select:
-    """All leaves but some, for `frb.map_items`.
+    Args:
+        keys: those that stay.
+        exclude: in place of `keys`: those that do not.
 
     Raises:
+        TypeError: for both or neither of the two.
         ValueError: where it is used, for a leaf that the item lacks, or if none would be left.
 
     Example:
         >>> from functional_rb import Unbounded, items
         >>> from functional_rb.core.item_function import item_after
-        >>> item_after(items.exclude("x"), {"x": Unbounded(()), "y": Unbounded(())})
-        Composite({'y': Unbounded()})
+        >>> item = {"x": Unbounded(()), "y": Unbounded(())}
+        >>> item_after(items.select("x"), item), item_after(items.select(exclude="x"), item)
+        (Composite({'x': Unbounded()}), Composite({'y': Unbounded()}))
     """
-    return Select(nest.checked_keys(keys, "keys", "exclude") or nest.Keys(), left_out=True)
+    if (keys is None) == (exclude is None):
+        raise TypeError("select: expected keys that stay, or exclude= for those that do not; give one of the two")
+    if exclude is None:
+        return Select(nest.checked_keys(keys, "keys", "select") or nest.Keys())
+    return Select(nest.checked_keys(exclude, "exclude", "select") or nest.Keys(), left_out=True)

@@ -54,7 +54,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], ItemFunction], str, int]] = {
     "flatten": (items.flatten, "pixels", 1),
     "normalize": (lambda keys: items.normalize(1, 2, keys), "pixels of floats", 1),
     "one_hot": (lambda keys: items.one_hot(4, keys), "choice", 1),
-    "select": (items.exclude, "observation", 1),
+    "select": (lambda keys: items.select(exclude=keys), "observation", 1),
     "to_image": (items.to_image, "pixels", 1),
     "grayscale": (items.grayscale, "pixels", 1),
     "resize": (lambda keys: items.resize(4, keys=keys), "pixels", 1),

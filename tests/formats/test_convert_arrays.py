@@ -101,7 +101,7 @@ SPECS = grammar.Grammar(grammar.leaves_of(ON_JAX, "object"), axes=(0, 3, 1)).nes
 @hypothesis.given(SPECS)
 def test_specs_as_jax_tells_them(spec: Any) -> None:
     outline = Outline.of(spec, "test")
-    zeros = nest.flatten(jax_backend.zeros(spec))[0]
+    zeros = nest.flatten_as(outline.structure, jax_backend.zeros(spec))
     told = jax.eval_shape(lambda: zeros)  # of the leaves alone, as JAX does not know all of the containers
     back = Outline.of(frb.specs.spec_of(nest.unflatten(outline.structure, told, build_mapping, ())), "test")
     assert back.names == outline.names

@@ -114,7 +114,7 @@ def test_actions_lie_in_their_bin(within: Any) -> None:
 def test_leaves_are_named_kept_and_joined() -> None:
     given = batch()
     assert set(on_numpy(items.select(["s", "c"]), ITEM, given, (5,))) == {"s", "c"}
-    assert set(on_numpy(items.exclude(["s", "c"]), ITEM, given, (5,))) == set(ITEM) - {"s", "c"}
+    assert set(on_numpy(items.select(exclude=["s", "c"]), ITEM, given, (5,))) == set(ITEM) - {"s", "c"}
     nested = {"obs": {"a": ITEM["a"]}, "obs2": ITEM["s"]}
     assert after(items.rename({"obs": "next/obs"}), nested) == frb.Composite(
         next={"obs": {"a": ITEM["a"]}}, obs2=ITEM["s"]
@@ -180,7 +180,7 @@ def test_bounds_hold_what_normalize_gives(loc: float, scale: float, low: float, 
 ERRORS: dict[str, tuple[Any, Any, str]] = {
     "missing": (items.rename({"z": "y"}), ITEM, r"rename: the item has no leaf 'z'; name some of"),
     "twice": (items.rename({"a": "b"}), ITEM, r"rename: leaf 'b': there would be two of that name"),
-    "nothing left": (items.exclude(list(ITEM)), ITEM, r"exclude: no leaf would be left"),
+    "nothing left": (items.select(exclude=list(ITEM)), ITEM, r"select: no leaf would be left"),
     "floats": (items.normalize(0, 1, "m"), ITEM, r"normalize: leaf 'm': expected a dtype of float, got int32"),
     "broadcast": (items.normalize([1, 2, 3], 1, "a"), ITEM, r"normalize: leaf 'a': loc of shape \(3,\) does not broad"),
     "dtypes": (items.cat(["a", "m"], "v"), ITEM, r"cat: leaf 'm': expected float32 of shape \(2,\).*got int32"),

@@ -11,3 +11,4 @@ from functional_rb.scale.ray.starting import connect, start
 from functional_rb.scale.ray.transport import ShardDiedError
 
 __all__ = ["Client", "Options", "RateLimit", "ShardDiedError", "connect", "start"]
+__dir__ = __all__.copy
