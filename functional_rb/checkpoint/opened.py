@@ -94,7 +94,13 @@ class Opened:
             self._fds.append(fd)
             self._sizes.append(size)
             self._places.append(plan)
-        self._check_in_place()
+        for name in manifest.in_place:
+            stored = manifest.arrays[name]
+            size, expected = self._size(mapped_file(name)), stored.rows * stored.row_bytes
+            if size != expected:
+                raise CorruptCheckpointError(self.beside(mapped_file(name)), f"expected {expected} bytes, found {size}")
+        for prefix in sorted({ITEMS if is_items(name) else FRAMES for name in manifest.in_place}):
+            self._size(name_of(manifest.undo, prefix))
 
     def beside(self, name: str) -> str:
         return os.path.join(self.directory, name)
@@ -110,16 +116,6 @@ class Opened:
         if content != manifest.content or manifest.items != manifest.counters[SIZE]:
             path = self.beside(manifests.name_of(manifest.generation))
             raise CorruptCheckpointError(path, "its spec, counters and segments are not what was saved together")
-
-    def _check_in_place(self) -> None:
-        manifest = self.manifest
-        for name in manifest.in_place:
-            stored = manifest.arrays[name]
-            size, expected = self._size(mapped_file(name)), stored.rows * stored.row_bytes
-            if size != expected:
-                raise CorruptCheckpointError(self.beside(mapped_file(name)), f"expected {expected} bytes, found {size}")
-        for prefix in sorted({ITEMS if is_items(name) else FRAMES for name in manifest.in_place}):
-            self._size(name_of(manifest.undo, prefix))
 
     def _size(self, name: str) -> int:
         with contextlib.ExitStack() as stack:

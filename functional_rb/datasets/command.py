@@ -157,7 +157,22 @@ def run(arguments: argparse.Namespace, draw: Callable[[Stored, str], None]) -> i
         if arguments.verb == "list":
             _show(listed(arguments.root), arguments.json)
         elif arguments.verb == "info":
-            _inform(arguments, draw)
+            try:
+                report = told_of(arguments.name, arguments.root, _options_of(arguments))
+            except FileNotFoundError:
+                # Of a dataset that is not here its licence, its addresses and its size are known all the same.
+                facts = facts_of(absolute(arguments.name))
+                if any(facts.values()):
+                    _show({"name": arguments.name, **facts}, arguments.json)
+                raise
+            _show(report, arguments.json)
+            if arguments.picture:
+                if not is_dataset(arguments.name):
+                    raise ValueError(
+                        f"info --picture: expected the directory of a converted dataset, got {arguments.name!r}; "
+                        f"convert it by: python -m functional_rb datasets get {arguments.name}"
+                    )
+                draw(Stored(arguments.name), arguments.picture)
         else:
             _make(arguments)
     except (OSError, ValueError, ImportError) as error:
@@ -178,24 +193,6 @@ def run_inspect(arguments: argparse.Namespace, draw: Callable[[Stored, str], Non
     if arguments.plot:
         draw(Stored(arguments.path), arguments.plot)
     return int(report["problem"] is not None)
-
-
-def _inform(arguments: argparse.Namespace, draw: Callable[[Stored, str], None]) -> None:
-    try:
-        report = told_of(arguments.name, arguments.root, _options_of(arguments))
-    except FileNotFoundError:
-        facts = facts_of(absolute(arguments.name))
-        if any(facts.values()):
-            _show({"name": arguments.name, **facts}, arguments.json)
-        raise
-    _show(report, arguments.json)
-    if arguments.picture:
-        if not is_dataset(arguments.name):
-            raise ValueError(
-                f"info --picture: expected the directory of a converted dataset, got {arguments.name!r}; convert it "
-                f"by: python -m functional_rb datasets get {arguments.name}"
-            )
-        draw(Stored(arguments.name), arguments.picture)
 
 
 def _make(arguments: argparse.Namespace) -> None:

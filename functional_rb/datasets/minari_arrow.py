@@ -47,7 +47,10 @@ class Arrow(Minari):
     def wholes(self, first: int, most: int) -> Iterator[Whole]:
         for k in range(first, len(self._tables)):
             path = os.path.join(self.path, str(k))
-            where, about = f"{path}, episode {k}", _about(os.path.join(path, METADATA))
+            where, told = f"{path}, episode {k}", os.path.join(path, METADATA)
+            about = json_object(told, "the metadata of an episode", json.loads)
+            if not isinstance(about.get("total_steps"), int) or about["total_steps"] < 1:
+                raise DatasetError(f"{told}: total_steps: expected how many there are, got {about!r:.60}")
             count = 0
             for table in self._tables[k]:
                 with self._opened(table, most) as (schema, rows, _):
@@ -171,10 +174,3 @@ def _kinds(struct: pyarrow.StructType) -> dict[Path, Kind]:
         if can_be_stored(dtype) and np.prod(shape, dtype=np.int64) == size:
             kinds[field.name,] = shape, dtype
     return kinds
-
-
-def _about(path: str) -> Json:
-    content = json_object(path, "the metadata of an episode", json.loads)
-    if not isinstance(content.get("total_steps"), int) or content["total_steps"] < 1:
-        raise DatasetError(f"{path}: total_steps: expected how many there are, got {content!r:.60}")
-    return content

@@ -100,7 +100,12 @@ class OpenMl:
                 if column and k == self._target:
                     actions = column.numbers(values, where)
                 elif column:
-                    parts.append(self._features(column, column.numbers(values, where)))
+                    numbers = column.numbers(values, where)[:, None]
+                    if column.codes is not None and self._one_hot:
+                        numbers = (numbers == np.arange(len(column.codes))).astype(np.float64)
+                    elif column.codes is not None:
+                        numbers = np.where(numbers < 0, np.nan, numbers)  # -1 stands for a word that is missing
+                    parts.append(numbers)
             kept = actions >= 0
             features, row = np.concatenate(parts, 1)[kept], row + len(actions)
             actions = actions[kept]
@@ -109,13 +114,6 @@ class OpenMl:
                 action = actions[k : k + 1]
                 yield Episode(after, action, reward, done, not_cut, final_observed=False, file=self.files[0])
             at += len(actions)
-
-    def _features(self, column: Column, values: NumpyArray) -> NumpyArray:
-        if column.codes is None:
-            return values[:, None]
-        if self._one_hot:
-            return (values[:, None] == np.arange(len(column.codes))).astype(np.float64)
-        return np.where(values < 0, np.nan, values)[:, None]
 
 
 def open_openml(rest: str, root: str | None = None, *, target: str | None = None, one_hot: bool = False) -> OpenMl:

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from functional_rb.base.arrays import Nest, NumpyArray
+from functional_rb.base.arrays import Nest
 
 # The most characters of a text in one line; longer ones go over several lines.
 WIDTH = 100
@@ -34,7 +34,13 @@ def shown(value: Nest, full: bool) -> str:
     while isinstance(first, tuple) and first:
         first = first[0]
     if isinstance(first, bool | int | float):  # a table of numbers
-        return repr(value) if full or np.size(value) <= LONG else _in_short(np.asarray(value))
+        if full or np.size(value) <= LONG:
+            return repr(value)
+        table = np.asarray(value)
+        shape = "x".join(map(str, table.shape))
+        if table.dtype == bool:
+            return f"<{shape} truth values, {int(table.sum())} of them true>"
+        return f"<{shape} numbers from {table.min().item()} to {table.max().item()}>"
     opening, closing = "()" if isinstance(value, tuple) else "[]"
     return laid_out(opening, [show(part) for part in value], ",)" if len(value) == 1 and closing == ")" else closing)
 
@@ -46,10 +52,3 @@ def laid_out(opening: str, parts: list[str], closing: str) -> str:
         return line
     lines = "".join("\n    " + part.replace("\n", "\n    ") + "," for part in parts)
     return f"{opening}{lines}\n{closing.removeprefix(',')}"
-
-
-def _in_short(table: NumpyArray) -> str:
-    shape = "x".join(map(str, table.shape))
-    if table.dtype == bool:
-        return f"<{shape} truth values, {int(table.sum())} of them true>"
-    return f"<{shape} numbers from {table.min().item()} to {table.max().item()}>"

@@ -145,7 +145,12 @@ def _flat(state: object, reward_key: Key, who: str = "ted.to_form") -> Flat:
     cursors = tuple(int(cursor) % ring.length for cursor in ends.cursors)
     lanes = Lanes(ring.length, sizes, cursors, spec.lanes is not None)
     first = [(int(cursor) - size) % ring.limit for cursor, size in zip(ends.cursors, sizes, strict=True)]
-    handles = [_handles(spec, lane, start, n) for lane, (start, n) in enumerate(zip(first, sizes, strict=True))]
+    handles = []
+    for lane, (start, n) in enumerate(zip(first, sizes, strict=True)):
+        # See `structures.ring` for how handles follow from sequence numbers.
+        numbers = (start + np.arange(n)) % ring.limit
+        turns = numbers // ring.length
+        handles.append((turns * ring.capacity + lane * ring.length + numbers % ring.length).astype(np.int32))
     steps = _read(backend, state, np.concatenate(handles))
     if getattr(spec.storage, "shared", False):  # others may write while this process reads: the oldest go first
         oldest = np.array([own[0] for own in handles if len(own)], np.int32)
@@ -194,14 +199,6 @@ def _host(backend: Any, array: Nest) -> Array:
     if str(array.dtype).removeprefix("torch.") in STORED_AS:
         array = array.view("uint16") if isinstance(array, np.ndarray) else backend.lib.LIB.ops.bitcast(array, "uint16")
     return array if isinstance(array, np.ndarray) else np.asarray(backend.lib.LIB.to_numpy(array))
-
-
-def _handles(spec: BufferSpec, lane: int, first: int, n: int) -> Array:
-    # See `structures.ring` for how handles follow from sequence numbers.
-    ring = spec.plan.ring
-    sequence_numbers = (first + np.arange(n)) % ring.limit
-    turns = sequence_numbers // ring.length
-    return (turns * ring.capacity + lane * ring.length + sequence_numbers % ring.length).astype(np.int32)
 
 
 def _read(backend: Any, state: State, handles: Array) -> Leaves:

@@ -194,7 +194,7 @@ class _Comparison:
     def __init__(self, findings: _Findings, strict: bool) -> None:
         self.findings, self.strict = findings, strict
 
-    def compare(self, spec: object, value: object, path: Path, lead: tuple[int, ...]) -> None:
+    def compare(self, spec: object, value: Nest, path: Path, lead: tuple[int, ...]) -> None:
         if isinstance(spec, NonTensor):
             return
         if isinstance(spec, Varying | Text) and lead:
@@ -209,7 +209,12 @@ class _Comparison:
         elif isinstance(spec, Graph):
             self._graph(spec, value, path)
         elif isinstance(spec, OneOf):
-            self._one_of(spec, value, path)
+            pair = isinstance(value, tuple | list) and len(value) == 2
+            if pair and isinstance(value[0], int | np.integer) and 0 <= value[0] < len(spec.options):
+                self.compare(spec.options[value[0]], value[1], (*path, "options", int(value[0])), ())
+            else:
+                options = f"an option below {len(spec.options)}"
+                self.findings.add(path, "kind", f"expected a pair (option, value) with {options}, got {_shown(value)}")
         elif isinstance(spec, Text | OneHot | MultiOneHot):
             try:
                 array = spec.from_host(value, lead)
@@ -303,14 +308,6 @@ class _Comparison:
         if links.shape != (edges, 2) or links.dtype.kind not in "iu" or ((links < 0) | (links >= nodes)).any():
             message = f"expected whole numbers [{edges}, 2] below the number of nodes, {nodes}, got {_shown(links)}"
             self.findings.add((*path, "edge_links"), "domain", message)
-
-    def _one_of(self, spec: OneOf, value: Nest, path: Path) -> None:
-        pair = isinstance(value, tuple | list) and len(value) == 2
-        if not (pair and isinstance(value[0], int | np.integer) and 0 <= value[0] < len(spec.options)):
-            message = f"expected a pair (option, value) with an option below {len(spec.options)}, got {_shown(value)}"
-            self.findings.add(path, "kind", message)
-            return
-        self.compare(spec.options[value[0]], value[1], (*path, "options", int(value[0])), ())
 
     def _count(self, count: int, least: int, most: int, what: str, path: Path) -> None:
         if count < least or (count > most and not self.strict):

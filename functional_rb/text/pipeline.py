@@ -208,7 +208,14 @@ class _Preparation:
                 usable.append((number, texts))
             except UnusableRow as unusable:
                 failed.append((number, unusable))
-        tokens_of_all = self._tokens_together([texts for _, texts in usable])
+        # Tokenizers are fastest with many texts at once. If this one fails at them, each is tried alone.
+        tokens_of_all: list[list[Tokens]] | None = None
+        try:
+            tokens_in_order = iter(self._tokenized([pair for _, texts in usable for pair in texts.pairs]))
+            tokens_of_all = [list(itertools.islice(tokens_in_order, len(texts.pairs))) for _, texts in usable]
+        except BaseException as error:
+            if not is_of_text(error):
+                raise
         examples: list[Example] = []
         for k, (number, texts) in enumerate(usable):
             try:
@@ -226,16 +233,6 @@ class _Preparation:
                 ) from error.__cause__
             progress.drop(error.reason)
         return examples
-
-    def _tokens_together(self, texts: Sequence[Texts]) -> list[list[Tokens]] | None:
-        # Tokenizers are fastest with many texts at once. None if this one fails: then each is tried alone.
-        try:
-            tokens = iter(self._tokenized([pair for one in texts for pair in one.pairs]))
-        except BaseException as error:
-            if not is_of_text(error):
-                raise
-            return None
-        return [list(itertools.islice(tokens, len(one.pairs))) for one in texts]
 
     def _tokens_alone(self, texts: Texts) -> list[Tokens]:
         columns, tokens = self._options.columns, list[Tokens]()

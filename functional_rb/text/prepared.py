@@ -88,7 +88,15 @@ class Prepared:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, files.UnusableFileError) as error:
             raise ValueError(f"{description}: expected what was prepared, got another content ({error})") from None
         for name, (size, written) in expected.items():
-            data._check_file(name, size, written)
+            file = os.path.join(where, name)
+            if not os.path.exists(file) or os.path.getsize(file) != size:
+                raise ValueError(f"{file}: expected {size} bytes; {data._remedy}")
+            try:
+                digest = whole.checksum(file)
+            except files.UnusableFileError as error:
+                raise ValueError(f"{error}; {data._remedy}") from None
+            if digest != written:
+                raise ValueError(f"{file}: expected the checksum {written}, found {digest}; {data._remedy}")
         if problem := whole.problem_of_rows(data._table(), data.tokens, data.longest):
             raise ValueError(f"{os.path.join(where, ROWS)}: {problem}; {data._remedy}")
         return data
@@ -106,17 +114,6 @@ class Prepared:
         flags = [self.labelled, self.scored]
         if not all(type(flag) is bool for flag in flags):
             raise ValueError(f"expected labelled and scored as bools, got {flags}")
-
-    def _check_file(self, name: str, size: int, written: object) -> None:
-        path = os.path.join(self.path, name)
-        if not os.path.exists(path) or os.path.getsize(path) != size:
-            raise ValueError(f"{path}: expected {size} bytes; {self._remedy}")
-        try:
-            digest = whole.checksum(path)
-        except files.UnusableFileError as error:
-            raise ValueError(f"{error}; {self._remedy}") from None
-        if digest != written:
-            raise ValueError(f"{path}: expected the checksum {written}, found {digest}; {self._remedy}")
 
     @property
     def _remedy(self) -> str:

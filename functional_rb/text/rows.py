@@ -97,7 +97,12 @@ def texts_of(row: object, columns: Columns, separator: str, render: Render) -> T
         what = row.reason if isinstance(row, NoRow) else f"got {type(row).__name__}"
         raise UnusableRow("no_row", None, f"expected columns {list(columns.needed)}: {what}")
     prompt, replies = _parted(row, columns) if columns.whole else _prompt_and_replies(row, columns)
-    scores = tuple(_number(row, name) for name in columns.scores)
+    scores: tuple[float, ...] = ()
+    for name in columns.scores:
+        value = row.get(name)
+        if isinstance(value, bool) or not hasattr(value, "__float__") or not math.isfinite(float(value)):
+            raise UnusableRow("no_number", name, f"expected a finite number, got {value!r:.40}")
+        scores += (float(value),)
     for name, reply in zip(columns.replies, replies, strict=True):
         if isinstance(reply, str) != isinstance(prompt, str):
             raise UnusableRow("no_text", name, "expected conversations in all columns, or texts in all, got both")
@@ -184,13 +189,6 @@ def _check_utf8(text: str, name: str) -> None:
             text.encode()
         except UnicodeEncodeError as error:
             raise UnusableRow("no_utf8", name, f"expected UTF-8, got another byte at character {error.start}") from None
-
-
-def _number(row: Mapping[str, object], name: str) -> float:
-    value = row.get(name)
-    if isinstance(value, bool) or not hasattr(value, "__float__") or not math.isfinite(float(value)):
-        raise UnusableRow("no_number", name, f"expected a finite number, got {value!r:.40}")
-    return float(value)
 
 
 def _implicit(replies: list[Said], columns: Columns) -> Said:

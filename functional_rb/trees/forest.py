@@ -97,16 +97,16 @@ def problem(forest: Any) -> str | None:
     spec = forest.spec
     if len(arrays) != len(spec.arrays):
         return f"it has {len(arrays)} arrays, and its spec {len(spec.arrays)}"
-    return problem_of_stack(spec.arrays, arrays, lambda one: _problem_of_one(spec, one))
 
+    def of_one(arrays: Sequence[BackendArray]) -> str | None:
+        maps = [HashTable(*arrays[PER_MAP * k : PER_MAP * (k + 1)]) for k in range(len(MAPS))]
+        for name, map in zip(MAPS, maps, strict=True):
+            if problem := hash_map.problem(getattr(spec, name), map):
+                return f"its {name}: {problem}"
+        sizes = [int(map.counters[SIZE]) for map in maps]
+        return problem_of_links(sizes, np.asarray(maps[1].keys), np.asarray(maps[2].keys))
 
-def _problem_of_one(spec: ForestSpec, arrays: Sequence[BackendArray]) -> str | None:
-    maps = [HashTable(*arrays[PER_MAP * k : PER_MAP * (k + 1)]) for k in range(len(MAPS))]
-    for name, map in zip(MAPS, maps, strict=True):
-        if problem := hash_map.problem(getattr(spec, name), map):
-            return f"its {name}: {problem}"
-    sizes = [int(map.counters[SIZE]) for map in maps]
-    return problem_of_links(sizes, np.asarray(maps[1].keys), np.asarray(maps[2].keys))
+    return problem_of_stack(spec.arrays, arrays, of_one)
 
 
 def problem_of_links(sizes: Sequence[int], edges_keys: NumpyArray, results_keys: NumpyArray) -> str | None:

@@ -59,10 +59,10 @@ def export(
     if format not in FORMATS:
         raise ValueError(f"{WHO}: format: expected one of {', '.join(FORMATS)}, got {format!r}")
     reader, target = Stored(dataset), os.path.abspath(as_path(to, WHO))
-    above, name = os.path.split(target)
+    above, folder = os.path.split(target)
     disk.make_directory(above)
-    unfinished = os.path.join(above, f".{name}.exporting")
-    with disk.locked(os.path.join(above, f".{name}.lock")):
+    unfinished = os.path.join(above, f".{folder}.exporting")
+    with disk.locked(os.path.join(above, f".{folder}.lock")):
         if os.path.lexists(target):
             raise FileExistsError(f"{WHO}: {target} is there already; give another path")
         shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
@@ -70,7 +70,14 @@ def export(
         # Written aside, the folder is there at one instant, with all that is in it.
         try:
             FORMATS[format](reader, dict(facts or {}), target, unfinished)
-            _sync(unfinished)
+            for place, _, names in os.walk(unfinished):
+                for name in names:
+                    fd = os.open(os.path.join(place, name), os.O_RDONLY | os.O_CLOEXEC)
+                    try:
+                        disk.fsync(fd)
+                    finally:
+                        disk.close(fd)
+                disk.fsync_directory(place)
             disk.rename(unfinished, target)
         except BaseException as error:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -80,14 +87,3 @@ def export(
             raise
         disk.fsync_directory(above)
     return f"{format.partition('-')[0]}:{target}"
-
-
-def _sync(folder: str) -> None:
-    for place, _, names in os.walk(folder):
-        for name in names:
-            fd = os.open(os.path.join(place, name), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                disk.fsync(fd)
-            finally:
-                disk.close(fd)
-        disk.fsync_directory(place)
