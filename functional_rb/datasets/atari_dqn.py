@@ -72,6 +72,7 @@ class AtariDqn(RowReader):
         for k in self._chosen:
             numbers, written = self._read(k)
             # Rows between ends; in front there may be zeros.
+            # What lies behind the rows that were written is of an older turn around the ring.
             stops = [*(np.flatnonzero(numbers.terminal[:written]) + 1).tolist(), written]
             spans = [span for span in zip([0, *stops[:-1]], stops, strict=True) if span[0] < span[1]]
             skipped = max(first - at, 0)

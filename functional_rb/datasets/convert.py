@@ -227,6 +227,7 @@ class _Writing:
         if not episode.goes_on:
             at.read += 1
             if self.open is not None:
+                # Only now are the length, the return and the end of the episode known.
                 row = self.open["first"], at.steps - self.open["first"], self.open["total"], self.open["terminated"]
                 self.files[EPISODES].append(np.array([row], EPISODE).tobytes())
                 self.files[ABOUT].append(json.dumps(dict(self.open["about"])).encode() + b"\n")
@@ -252,6 +253,7 @@ class _Writing:
         description = Description(
             name, self.form.item, at.steps, at.episodes, spare, at.frames, at.dropped, options, facts, path
         )
+        # Mapped files have a fixed size each: that of a buffer with so many slots and frames.
         for array, (shape, dtype) in shapes(description.spec()).items():
             nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
             self.files[file_name(array)].lengthen(nbytes)

@@ -88,6 +88,7 @@ class D4rl(RowReader):
             self._has_next = following is not None
             infos = _infos(file, n, path)
             self._terminals = _flags(file, "terminals", n, path)
+            # Terminal marks end episodes whatever else is known of a file.
             ends = self._terminals.copy()
             if quirks.jump is not None:
                 ends |= _jumps(rows["observations"], quirks.jump, path)

@@ -87,6 +87,7 @@ def split(
     for summary in of.description.summaries():
         with _noted(f"datasets.split: {of.path}, episode {summary.number}"):
             groups.setdefault(summary.number if by is None else by(summary), []).append(summary.number)
+    # By the name of its bit generator: NumPy may give `default_rng` another one.
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(groups))
     numbers = list(groups.values())
     drawn = [numbers[k] for k in order]

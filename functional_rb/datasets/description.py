@@ -130,6 +130,7 @@ def read_description(directory: str) -> Description:
     path = os.path.join(directory, DESCRIPTION)
     try:
         content = strict_json.parse(files.read_text(path))
+        # The rows are mapped as they are, so that a machine with another order of bytes cannot read them.
         format_, byteorder, item = content.pop("format"), content.pop("byteorder"), content.pop("item")
         if (format_, byteorder) != (FORMAT, sys.byteorder):
             raise DatasetError(

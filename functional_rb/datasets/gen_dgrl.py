@@ -69,6 +69,7 @@ def _fields(stream: IO[bytes], where: str) -> dict[str, NumpyArray]:
     same_rows({name: fields[name] for name in ("actions", "dones")}, n, where)
     if n == 0 or np.flatnonzero(dones[:-1]).size:
         raise DatasetError(f"{where}: expected the steps of one episode, done after the last one only")
+    # Some files have no observation behind the last step.
     if observations.shape[:1] not in ((n,), (n + 1,)):
         got = observations.shape
         raise DatasetError(f"{where}, observations: expected {n + 1}, one more than rewards, got shape {got}")

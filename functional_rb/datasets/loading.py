@@ -142,6 +142,7 @@ def place(folder: str, name: str, options: Json) -> str:
     prefix, rest = split_name(name)
     # By `repr`, options may be of any kind, as ranges and functions are.
     key = json.dumps([rest, options], sort_keys=True, default=repr)
+    # What is no letter, digit, dot or dash may mean something to a shell or to a file system.
     parts = [re.sub(r"[^\w.-]+", "_", part) for part in rest.replace(os.sep, "/").split("/") if part]
     if any(set(part) <= {"."} for part in parts):
         raise ValueError(f"{WHO}: expected a dataset's name, got {name!r}, which leads out of the folder of datasets")

@@ -49,6 +49,7 @@ def opened(
                 f"{WHO}: transforms: expected some of what is sampled, as n_step(at='sample'), her, map_items, got "
                 f"{transform!r:.60}, which changes what is added; a dataset has been stored already: see datasets.map"
             )
+    # What a process writes stays its own: many may have the same dataset open.
     files = PrivateFiles(spec, directory)
     # Of it all that is kept beside the items is in files: the steps in their episodes too, which a transform asks for.
     base = description.spec(transforms=n_step(2, 1.0), storage=storage)

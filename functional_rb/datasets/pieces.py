@@ -40,6 +40,7 @@ def spans(steps: int, most: int) -> Iterator[tuple[int, int]]:
     first = 0
     while first < steps:
         stop = min(first + most, steps)
+        # A piece of one step whose observation afterwards is not known would leave nothing to store.
         if steps - stop == 1:
             stop += -1 if stop - first > 2 else 1
         yield first, stop

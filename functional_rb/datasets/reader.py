@@ -101,6 +101,7 @@ def prefixes() -> list[str]:
 def folder_of(root: str | os.PathLike[str] | None, who: str) -> str:
     """The folder where datasets lie, absolute."""
     if root is None:
+        # Where the XDG Base Directory Specification has caches.
         cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         root = os.environ.get(ROOT) or os.path.join(cache, "functional_rb", "datasets")
     return os.path.abspath(as_path(root, who))

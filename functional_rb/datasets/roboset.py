@@ -47,6 +47,7 @@ class Roboset(RowReader):
         if not self._trials:
             raise DatasetError(f"{path}: expected groups Trial0, Trial1 and so on in its files, got none")
         super().__init__(name, files, episodes=len(self._trials))
+        # The reward that came with an observation is that of the action one row before.
         self._shift = 1 if reward_of == "observation" else 0
         self.facts = {"reward_of": reward_of}
         file_path, trial = self._trials[0]

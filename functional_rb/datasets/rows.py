@@ -156,6 +156,7 @@ class Form:
                 raise DatasetError(f"{where}, infos: expected {name!r}, as the dataset has it, got {[*episode.infos]}")
             others |= self._parts[f"infos/{name}"].leaves(episode.infos[name], n, where)
         n -= dropped
+        # In float64: the sum of thousands of float32 rewards, added one by one, would lose digits.
         total = float(np.sum(others[NEXT, REWARD][:n], dtype=np.float64))
         observed = episode.final_observed or bool(dropped)  # then it is what the last step that is left led to
         return Steps(n, observations, others, observed, dropped, total, terminated, truncated, goes_on)

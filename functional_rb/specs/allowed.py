@@ -77,8 +77,10 @@ class Allowed:
         """Choices that a further mask bool [N, *elements, n] allows too; where that leaves none, it is ignored."""
         own = self._table(ops, bits)
         both = mask & own
+        # The last of the running sums is how many choices both masks allow.
         both = ops.where(ops.cumsum(ops.cast(both, "int32"))[..., -1:] > 0, both, own)
         rank = ops.cumsum(ops.cast(both, "int32"))
+        # How many choices there are is known with the values alone: so two words are drawn, whatever that is.
         drawn = random_numbers.below(ops, bits.reshape(bits.shape[0], *self.of.shape, 2), rank[..., -1])
         return ops.argmax(ops.cast(rank > drawn[..., None], "int32"))
 

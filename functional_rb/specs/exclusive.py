@@ -51,6 +51,7 @@ def _alike(side_by_side: list[SpecNest]) -> list[SpecNest]:
         return [Stacked(tuple(itertools.islice(made, len(one.members))), one.axis) for one in side_by_side]
     if not all(isinstance(one, Composite) for one in side_by_side):
         return side_by_side
+    # Of each name the first member that has it, whose part says what is missing elsewhere.
     examples: dict[str, tuple[SpecNest, int]] = {}
     for one in side_by_side:
         for name, part in one.items():

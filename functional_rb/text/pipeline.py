@@ -192,6 +192,7 @@ class _Preparation:
                 progress.text_tokens += sum(map(len, example.ids))
                 progress.longest = max(progress.longest, *map(len, example.ids))
                 progress.merged += example.merged
+            # Noted with the files in one line: a call that goes on after a kill begins with the next row.
             progress.read += len(piece)
             growing.append({TOKENS: tokens, ROWS: np.array(table, table_dtype).tobytes()})
             bar.advance(len(piece))
@@ -213,8 +214,8 @@ class _Preparation:
         try:
             tokens_in_order = iter(self._tokenized([pair for _, texts in usable for pair in texts.pairs]))
             tokens_of_all = [list(itertools.islice(tokens_in_order, len(texts.pairs))) for _, texts in usable]
-        except BaseException as error:
-            if not is_of_text(error):
+        except BaseException as failure:
+            if not is_of_text(failure):
                 raise
         examples: list[Example] = []
         for k, (number, texts) in enumerate(usable):

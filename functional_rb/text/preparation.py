@@ -209,6 +209,7 @@ def _checked(kind: Kind, tokenization: Tokenization | None, columns: Columns) ->
         raise TypeError(f"{who}: expected separator as a text, got {how.separator!r}")
     limit = None if how.max_length is None else _count(how.max_length, kind, "max_length")
     end = how.eos if isinstance(how.eos, bool) else operator.index(how.eos)
+    # Numbers as Python's own, so that those of NumPy give the same key and the same JSON.
     options = Options(kind, limit, how.too_long, how.bad, bool(how.jointly), end, how.separator, columns)
     return options, _count(how.rows_at_once, kind, "rows_at_once")
 

@@ -100,7 +100,12 @@ def texts_of(row: object, columns: Columns, separator: str, render: Render) -> T
     scores: tuple[float, ...] = ()
     for name in columns.scores:
         value = row.get(name)
-        if isinstance(value, bool) or not hasattr(value, "__float__") or not math.isfinite(float(value)):
+        if (
+            value is None
+            or isinstance(value, bool)
+            or not hasattr(value, "__float__")
+            or not math.isfinite(float(value))
+        ):
             raise UnusableRow("no_number", name, f"expected a finite number, got {value!r:.40}")
         scores += (float(value),)
     for name, reply in zip(columns.replies, replies, strict=True):

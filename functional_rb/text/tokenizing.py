@@ -100,6 +100,7 @@ class Tokenizing:
             return self._together_slowly(pairs, texts)
         tokens = []
         for (prompt, _), text, encoding in zip(pairs, texts, self._encoded(texts), strict=True):
+            # The first character of the reply tells the border; characters that no token has are passed over.
             at, ids = len(prompt), encoding.ids
             border = None
             while at < len(text) and (border := encoding.char_to_token(at)) is None:  # no token has this character

@@ -413,6 +413,7 @@ def evaluated(
             raise ValueError(f"{function}: prior: expected shape [B, {spec.children}], got {list(shape)}")
         batch = shape[:1]
     edges = (*batch, spec.children)
+    # The prior comes first: numbers that stand for all nodes are put where it lies.
     prior = _numbers(lib, given.prior, FLOAT, edges, function, "prior")
 
     def filled(name: str, value: object, expected: ArraySpec, shape: tuple[int, ...]) -> Array:

@@ -70,6 +70,7 @@ class ForestSpec(Description):
     arrays: tuple[Expected, ...] = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        # The capacity first, as the bounds of the others depend on it.
         self._put(capacity=checked_count("ForestSpec.capacity", self.capacity, 1, hash_map.MOST))
         self._put(
             children=checked_count("ForestSpec.children", self.children, 1, hash_map.MOST // self.capacity),

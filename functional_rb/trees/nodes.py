@@ -32,6 +32,7 @@ def empty(ops: TreeOps, spec: TreeSpec, batch: int, device: DeviceLike) -> Tree:
 
     rows, wide = content(nodes, spec.node_content)
     action_rows, action_wide = content(edges, spec.action_content)
+    # No value has been backed up yet: every one will be below infinity and above minus infinity.
     none, unknown = zeros(nodes) + NONE, zeros((batch,), "float32") + math.inf
     return Tree(
         parent=none,

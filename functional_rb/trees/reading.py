@@ -81,6 +81,7 @@ def hashes(seen: Nodes, which: Ints) -> Ints:
     """The hashes of the observations of vertices, of 60 bits, int64 [m]."""
     keys = rows_of(seen.observations)
     rows = key_rows.pack(numpy_ops.OPS, keys, seen.observe(which), np.zeros(len(which), np.int32))
+    # Two hashes of 30 bits each, by two seeds: of a million observations two with one hash are then unlikely.
     plans = (MapPlan(hash_map.MOST, keys.words, seed) for seed in (0, 1))
     high, low = (np.asarray(hash_map.homes(numpy_ops.OPS, plan, rows), np.int64) for plan in plans)
     return high << 30 | low

@@ -63,6 +63,7 @@ def export(
     disk.make_directory(above)
     unfinished = os.path.join(above, f".{folder}.exporting")
     with disk.locked(os.path.join(above, f".{folder}.lock")):
+        # A link that leads nowhere is something, too.
         if os.path.lexists(target):
             raise FileExistsError(f"{WHO}: {target} is there already; give another path")
         shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed

@@ -76,6 +76,7 @@ class _Writing:
         (tasks, runs), features, n = _tasks_of(piece, self._task), self._features, len(piece)
         index = np.arange(self.index, self.index + n, dtype=np.int64)
         frame = index - self._begun
+        # Time begins anew with each episode.
         seconds, episode = (frame / self._fps).astype(np.float32), np.full(n, self.episode, np.int64)
         for task in tasks:
             self.tasks.setdefault(task, len(self.tasks))

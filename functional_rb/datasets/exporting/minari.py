@@ -107,6 +107,7 @@ def _buffers(reader: Stored, fields: Fields) -> Iterator[object]:
         seed = None if goes_on else piece.about.get("seed")
         if seed is not None and type(seed) is not int:
             raise DatasetError(f"{WHO}: {reader.path}, seed: expected a whole number, got {seed!r:.60}")
+        # A piece that goes on has the id of the piece before, to whose episode Minari appends it.
         yield buffer(
             id=number,
             seed=seed,

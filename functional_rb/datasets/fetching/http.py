@@ -88,6 +88,7 @@ def ask(
     `same` is the ETag or Last-Modified that the file must still have: of a file that has another, all comes. `context`
     has the certificates that are believed; after `timeout` seconds without a byte a connection is given up.
     """
+    # `urllib` would read local files by file:, too.
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise RefusedError("expected an address that begins with https:// or http://")
     headers = {"User-Agent": "functional_rb", "Accept-Encoding": "identity"}
@@ -105,6 +106,7 @@ def ask(
             asked = error.headers.get("Retry-After", "").strip()  # which may be a date, too
             raise PassingError(reason, float(asked) if re.fullmatch(r"\d{1,6}", asked, re.ASCII) else None) from None
         raise RefusedError(reason) from None
+    # A certificate that is refused now is refused in a second; a name that cannot be looked up may be found by then.
     except urllib.error.URLError as error:
         if isinstance(error.reason, ssl.SSLCertVerificationError):
             raise RefusedError(f"its certificate is not believed: {error.reason.verify_message}") from None

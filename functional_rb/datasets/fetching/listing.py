@@ -100,6 +100,7 @@ def _pages(url: str, retry: Retry) -> Iterator[Any]:
     for _ in range(PAGES):
         page, link = _page(url, retry)
         yield page
+        # Hugging Face gives the next page as a link in a header, Google a token in the page.
         following = re.search(r'<([^>]+)>;\s*rel="next"', link)
         token = page.get("nextPageToken") if isinstance(page, dict) else None
         if following is None and token is None:

@@ -35,6 +35,7 @@ class Partial:
 
     def __init__(self, root: str, name: str) -> None:
         folder = os.path.join(root, ASIDE)
+        # Names of files may be too long, and have folders in them: a digest is a name that any file system takes.
         stem = os.path.join(folder, hashlib.sha256(name.encode()).hexdigest()[:32])
         self.path, self._journal, self._lock = f"{stem}.part", f"{stem}.json", f"{stem}.lock"
         self.size, self.origin, self._noted, self._fd = 0, Origin(""), 0, -1

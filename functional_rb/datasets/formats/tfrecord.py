@@ -46,6 +46,7 @@ def _framed(file: IO[bytes], path: str) -> Iterator[tuple[int, int, str]]:
             raise DatasetError(f"{where}: the file is cut in front of a record; fetch it again")
         _check(head[:8], head[8:], f"{where}, its length")
         (length,) = struct.unpack("<Q", head[:8])
+        # Before the record is mapped: a length may claim anything.
         if length > size - at - BEFORE - AFTER:
             raise DatasetError(f"{where}: expected {length} bytes, and the file is cut before; fetch it again")
         yield at + BEFORE, length, where

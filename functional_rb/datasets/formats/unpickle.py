@@ -123,6 +123,8 @@ class _Machine:
         self.stack[-1].extend(values)
 
     def update(self, values: Sequence[object]) -> None:
+        # Keys that are arrays or tuples have no use here, and a hash of a value that is still to be put together would
+        # change.
         keys = values[::2]
         if type(self.stack[-1]) is not dict or not all(isinstance(key, str | bytes | int | float) for key in keys):
             raise RefusedError("keys of dicts that are neither texts nor numbers")
