@@ -108,18 +108,11 @@ def _differing(reader: Reader, stored: Stored, base: Opened | None, there: Mask)
 
 
 def absorb(base: Opened, masks: Masks) -> list[int]:
-    """Let a save write small segments anew, so that there are few: each costs a read, and is mostly overwritten.
+    """The segments that stay, after the blocks of those that go were added to the masks: a save writes these anew.
 
-    A segment goes if what still counts of it is no more than what is to be written (or if there are too many). So
-    a block is written again only with at least as much as it came with, and the base at last, when the deltas outgrow
-    it.
-
-    Args:
-        base: the checkpoint.
-        masks: the blocks to write; those of segments that go are added.
-
-    Returns:
-        The segments that stay.
+    So there are few segments: each costs a read, and is mostly overwritten. A segment goes if what still counts of it
+    is no more than what is to be written (or if there are too many). So a block is written again only with at least as
+    much as it came with, and the base at last, when the deltas outgrow it.
     """
     arrays = base.manifest.arrays
     owners = {name: base.owners(name) for name in masks}

@@ -96,10 +96,9 @@ def write(
     progress: Progress,
     in_place: Collection[str] = (),
 ) -> dict[str, bytes]:
-    """Write a segment so that it lasts, chunk by chunk; of arrays in place their checksums.
+    """Write a segment so that it lasts, chunk by chunk; gives the checksums of each array's blocks.
 
-    Returns:
-        The checksums of each array's blocks.
+    Of arrays in place these are all that is written.
     """
     tables = {}
     fd = disk.create(path)

@@ -91,15 +91,7 @@ class Outline:
 
     @classmethod
     def of(cls, spec: SpecNest, who: str) -> Outline:
-        """Take a spec, or a nest of specs, apart.
-
-        Args:
-            spec: the spec or nest.
-            who: the function that asks, for errors.
-
-        Raises:
-            TypeError: if a leaf is no spec, naming it.
-        """
+        """Take a spec, or a nest of specs, apart; errors name the function that asks, and a leaf that is no spec."""
         frozen = checked(spec, who)
 
         def taken_apart(part: SpecNest, whole: Callable[[object], bool]) -> tuple[list[SpecNest], Structure]:

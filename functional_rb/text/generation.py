@@ -125,12 +125,9 @@ def _is_any(ops: TextOps, tokens: Array, among: tuple[int, ...]) -> Array:
 
 
 def without_cache(ops: TextOps, model: Model, room: int) -> Model:
-    """A model that has no cache as one that has: what it remembers are all tokens, which it is asked about anew.
+    """A model that has no cache as one that has, with room for so many tokens of a row.
 
-    Args:
-        ops: the backend.
-        model: gets None for a cache.
-        room: how many tokens of a row are remembered.
+    What it remembers are all tokens, which the model is asked about anew, with None for a cache.
     """
 
     # seen: all tokens so far; places: their positions; size: how many columns of both are used.
@@ -293,14 +290,8 @@ def log_probs(
 ) -> BackendArray:
     """The log-probability float32 [N, S] of each token by those before it; 0 of a row's first one, and of padding.
 
-    Args:
-        ops: the backend.
-        model: which gets None for a cache, but where it is asked about some tokens at a time.
-        ids: int32 [N, S].
-        mask: bool [N, S], which are tokens.
-        rows_at_once: how many rows the model is asked about at a time; None for all.
-        tokens_at_once: how many tokens of them; None for all.
-        cache: makes the cache that this needs.
+    The model is asked about so many rows, and so many tokens of them, at a time, None for all; for some tokens it needs
+    the cache that `cache` makes, and gets None else.
     """
     rows, width = ids.shape
     # For each place, where the token before it stands; between the two there may be padding.

@@ -98,16 +98,9 @@ def prepare(
     rows_at_once: int,
     progress: bool | None,
 ) -> Prepared:
-    """Write what is not there yet, and open it.
+    """Write what is not there yet below `root`, None for the usual place, and open it.
 
-    Args:
-        options: how.
-        given: the rows.
-        source: the same where they can be read again, else None: then they are first written to a file.
-        tokenizer: of Hugging Face.
-        root: the directory of all that was prepared; None for the usual one.
-        rows_at_once: how many rows are tokenized together.
-        progress: whether a bar is shown.
+    The source is that of the rows where they can be read again; if it is None, they are first written to a file.
     """
     who = f"text.{options.kind}"
     tokenizing = Tokenizing(tokenizer, who)

@@ -82,13 +82,7 @@ class Texts(NamedTuple):
 
 
 def texts_of(row: object, columns: Columns, separator: str, render: Render) -> Texts:
-    """What a row says.
-
-    Args:
-        row: by column.
-        columns: those to read.
-        separator: what stands between a prompt and its reply, where these are no conversations.
-        render: makes texts of conversations.
+    """What a row says, whose prompt and reply have the separator between them where they are no conversations.
 
     Raises:
         UnusableRow: if it says nothing to learn from.

@@ -125,12 +125,7 @@ class Tokenizing:
         return self._tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
 
     def render(self, messages: Sequence[object], then: Then, options: Mapping[str, object]) -> str:
-        """A conversation by the tokenizer's chat template.
-
-        Args:
-            messages: dicts of role and content.
-            then: what follows.
-            options: what the template is given besides, such as tools.
+        """A conversation by the tokenizer's chat template, which is told what follows, and options such as tools.
 
         Raises:
             ValueError: if the tokenizer has no chat template.

@@ -65,14 +65,10 @@ def _short(value: object) -> str:
 
 
 def layout(seen: Nodes, shown: Bools | None = None) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Where the nodes of a picture stand from left to right, float64 [n]: leaves a step apart, parents in the middle.
+    """Where the nodes of a picture stand from left to right, float64 [n]; NaN for those that are not shown, bool [n].
 
     In O(n): leaves are numbered from left to right, and a parent stands in the middle between its first and its last
     child. So no two edges cross, and no two nodes of a level are closer than a step.
-
-    Args:
-        seen: to draw.
-        shown: bool [n], which nodes have a place, with all that are above them; all if None.
     """
     shown = np.ones(len(seen), bool) if shown is None else shown
     has_below = np.zeros(len(seen), bool)

@@ -110,12 +110,9 @@ def problem(forest: Any) -> str | None:
 
 
 def problem_of_links(sizes: Sequence[int], edges_keys: NumpyArray, results_keys: NumpyArray) -> str | None:
-    """Why the edges and results of a forest, of NumPy, do not lie between nodes that are there; or None.
+    """Why edges int32 [E, W] and results int32 [R, 2] do not lie between nodes that are there; or None.
 
-    Args:
-        sizes: how many nodes, edges and results there are, as many as fit or fewer.
-        edges_keys: int32 [E, W], the keys of the map of edges.
-        results_keys: int32 [E, 2], those of the map of results.
+    `sizes` are the numbers of nodes, edges and results, as many as fit or fewer.
     """
     nodes, edges, results = sizes
     starts, ends = edges_keys[:edges, 0], results_keys[:results]

@@ -135,14 +135,7 @@ def store(
 ) -> tuple[Array, tuple[Array, ...]]:
     """Rows and wide arrays with the content of a node int32 [B] of each tree, or that of all of its edges, where live.
 
-    Args:
-        ops: the backend.
-        content: what is stored.
-        rows: int32 [B, N, W] of nodes, [B, N, A, W] of edges.
-        wide: the arrays of the leaves that are not packed.
-        node: of each tree.
-        live: bool [B], where it is written.
-        leaves: [B, *shape] of nodes, [B, A, *shape] of edges.
+    Rows are int32 [B, N, W] of nodes, [B, N, A, W] of edges; leaves [B, *shape], of edges [B, A, *shape].
     """
     # Rows are packed as one batch, of all trees, or of all trees' edges.
     lead = (rows.shape[0], *rows.shape[2:-1])

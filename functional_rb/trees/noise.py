@@ -17,16 +17,10 @@ WORDS: Final = 3 * TRIES + 1
 def dirichlet(ops: TreeOps, bits: Array, alpha: float, valid: Array) -> Array:
     """Probabilities of a symmetric Dirichlet distribution over the valid slots, float32 [B, A]; 0 for the others.
 
-    Gamma numbers divided by their sum. Where alpha is small they underflow, so only their logarithms are computed.
-
-    A gamma number for alpha is one for alpha + 1, times a uniform one to the power 1 / alpha. Marsaglia, Tsang: A
-    simple method for generating gamma variables (2000), section 6.
-
-    Args:
-        ops: the backend.
-        bits: int32 [B, A, WORDS], uniform in [0, 2^31).
-        alpha: the concentration.
-        valid: bool [B, A].
+    They are made of random bits int32 [B, A, WORDS], uniform in [0, 2^31): gamma numbers divided by their sum. Where
+    alpha is small they underflow, so only their logarithms are computed. A gamma number for alpha is one for alpha + 1,
+    times a uniform one to the power 1 / alpha. Marsaglia, Tsang: A simple method for generating gamma variables (2000),
+    section 6.
     """
     u = fractions(ops, bits)
     d = alpha + 1 - 1 / 3

@@ -16,15 +16,9 @@ from functional_rb.trees.state import FIELDS, NONE, ROOT, Tree
 
 
 def subtree(ops: TreeOps, tree: Tree, slot: Array, device: DeviceLike) -> Tree:
-    """The trees below one slot int32 [B] of each root; an empty tree where nothing is stored behind it.
+    """The trees below one slot int32 [B] of each root; an empty tree where nothing is stored behind it, or it is -1.
 
     The nodes that stay keep their order, so that a child still has a larger number than its parent.
-
-    Args:
-        ops: the backend.
-        tree: the batch of trees.
-        slot: int32 [B]; one that is not there (-1) names nothing.
-        device: where the tree is.
     """
     spec, batch = tree.spec, tree.size.shape[0]
     count, blank = spec.capacity, nodes.empty(ops, spec, batch, device)

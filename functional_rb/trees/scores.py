@@ -97,15 +97,9 @@ class Score(abc.ABC):
 
 
 def best(ops: TreeOps, numbers: Array, valid: Array, bits: Array) -> Array:
-    """The valid slot with the largest number, int32 [B]; of equal ones each is equally likely.
+    """The valid slot with the largest number, int32 [B] of [B, A]; of equal ones each is equally likely.
 
-    Numbers that are NaN count as minus infinity.
-
-    Args:
-        ops: the backend.
-        numbers: float32 [B, A].
-        valid: bool [B, A].
-        bits: int32 [B], uniform in [0, 2^31).
+    Random bits int32 [B], uniform in [0, 2^31), say which. Numbers that are NaN count as minus infinity.
     """
     order = slot_bits(ops, bits, valid)
     numbers = ops.where(valid & (numbers == numbers), numbers, ops.full_like(numbers, -math.inf))

@@ -110,13 +110,7 @@ def init(ops: TreeOps, root: Evaluated, spec: TreeSpec, device: DeviceLike) -> T
 def select(ops: Any, tree: Tree, score: Score, slot: Array, bits: Array, max_depth: int) -> Leaf:
     """Go down from the root to an edge behind which no node is stored, a terminal node, or the largest depth.
 
-    Args:
-        ops: the backend.
-        tree: the batch of trees.
-        score: the rule below the root, but at chance nodes.
-        slot: int32 [B], the slot that is taken at the root.
-        bits: int32 [B], uniform in [0, 2^31).
-        max_depth: how many edges are taken at most.
+    The slot int32 [B] is taken at the root; below it the score chooses, by random bits int32 [B], but at chance nodes.
     """
     # Trees that have arrived, or cannot be searched, wait for the others: the node from which they go on is -1.
     root, none = ops.full_like(tree.size, ROOT), ops.full_like(tree.size, NONE)
@@ -176,11 +170,7 @@ def edge_index(ops: TreeOps, tree: Tree, node: Array, slot: Array) -> tuple[Arra
 
 
 def expand(ops: TreeOps, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree, Leaf]:
-    """Store the nodes that lie behind the edges of leaves, where there is none and the tree has room.
-
-    Returns:
-        The trees, and the leaves with the nodes, and with the values that are to be backed up.
-    """
+    """Trees with nodes stored behind leaves, where there is room and none is yet, and leaves with values to back up."""
     spec = tree.spec
     # `new`: whose model's answer counts; `live`: whose node is stored too.
     new = (leaf.node >= 0) & (leaf.child < 0)
