@@ -50,8 +50,8 @@ FRB_ENTRY void updated_values(Plan plan, Span<const int32_t> slots, const uint8_
 // the last wins. All that is overwritten is saved before anything is written.
 //
 // Where slices are drawn (the ring has windows) kept has the priorities of all steps, and the tree those of steps with which
-// a slice begins.
-template <class Find> inline Outcome update_found(const BufferCall& c, bool sliced, const Find& find) {
+// a slice begins. Who finds slots may ask for their leaves.
+template <class Find> inline Outcome update_found(const BufferCall& c, bool sliced, const Find& find, bool asks = false) {
   const Plan plan = plan_of(c);
   const Ring ring = ring_of(c);
   const Addresses storage = storage_of(c), saved = saved_of(c), leaves = leaves_of(c);
@@ -67,20 +67,20 @@ template <class Find> inline Outcome update_found(const BufferCall& c, bool slic
     named += handles[i] != -1;  // that stands for what could not be drawn
   }
   if (c.priorities) {
-    for (int64_t i = 0; i < batch; ++i) expect(tree + most(slots[i], 0));
+    for (int64_t i = 0; !asks && i < batch; ++i) expect(tree + most(slots[i], 0));
     for (int64_t i = 0; sliced && i < batch; ++i) expect(kept + most(slots[i], 0));
     make_values(plan, c.priorities, values.at, batch);
   }
-  if (c.saved_slots && c.room)
-    for (int64_t i = 0, at = 0; i < batch; ++i) {
-      const int64_t slot = slots[i];
-      if (slot < 0) continue;
-      c.saved_slots[at] = int32_t(slot);
-      save_items(plan, storage, slot, saved, at, 1);
-      if (c.saved_values) c.saved_values[at] = tree[slot];
-      if (c.saved_kept) c.saved_kept[at] = kept[slot];
-      ++at;
-    }
+  if (int32_t* const saved_slots = c.room ? c.saved_slots : nullptr) {
+    int64_t at = 0;
+    for (int64_t i = 0; i < batch; ++i)
+      if (slots[i] >= 0) saved_slots[at++] = slots[i];
+    for (int64_t i = 0; saved.size && i < at; ++i) save_items(plan, storage, saved_slots[i], saved, i, 1);
+    if (float* const to = c.saved_values)
+      for (int64_t i = 0; i < at; ++i) to[i] = tree[saved_slots[i]];
+    if (float* const to = c.saved_kept)
+      for (int64_t i = 0; i < at; ++i) to[i] = kept[saved_slots[i]];
+  }
   if (c.priorities) expect_paths(plan, tree, slots.at, batch);
   int32_t peak = c.counters[PEAK];
   for (int64_t i = 0; i < batch; ++i) {
@@ -126,7 +126,7 @@ FRB_ENTRY Outcome update(const BufferCall& c) {
     const int64_t slot = locate(ring, lanes, handle);
     if (c.priorities && slot >= 0) expect(c.tree + slot);  // while others are looked for
     return slot;
-  });
+  }, true);
 }
 
 FRB_END
