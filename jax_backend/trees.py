@@ -105,6 +105,7 @@ LIB: Final[TreesLib[jax.Array]] = TreesLib.of(
     check_key=execute.check_key,
     draws=_draws,
     device_of=lambda x: None,
+    device_by_default=lambda: None,
     put=_put,
     searching=_searching,
 )

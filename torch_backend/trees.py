@@ -76,6 +76,7 @@ LIB: Final[TreesLib[torch.Tensor]] = TreesLib.of(
     check_key=random.check_key,
     draws=_draws,
     device_of=lambda x: x.device,
+    device_by_default=torch.get_default_device,
     put=_put,
     searching=_searching,
 )

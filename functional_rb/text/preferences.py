@@ -156,6 +156,7 @@ def pairs_of_groups(
                 f"pairs_of_groups: leaf {nest.show(path)!r}: expected the leading axes {tuple(ranked.shape)} of the "
                 f"scores, got {got}"
             )
+        leaf = lib.as_array(leaf, ranked) if isinstance(leaf, np.ndarray) else leaf
         arrays.append(lib.convert(leaf, Unbounded(tuple(leaf.shape), shown(leaf.dtype)), nest.show(path)))
     best, worst, differ = lib.run(_extremes, arrays, ranked, real)
     shape = (int(ranked.shape[0]),)

@@ -75,7 +75,8 @@ def init(lib: TreesLib[A], spec: TreeSpec, root: Expansion, device: DeviceLike =
         spec: what the trees hold.
         root: the content of the B roots, with prior [B, A], value [B] and valid [B, A]; reward and discount say
             nothing.
-        device: where the arrays lie; by default where the root's prior is.
+        device: where the arrays lie; by default where the prior of the roots is, and where the backend makes new arrays
+            if that is NumPy's.
 
     Returns:
         The trees.
@@ -92,7 +93,9 @@ def init(lib: TreesLib[A], spec: TreeSpec, root: Expansion, device: DeviceLike =
         ((3,), [1, 1, 1])
     """
     evaluated_root = evaluated(lib, spec, root, None, "init")
-    evaluated_root = lib.put(evaluated_root, lib.device_of(evaluated_root.prior) if device is None else device)
+    if device is None:  # of what is NumPy's, where the backend makes arrays
+        device = lib.device_of(root.prior) if isinstance(root.prior, lib.array) else lib.device_by_default()
+    evaluated_root = lib.put(evaluated_root, device)
     return lib.run(core.init, evaluated_root, static=(spec, lib.device_of(evaluated_root.prior)))
 
 

@@ -31,6 +31,7 @@ class TreesLib(Lib[A]):
         check_key: refuses what is no key.
         draws: uniform int32 [rows, words] in [0, 2^31), of `(key, rows, words, like)`, on the device of an array.
         device_of: the device of an array, as `ops` take it; None where an array follows those that it is made of.
+        device_by_default: where arrays are made that follow no other.
         put: a nest of arrays on a device; where they are, if that is None.
         searching: what carries out a search, which asks the caller's functions.
     """
@@ -39,5 +40,6 @@ class TreesLib(Lib[A]):
     check_key: Callable[[object], object]
     draws: Callable[[PRNGKey, int, int, Array], Array]
     device_of: Callable[[Array], DeviceLike]
+    device_by_default: Callable[[], DeviceLike]
     put: Callable[[Nest, DeviceLike], Nest]
     searching: Searching

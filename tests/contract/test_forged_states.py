@@ -134,7 +134,8 @@ def test_views_of_one_number_are_read_as_what_they_show() -> None:
     """A tensor with one number in memory, as large as it likes: kernels would read, and write, behind it."""
     rb = torch_backend
     given = rb.rand(WIDE.item, rb.key(1), (100,))
-    for sampler in (frb.Uniform(), frb.WithoutReplacement()):  # sums that are none depend on who adds them up
+    # Sums that are none depend on who adds them up; where a slot comes many times, threads of a GPU write in any order.
+    for sampler in (frb.Uniform(), *([] if gpu.ASKED else [frb.WithoutReplacement()])):
         leaves, context = pytree.tree_flatten(rb.add(rb.init(dataclasses.replace(WIDE, sampler=sampler)), given))
         for k, leaf in enumerate(leaves):
             one = leaf.reshape(-1)[0]

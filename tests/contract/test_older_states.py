@@ -22,7 +22,7 @@ from functional_rb.structures import sum_tree
 from functional_rb.versions import memory as versioned
 from functional_rb.versions import version
 from functional_rb.versions.recorder import Log, Recorder
-from tests.support import backends, lives
+from tests.support import backends, gpu, lives
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.members import BATCH, ITEM, MEMBERS
@@ -76,7 +76,8 @@ def test_reading_takes_the_same_few_operations_for_each_write_since(
             counts.append(work(monkeypatch, older._version.own))
         assert variant.rb.size(older) == BATCH
     each = counts[3] - counts[2]
-    assert counts[2] - counts[1] == each <= 40 * 9, "the tree is computed once, and each array of a write put back"
+    most = 23 if gpu.ASKED else 9  # what launches have saved is taken apart by torch's operations
+    assert counts[2] - counts[1] == each <= 40 * most, "the tree is computed once, and each array of a write put back"
 
 
 def test_the_tree_is_computed_once_where_much_of_it_has_changed(

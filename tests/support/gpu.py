@@ -50,6 +50,7 @@ NOT_ON_ONE = {
     "test_meshes::test_programs_on_eight_devices": PROGRAM,
     "test_random_bits::test_the_kernel_is_what_runs": PROGRAM,
     "test_settings::test_the_core_promotes_ranks_where_a_kernel_is_lowered_to_it": PROGRAM,
+    "test_sparse_set::test_nothing_of_the_capacity_is_copied_in_a_scan": PROGRAM,
     "test_sharded::test_processes_draw_what_one_device_does": PROGRAM,
     "test_cell::test_a_forked_process_does_not_wait_for_threads_that_it_has_not": "CUDA does not survive a fork",
     "test_examples::test_quick_run": PLACE,
