@@ -151,7 +151,7 @@ def _status_of(state: VersionedState) -> NumpyArray:
         if memory.is_ordinary and memory.rows.device.type == "cpu":
             tree = None if memory.tree is None else memory.tree.numpy()
             kept = {name: x.numpy() for name, x in memory.auxiliary.items() if x.dtype in (torch.int32, torch.float32)}
-            arrays = Arrays(memory.rows, (), tree, state.counters.numpy(), kept)
+            arrays = Arrays(memory.rows.numpy(), (), tree, state.counters.numpy(), kept)
             return drawing.status(numpy_ops.OPS, arrays, state.spec)
     return _in_numpy(execute.look(state, drawing.status))
 

@@ -170,10 +170,6 @@ class UndoLog:
             self._path,
         )
 
-    def sync(self) -> None:
-        """Put what is written on the disk."""
-        os.fsync(self._file)
-
     def close(self) -> None:
         """Write no more. What lies in the file stays."""
         self._close()

@@ -411,6 +411,36 @@ def test_logs_go_with_the_checkpoints_that_need_them(tmp_path: Path) -> None:
     assert agree(tmp_path) == 16
 
 
+def test_files_and_logs_last_before_the_manifest_has_its_name(
+    library: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lasting: dict[str, int] = {}
+    fsync, rename = os.fsync, disk.rename
+
+    def noted(fd: int) -> None:
+        lasting[os.readlink(f"/proc/self/fd/{fd}")] = os.fstat(fd).st_size
+        fsync(fd)
+
+    def renamed(source: str, to: str) -> None:
+        if to.endswith(".json"):
+            parts = {str(path): path.stat().st_size for path in tmp_path.glob("*.bin")}
+            names.update(map(os.path.basename, parts))
+            assert parts.items() <= lasting.items()
+        rename(source, to)
+
+    spec = frb.BufferSpec(STEP, 8, storage=frb.Memmap(tmp_path))
+    items = {"id": np.arange(5, dtype=np.int32), "x": np.ones((5, 2), np.float32), "done": np.zeros(5, bool)}
+    state = library.rb.add(library.rb.init(spec), library.tree(items))
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(disk, "rename", renamed)
+    for _ in range(3):
+        lasting.clear()
+        names: set[str] = set()
+        frb.save(state, tmp_path, incremental=True)
+        state = library.rb.add(state, library.tree(items))  # over rows that the checkpoint needs: they are logged
+    assert {"rows.bin", "undo-00000001.bin", "undo-00000002.bin"} <= names
+
+
 # ------------------------------------------------------------ backends, storages
 
 

@@ -40,6 +40,10 @@ def test_writers_of_the_library_pass(writer: Any) -> None:
     check_writer(writer, run_on=["numpy", "torch-core", "torch"], examples=5)
 
 
+def test_a_law_of_a_writer_is_of_what_came_since_an_update() -> None:
+    check_writer(frb.RoundRobin(), law=lambda added: added[-6:], run_on=ON, examples=20)
+
+
 @pytest.mark.parametrize("at", ["sample", "add"])
 def test_transforms_of_the_library_pass(at: Any) -> None:
     check_transform(frb.n_step(2, 0.5, next_keys=[], at=at), run_on=["numpy", "torch-core", "torch"], examples=5)
@@ -218,6 +222,27 @@ def test_a_law_that_the_sampler_does_not_keep_is_rejected() -> None:
         ConformanceError, match=r"Uniform: `probabilities`: expected what the law says, .*; see `added`"
     ):
         check_sampler(frb.Uniform(), law=lambda steps: range(1, len(steps) + 1), run_on=ON)
+
+
+@dataclasses.dataclass(frozen=True)
+class Losing(frb.Uniform):
+    """Takes an item out at each draw, of a buffer whose writer would not know of it."""
+
+    remembers = True
+
+    def draw(self, ops: Any, draft: Any, draws: Any, beta: Any, batch: int) -> Any:
+        slots, selection = super().draw(ops, draft, draws, beta, batch)
+        ends, handles = draft.counters.ends, draft.auxiliary["handle"]
+        left = ops.maximum(ends.sizes - 1, ops.full_like(ends.sizes, 0))
+        draft.counters = draft.counters.replace(ends=ends._replace(sizes=left))
+        stays = ops.arange(draft.plan.capacity, like=handles) < left
+        draft.auxiliary["handle"] = ops.where(stays, handles, ops.full_like(handles, -1))
+        return slots, selection
+
+
+def test_items_that_get_lost_are_missed() -> None:
+    with pytest.raises(ConformanceError, match=r"Losing: what is stored after `draw`, by handle and id: expected \{"):
+        check_sampler(Losing(), writer=frb.Reservoir(), run_on=ON, examples=5)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -228,6 +228,7 @@ def test_what_is_an_image_is_found_by_its_shape() -> None:
         lambda: items.to_image(channels="middle"),  # type: ignore[arg-type]  # refused
         lambda: items.color_jitter(hue=0.6),
         lambda: items.color_jitter(-1),
+        lambda: items.color_jitter(per="image"),  # type: ignore[arg-type]  # refused
     ):
         with pytest.raises(ValueError, match=r"expected"):
             make()

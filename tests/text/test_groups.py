@@ -227,6 +227,24 @@ def test_roots_are_as_exact_as_their_numbers() -> None:
     np.testing.assert_array_equal(groups._square_root(numpy_ops, rest), np.float32([0, 0, np.inf, np.nan]))
 
 
+@pytest.mark.parametrize("writer", [frb.RoundRobin(), frb.Reservoir()], ids=str)
+def test_interleaved_groups_are_drawn_from_a_mixture(writer: Any, library: Backend) -> None:
+    rb, buffers = library.rb, []
+    spec = frb.BufferSpec(ITEM, CAPACITY, frb.Groups(2, "prompt", interleaved=True), writer)
+    for first in (0, 100):
+        ids = np.arange(first, first + 8, dtype=np.int32)
+        items = {"id": ids, "prompt": ids % 3, "score": np.zeros(8, np.float32)}
+        named = {"key": rb.key(0)} if writer.words else {}
+        buffers.append(rb.add(rb.init(spec), library.tree(items), **named))
+    sample = rb.sample(frb.Mixture(buffers), rb.key(1), 40)[1]
+    ids, prompts = (library.numpy(sample.items[name]) for name in ("id", "prompt"))
+    assert library.numpy(sample.mask).all()
+    assert (ids[:, 0] != ids[:, 1]).all()
+    assert (prompts == ids[:, :1] % 3).all()
+    assert (ids // 100 == library.numpy(sample.extras["buffer_ids"]).reshape(40, -1)[:, :1]).all()
+    assert {*(ids[:, 0] // 100 * 3 + prompts[:, 0]).tolist()} == {*range(6)}
+
+
 def test_the_spec_is_a_value_and_the_key_cannot_be_rewritten() -> None:
     import torch_backend as rb
 
