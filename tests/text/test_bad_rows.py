@@ -132,6 +132,9 @@ def test_a_prompt_alone_has_a_token(tmp_path: Path) -> None:
 
 
 def test_missing_columns_and_sources_that_are_empty(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
     words = of_words()
     with pytest.raises(ValueError, match=r"no column 'rejected' among \['prompt', 'chosen'\]; name it"):
         frb.text.preference([{"prompt": "why", "chosen": " so"}], words, frb.text.Tokenization(eos=12), root=tmp_path)
@@ -146,6 +149,11 @@ def test_missing_columns_and_sources_that_are_empty(tmp_path: Path) -> None:
     none = frb.text.preference([GOOD], words, frb.text.Tokenization(eos=12, max_length=1), root=tmp_path)
     assert (none.examples, none.longest) == (0, 0)
     with pytest.raises(ValueError, match=r"no examples to sample, \{'too_long': 1\} were dropped"):
+        none.spec(1)
+    table = pyarrow.table({name: pyarrow.array([], pyarrow.string()) for name in GOOD})
+    parquet.write_table(table, tmp_path / "rows.parquet")  # which tells its columns without any row
+    none = frb.text.preference(tmp_path / "rows.parquet", words, frb.text.Tokenization(eos=12), root=tmp_path)
+    with pytest.raises(ValueError, match=r"no examples to sample, \{\} were dropped"):
         none.spec(1)
 
 

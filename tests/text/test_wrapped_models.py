@@ -86,6 +86,17 @@ def partial_function(model: Any) -> Any:
     return model
 
 
+def calling_what_it_wraps(model: Any, partial: bool) -> Any:
+    """As hooks do that can be taken off again: what they wrap is found by the function on the model."""
+
+    def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+        return module.forward.__wrapped__(*args, **kwargs)
+
+    hooked = functools.partial(forward, model) if partial else lambda *args, **kwargs: forward(model, *args, **kwargs)
+    model.forward = functools.update_wrapper(hooked, model.forward)
+    return model
+
+
 def compiled(model: Any) -> Any:
     return torch.compile(model, backend="eager")
 
@@ -106,6 +117,8 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "functools.wraps": wrapped_function,
     "another function": lambda model: wrapped_function(model, keeps_signature=False),
     "functools.partial": partial_function,
+    "a partial's __wrapped__": lambda model: calling_what_it_wraps(model, partial=True),
+    "a function's __wrapped__": lambda model: calling_what_it_wraps(model, partial=False),
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -108,7 +108,7 @@ def _rebound(value: Any, made: Mapping[int, torch.nn.Module], depth: int = 4) ->
         if _same(given, (function, arguments, named)):
             return value
         made_anew = functools.partial(function, *arguments, **named)
-        made_anew.__dict__.update(value.__dict__)
+        made_anew.__dict__.update(again(value.__dict__))  # such as `__wrapped__`, which hooks call
         return made_anew
     if isinstance(value, dict) and value:
         held = {name: again(x) for name, x in value.items()}
@@ -129,7 +129,7 @@ def _closed(function: types.FunctionType, again: Callable[[object], object]) -> 
         function.__code__, function.__globals__, function.__name__, function.__defaults__, tuple(new)
     )
     made.__kwdefaults__ = function.__kwdefaults__
-    made.__dict__.update(function.__dict__)
+    made.__dict__.update(cast("dict[str, object]", again(function.__dict__)))
     return made
 
 
