@@ -577,6 +577,7 @@ def test_on_one_device_it_is_an_ordinary_buffer() -> None:
 def test_a_checkpoint_is_dealt_to_any_number_of_devices(name: str, tmp_path: Path) -> None:
     dealt = filled(name, 3, turns=3)  # as slices need some steps
     plain = rb.shard(dealt, None)
+    assert plain.rows.devices() == {dealt.sharding.mesh.devices.flat[0]}
     info = frb.save(dealt, tmp_path / "dealt")
     assert (info.items, len(os.listdir(tmp_path / "dealt" / "shards"))) == (int(rb.size(plain)), 3)
     frb.save(plain, tmp_path / "whole")
