@@ -70,7 +70,7 @@ def test_no_wrong_address_is_reported() -> None:
 
 def test_no_race_is_reported_but_one_that_is_planted() -> None:
     """Of threads, of torch's version chain, and of kernels for GPUs whose blocks and threads work at the same time."""
-    emulator = emulated_gpu.built("emulated-thread", "-g1", "-fsanitize=thread")
+    emulator = emulated_gpu.built("emulated-thread", "-O0", "-g1", "-fsanitize=thread")
     lives = f"team={emulator},{effort(2, 100)}"
     done = run("thread", "threads=0", f"chain={effort(2, 200)}", lives, f"race={emulator}")
     # The life with the race may crash by it, after the report.
