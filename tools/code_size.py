@@ -151,7 +151,7 @@ def main() -> None:
         return
     in_frb, all_names = told(root, NAMES).split()
     words = sum(len(path.read_text().split()) for path in [*(root / "docs").glob("*.md"), root / "README.md"])
-    print(f"\nPublic names: {in_frb} in `frb`, {all_names} in all (those that both backends have count once).")
+    print(f"\nPublic names: {in_frb} in `frb`, {all_names} in all (each of `rb` once, whichever backends have it).")
     print(f"Pages: {words:,} words. `import functional_rb` beside NumPy: {told(root, IMPORT).strip()}.")
 
 

@@ -2,10 +2,13 @@
 
 import importlib
 import inspect
+import re
 import types
 from collections.abc import Iterator
 
 import pytest
+
+from tests.support.children import ROOT
 
 
 def public_names(module: types.ModuleType) -> list[str]:
@@ -46,3 +49,24 @@ def test_each_public_name_has_a_docstring(module: str) -> None:
     ]
     assert len(found) > 50
     assert [path for path, x in found if not says(x)] == []
+
+
+def test_the_glossary_has_each_public_name_and_no_other() -> None:
+    public = set()
+    for shown, package in (("frb", "functional_rb"), ("rb", "jax_backend"), ("rb", "torch_backend")):
+        module = importlib.import_module(package)
+        for name in public_names(module):
+            value = getattr(module, name)
+            public |= {(shown, name)}
+            if inspect.ismodule(value):
+                public |= {(f"{shown}.{name}", inner) for inner in public_names(value)}
+    section = (ROOT / "docs/glossary.md").read_text().split("## The public names")[1].split("\n## ")[0]
+    listed, of = set(), ""
+    for line in section.splitlines():
+        cell = line.split("|")[1] if line.startswith("|") else ""
+        title = re.match(r" names of `(\w+)` $", cell)
+        of = title[1] if title else of
+        prefix = re.match(r" `(f?rb\.\w+)`: ", cell)
+        names = re.findall(r"`(\w+)`", cell[prefix.end() :] if prefix else cell) if not title else []
+        listed |= {(prefix[1] if prefix else of, name) for name in names}
+    assert listed == public
