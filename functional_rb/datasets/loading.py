@@ -8,10 +8,10 @@ import json
 import os
 import re
 from types import ModuleType
-from typing import Any
 
 from functional_rb.base.arrays import DeviceLike
 from functional_rb.base.strict_json import Json
+from functional_rb.buffer.state import State
 from functional_rb.checkpoint.restoring import backend_name
 from functional_rb.datasets.convert import Conversion, conversion_of, convert
 from functional_rb.datasets.description import Dataset, Description, directory_of, is_dataset, read_description
@@ -36,7 +36,7 @@ def load(
     device: DeviceLike = None,
     conversion: Conversion | None = None,
     **options: object,
-) -> Any:
+) -> State:
     """A dataset as an immutable buffer of steps in TED, in mapped files.
 
     The first time it is converted, in bounded memory, under `root`; afterwards its files are mapped, by as many

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from functional_rb.base import lazy
 from functional_rb.base.arrays import DeviceLike
 from functional_rb.buffer import respec
 from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.state import State
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.checkpoint.restoring import backend_name
 from functional_rb.core import counters
@@ -39,7 +39,7 @@ def opened(
     transforms: object,
     batch_size: int | None,
     device: DeviceLike,
-) -> Any:
+) -> State:
     named, storage = backend_name(backend, WHO), Memmap(os.path.abspath(directory))
     more = {"transforms": transforms, "batch_size": batch_size, "storage": storage}
     spec = description.spec(sampler=Uniform() if sampler is None else sampler, **more)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from functional_rb.base.arrays import BackendArray, DeviceLike, NumpyArray
+from functional_rb.base.arrays import BackendArray, DeviceLike, Nest, NumpyArray
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
@@ -42,7 +41,7 @@ class DictsLib(Lib[A]):
     on_device: Callable[[BufferSpec, State | None, object, DeviceLike], State]
 
 
-def state_dict(lib: DictsLib[A], state: object) -> dict[str, Any]:
+def state_dict(lib: DictsLib[A], state: object) -> dict[str, Nest]:
     """A state, or a record, as a flat dict of arrays: for `torch.save`, Orbax and other writers of dicts.
 
     Args:
@@ -85,7 +84,7 @@ def state_dict(lib: DictsLib[A], state: object) -> dict[str, Any]:
     return arrays | {SPEC: lib.text(text)}
 
 
-def load_state_dict(lib: DictsLib[A], target: object, given: object, device: DeviceLike = None) -> Any:
+def load_state_dict(lib: DictsLib[A], target: object, given: object, device: DeviceLike = None) -> Nest:
     """The state, or the record, that a dict from `state_dict` tells.
 
     Args:

@@ -8,7 +8,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path as File
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from functional_rb.ted.check import path_of
 from functional_rb.ted.forms import Array, Flat, Nested, flat_to_nested, kept_dtype, leaves_of_form, nested_to_flat
 from functional_rb.ted.padded import FileLeaf, Header
 from functional_rb.ted.reading import DamagedError, Source, Span
+
+if TYPE_CHECKING:
+    from h5py import Dataset, Group
 
 GROUP = "traj_"
 # An attribute of leaves whose dtype HDF5 lacks.
@@ -68,7 +72,7 @@ def load(path: str, reward_key: Key, known: Iterable[object]) -> Nested:
             os.close(descriptor)
 
 
-def _write(flat: Flat, file: Any, compression: str | None) -> None:
+def _write(flat: Flat, file: Group, compression: str | None) -> None:
     header, file_leaves = padded.file_leaves(flat)
     pieces = list(padded.pieces(header, padded.done_of(file_leaves["done",])))
     text = padded.extra_of(flat)
@@ -106,7 +110,7 @@ class _Trajectories(Source):
         file_leaves: the leaves, by path.
     """
 
-    def __init__(self, h5py: Any, file: Any, where: str, descriptor: int, size: int) -> None:
+    def __init__(self, h5py: ModuleType, file: Group, where: str, descriptor: int, size: int) -> None:
         self.file, self.where = file, where
         self._h5py, self._descriptor, self._size = h5py, descriptor, size
         self._seen: set[tuple[int, int]] = set()  # the objects that were met, by file and address
@@ -138,7 +142,7 @@ class _Trajectories(Source):
             raise DamagedError(f"{self.where}: two groups {GROUP}... have the same number; the file is damaged")
         return [by_number[k] for k in sorted(by_number)]
 
-    def _get(self, group: Any, name: str) -> Any:
+    def _get(self, group: Group, name: str) -> Dataset | Group:
         # Links may lead anywhere, and an object under two names would be read twice.
         if not isinstance(group.get(name, getlink=True), self._h5py.HardLink):
             raise DamagedError(f"{self.where}: {group.name}/{name} is a link; the file is damaged, or not in TED")
@@ -149,9 +153,9 @@ class _Trajectories(Source):
         self._seen.add((info.fileno, info.addr))
         return value
 
-    def _leaves(self, group: Any, prefix: Path) -> dict[Path, Any]:
+    def _leaves(self, group: Group, prefix: Path) -> dict[Path, Dataset]:
         reading.check_depth(prefix, self.where)
-        found: dict[Path, object] = {}
+        found: dict[Path, Dataset] = {}
         for name in group:
             value = self._get(group, name)
             if isinstance(value, self._h5py.Dataset):
@@ -160,7 +164,7 @@ class _Trajectories(Source):
                 found |= self._leaves(value, (*prefix, name))
         return found
 
-    def _file_leaf(self, leaves: Sequence[Any], path: Path) -> FileLeaf:
+    def _file_leaf(self, leaves: Sequence[Dataset], path: Path) -> FileLeaf:
         own = leaves[0]
         dtype = own.dtype.name
         if DTYPE in own.attrs and str(own.attrs[DTYPE]) in STORED_AS:
@@ -173,19 +177,16 @@ class _Trajectories(Source):
                 f"that differ in length alone; the file is damaged, or not in TED"
             )
         for leaf in leaves:
-            self._check_layout(leaf, path)
+            made, kinds = leaf.id.get_create_plist(), self._h5py.h5d
+            layout = made.get_layout()
+            here = layout in (kinds.COMPACT, kinds.CONTIGUOUS, kinds.CHUNKED) and not made.get_external_count()
+            chunk = math.prod(made.get_chunk()) * leaf.dtype.itemsize if layout == kinds.CHUNKED else 0
+            if not here or not self.holds(chunk) or np.any(leaf.fillvalue):
+                raise DamagedError(
+                    f"{self.where}: leaf {show(path)!r}: expected numbers in this file, zeros where none were written, "
+                    f"in chunks that memory has room for; the file is damaged, or not in TED"
+                )
         return FileLeaf(rows, tuple(own.shape[1:]), dtype)
-
-    def _check_layout(self, leaf: Any, path: Path) -> None:
-        made, kinds = leaf.id.get_create_plist(), self._h5py.h5d
-        layout = made.get_layout()
-        here = layout in (kinds.COMPACT, kinds.CONTIGUOUS, kinds.CHUNKED) and not made.get_external_count()
-        chunk = math.prod(made.get_chunk()) * leaf.dtype.itemsize if layout == kinds.CHUNKED else 0
-        if not here or not self.holds(chunk) or np.any(leaf.fillvalue):
-            raise DamagedError(
-                f"{self.where}: leaf {show(path)!r}: expected numbers in this file, zeros where none were written, in "
-                f"chunks that memory has room for; the file is damaged, or not in TED"
-            )
 
     def rows(self, path: Path, spans: Sequence[Span]) -> Array:
         file_leaf, starts, leaves = self.file_leaves[path], self._starts[path], self._columns[path]
