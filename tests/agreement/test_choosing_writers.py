@@ -24,6 +24,7 @@ from functional_rb.writers import reservoir
 from tests.agreement.carriers import LIBRARIES, OnTorch, content, items, noting, told
 from tests.support.backends import needs_native
 from tests.support.chain_programs import PRIORITIES, Noting, check_books
+from tests.support.chain_programs import told as told_of
 from tests.support.effort import effort
 from torch_backend.arrays import random
 from torch_backend.memory.library import TORCH
@@ -275,3 +276,29 @@ def test_counters_that_a_user_has_shortened_are_not_read_behind(function: str) -
         with noting(OnTorch) as chain, contextlib.suppress(RuntimeError, IndexError, ValueError):
             getattr(rb, function)(state, *given.get(function, (ranked(np.random.default_rng(0), 3, spec.lanes),)))
         assert chain.done == 0
+
+
+@needs_native
+@pytest.mark.parametrize("writer", [frb.Reservoir(), frb.MaxValue("rank", reduction="max")], ids=repr)
+@pytest.mark.parametrize(("sampler", "drawn"), SAMPLERS, ids=str)
+def test_steps_that_wait_are_the_cores_to_add_and_the_chains_to_draw(writer: Any, sampler: Any, drawn: Draws) -> None:
+    item = {**ITEM, "done": frb.Binary(())}
+    transform = frb.n_step(3, 0.9, at="add", reward_key="rank", terminated_key="done")
+    spec = frb.BufferSpec(item, 20, sampler, writer, lanes=2, transforms=transform)
+    assert (spec.known.draws, spec.known.appends) == (drawn, False)
+    rng, found = np.random.default_rng(0), []
+    batches = [ranked(rng, 14, 2) | {"done": rng.random((7, 2)) < 0.2} for _ in range(3)]
+    for use in (True, False):
+        state, samples = rb.init(spec), []
+        with frb.kernels(use), noting(OnTorch) as chain:
+            for seed, batch in enumerate(batches):
+                batch["rank"] = np.nan_to_num(batch["rank"], posinf=1, neginf=-1)  # sums of NaN may have several bits
+                state = rb.add(state, batch, key=rb.key(seed) if writer.words else None)
+                state, sample = rb.sample(state, rb.key(seed), 6)
+                samples.append(told_of(spec, sample))
+                if sampler.has_priorities:
+                    state = rb.update(state, sample.indices, sample.weights * 2)
+        assert chain.calls["add"] == chain.calls["write"] == 0
+        assert chain.done == use * (6 if sampler.has_priorities else 3)
+        found.append((content(OnTorch, state), samples))
+    assert found[0] == found[1]
