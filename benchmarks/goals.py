@@ -34,6 +34,12 @@ COLD_BYTES, OURS_COLD = "bytes from the disk", "ours from the disk"
 WRITTEN = "bytes read and written"
 TENSORS = "plain tensors"
 MIXERS: Mapping[Backend, str] = {"torch": "torchrl's ensemble", "jax": "flashbax's mixer"}
+# Ours by each way of mixing.
+OURS_MIXED: Mapping[str, Literal["exact", "items", "buffers"]] = {
+    ours.NAME: "exact",
+    "ours, by items": "items",
+    "ours, by buffers": "buffers",
+}
 
 DATASETS_MAP, LOADER, OURS_UNIFORM = "datasets.map", "torchrl's loader", "ours uniform"
 # Of the bytes of torchrl's padded tables, tokens may take so many.
@@ -246,9 +252,10 @@ def mixture_comparisons() -> list[Comparison]:
     """Every comparison of the section `mixture`, in its order."""
     bounds: Mapping[Backend, float] = {"torch": 4.0, "jax": 1.5}
     return [
-        Comparison(backend, group, "sample", MIXERS[backend], at_least=bounds[backend])
+        Comparison(backend, group, "sample", MIXERS[backend], way, at_least=bounds[backend])
         for backend in get_args(Backend)
         for group in get_args(Mixing)
+        for way in (OURS_MIXED if backend == "torch" else [ours.NAME])
     ]
 
 

@@ -15,7 +15,7 @@ import functional_rb as frb
 from benchmarks import ours
 from benchmarks.compare import Effort, Section, measure
 from benchmarks.contender import AnySampler, Backend, Calls, Entry, Mixing
-from benchmarks.goals import MIXERS, mixture_comparisons
+from benchmarks.goals import MIXERS, OURS_MIXED, mixture_comparisons
 from benchmarks.group_report import markdown, who_did_not_run
 from benchmarks.report import ratio_rows
 
@@ -57,7 +57,7 @@ def is_prioritized(group: Mixing) -> bool:
 def roster(work: MixtureWorkload, backend: Backend, group: Mixing) -> list[Entry]:
     """Everyone who takes part in one group."""
     builders: dict[str, Callable[..., Calls]] = {
-        ours.NAME: of_ours,
+        **dict.fromkeys(OURS_MIXED if backend == "torch" else [ours.NAME], of_ours),
         MIXERS[backend]: of_flashbax if backend == "jax" else of_torchrl,
     }
     return [Entry(name, backend, group, partial(build, name, work, backend, group)) for name, build in builders.items()]
@@ -85,7 +85,7 @@ def text(section: Section, work: MixtureWorkload) -> str:
         f"{work.capacity:,} items each, the same share from each, uniformly or by priority."
     )
     who = [
-        f'- {ours.NAME}: `rb.sample` of a `frb.Mixture` with `how="exact"`, on JAX compiled by the user',
+        f'- {ours.NAME}: `rb.sample` of a `frb.Mixture` with `how="exact"`, and on torch the others; compiled on JAX',
         f"- {MIXERS['jax']}: `make_mixer` of item buffers, or of prioritised trajectory buffers of one step, compiled",
         f"- {MIXERS['torch']}: `ReplayBufferEnsemble` of `TensorDictReplayBuffer`s",
     ]
@@ -107,7 +107,7 @@ def of_ours(name: str, work: MixtureWorkload, backend: Backend, group: Mixing) -
     spec = frb.BufferSpec({"x": frb.Unbounded((work.width,))}, work.capacity, sampler)
     given = priorities if is_prioritized(group) else None
     states = [rb.add_(rb.init(spec), {"x": items}, priorities=given) for _ in range(count_of(group))]
-    mixed = frb.Mixture(states, p=[1.0] * len(states))
+    mixed = frb.Mixture(states, p=[1.0] * len(states), how=OURS_MIXED[name])
     keys = cycle(list(rb.split(rb.key(work.seed), work.keys)))
     if backend == "torch":
         return Calls(name, backend, group, {"sample": lambda: rb.sample(mixed, next(keys), work.batch)})

@@ -50,7 +50,10 @@ class Lib(Generic[A]):
         in_place: what carries out the writes that consume a state, a `buffer.in_place.InPlace`, for an engine.
         mapper: carries out functions of items, a `buffer.mapping.Mapper`.
         host: the engine that takes Python objects as well.
-        mixtures: what carries out the functions of mixtures, a `mixture.functions.Backend`.
+        mixtures: what of mixtures is the backend's own: `draw(mixture, request, consume)` gives the mixture afterwards,
+            leaves and a selection, see `mixture.drawing`; `stacked(numbers)` is an array float32 of numbers, some of
+            which may be scalar arrays, or traced; `carry_out(function, static, *arrays)` calls
+            `function(ops, static, *arrays)` on arrays of several buffers, in one program where it is compiled.
         sharded: what carries out the functions of sharded buffers.
         elsewhere: moves a state to the storage of another spec.
         chain: what does a usual call whole, natively, for a state; None where there is nothing, or somebody traces.

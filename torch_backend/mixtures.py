@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from functional_rb.base.arrays import BackendArray, Nest, NumpyArray, PRNGKey
-from functional_rb.buffer import checks
+from functional_rb.base.arrays import BackendArray, Nest, NumpyArray
 from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays
 from functional_rb.core.strategy import Selection
 from functional_rb.mixture import drawing
-from functional_rb.mixture.drawing import Drawn, Status
-from functional_rb.mixture.functions import Place, is_own
-from functional_rb.mixture.layout import Layout
+from functional_rb.mixture.drawing import Request, Status
 from functional_rb.mixture.value import Mixture, register_array
 from functional_rb.native.descriptor import encode_mixture
 from functional_rb.native.switch import switch
@@ -28,15 +22,13 @@ from functional_rb.ops import numpy_ops
 from functional_rb.ops.part_kernels import NONE, Table, using
 from functional_rb.versions.state import VersionedState, readable
 from torch_backend import dispatch
-from torch_backend.arrays import modes, random
-from torch_backend.arrays import ops as ops
+from torch_backend.arrays import modes, ops, random
 from torch_backend.arrays.convert import is_batched
 from torch_backend.engines import execute
-from torch_backend.engines.values import to_numpy as to_numpy
 from torch_backend.memory.library import HAVE_KERNELS, TORCH, numbers
 from torch_backend.memory.state import State as TorchState
 
-mapper, engine, is_compiling, check_state = execute, dispatch.of, torch.compiler.is_compiling, checks.check_state
+engine, is_compiling = dispatch.of, torch.compiler.is_compiling
 
 
 # The innermost of torch's functions that map, or take derivatives, if any is at work.
@@ -45,10 +37,34 @@ TRANSFORMS = torch._C._functorch.peek_interpreter_stack
 Leaves: TypeAlias = list[BackendArray]
 
 
-class _Known(drawing.Carrier):
+class _OnTorch(drawing.Carrier[State]):
+    """What draws of known numbers and traced ones have in common: the rows are torch's."""
+
+    row_ops, mapper = ops.OPS, execute
+
+    def join(self, columns: Sequence[Sequence[BackendArray]], order: BackendArray | None) -> list[BackendArray]:
+        made: list[BackendArray] = []
+        orders: dict[torch.device, torch.Tensor | None] = {}  # copied to each device once
+        for pieces in columns:
+            if not isinstance(pieces[0], torch.Tensor):
+                made.append(drawing.joined(ops.OPS, pieces, order))
+                continue
+            device = next((x.device for x in pieces if x.device.type != "cpu"), ops.CPU)
+            if device not in orders:
+                orders[device] = None if order is None else torch.as_tensor(order, device=device)
+            made.append(drawing.joined(ops.OPS, [x.to(device) for x in pieces], orders[device]))
+        return made
+
+    def weights(self, chances: torch.Tensor, least: BackendArray, beta: float | torch.Tensor) -> torch.Tensor:
+        least, exponent = (torch.as_tensor(x, dtype=torch.float32, device=chances.device) for x in (least, beta))
+        with using(_kernels_for(chances)):
+            return super().weights(chances, least, exponent)
+
+
+class _Known(_OnTorch):
     """Draws where the numbers of all buffers are known."""
 
-    known, ops, mapper = True, numpy_ops.OPS, execute
+    known, ops = True, numpy_ops.OPS
 
     def status(self, state: State) -> Status:
         if engine(state) is not execute:  # other processes write to the same buffer
@@ -60,14 +76,14 @@ class _Known(drawing.Carrier):
             state.__dict__["_status"] = status
         return status
 
-    def keys(self, key: torch.Tensor | int, n: int) -> Sequence[int]:
-        return random.split_numbers(key, n)
+    def floats(self, p: object, like: NumpyArray) -> NumpyArray:
+        return np.asarray(p.numpy(force=True) if isinstance(p, torch.Tensor) else p, np.float32)
 
-    def key_of(self, key: int) -> torch.Tensor:
-        return torch.tensor(key, dtype=torch.int64, device="cpu")
+    def keys(self, key: torch.Tensor, n: int) -> Sequence[torch.Tensor]:
+        return random.split(key.to("cpu"), n).unbind()
 
-    def draws(self, key: int, n: int) -> NumpyArray:
-        return random.known_draws(key, n)
+    def draws(self, key: torch.Tensor, n: int) -> NumpyArray:
+        return random.draws(key, n, 1).numpy()[:, 0]
 
     def draw(
         self, state: State, key: torch.Tensor, batch: int, wanted: BackendArray | None
@@ -77,42 +93,11 @@ class _Known(drawing.Carrier):
         drawn: tuple[State, Leaves, Selection] = engine(state).sample(state, key, batch, 0.0, wanted)
         return drawn
 
-    def draw_at_once(
-        self, states: Sequence[State | Mixture], keys: Sequence[int], sizes: Sequence[int]
-    ) -> tuple[list[torch.Tensor], Selection] | None:
-        if not all(isinstance(state, TorchState) and state._target is None for state in states):
-            return None
-        drawn = TORCH.by_chain("together", states, sizes, keys)
-        if drawn is NotImplemented:
-            return None
-        _, leaves, _, *selection = drawn
-        return leaves, Selection(*selection)
 
-    def numbers(self, array: torch.Tensor) -> NumpyArray:
-        return _in_numpy(array)
-
-    def rows(self, leaves: Sequence[Sequence[BackendArray]], order: NumpyArray | None) -> Leaves:
-        rows: Leaves = []
-        orders: dict[torch.device, torch.Tensor | None] = {}  # copied to each device once
-        for pieces in leaves:
-            if not isinstance(pieces[0], torch.Tensor):
-                rows.append(drawing.take(ops.OPS, pieces, order))
-                continue
-            device = next((x.device for x in pieces if x.device.type != "cpu"), ops.CPU)
-            if device not in orders:
-                orders[device] = None if order is None else torch.from_numpy(order).to(device)
-            rows.append(drawing.take(ops.OPS, [x.to(device) for x in pieces], orders[device]))
-        return rows
-
-    def weights(self, chances: BackendArray, least: BackendArray, beta: BackendArray) -> BackendArray:
-        with using(_kernels() if HAVE_KERNELS and switch.on else NONE):
-            return super().weights(chances, least, beta)
-
-
-class _Traced(drawing.Carrier):
+class _Traced(_OnTorch):
     """Draws where nothing is known."""
 
-    known, ops, mapper = False, ops.OPS, execute
+    known, ops = False, ops.OPS
 
     def __init__(self, consume: bool = False) -> None:
         self.consume = consume
@@ -120,7 +105,7 @@ class _Traced(drawing.Carrier):
     def status(self, state: State) -> Status:
         return Status(*engine(state).look(state, drawing.status).unbind())
 
-    def floats(self, p: BackendArray | Sequence[float], like: torch.Tensor) -> torch.Tensor:
+    def floats(self, p: object, like: torch.Tensor) -> torch.Tensor:
         return torch.as_tensor(p, dtype=torch.float32, device=like.device)
 
     def keys(self, key: torch.Tensor, n: int) -> Sequence[torch.Tensor]:
@@ -156,61 +141,38 @@ def _status_of(state: VersionedState) -> NumpyArray:
     return _in_numpy(execute.look(state, drawing.status))
 
 
-@functools.cache
-def _kernels() -> Table:
-    # Imported when first used, as there may be none.
-    table: Table = importlib.import_module("functional_rb.storage.host_kernels").TABLE
-    return table
+def _kernels_for(x: torch.Tensor) -> Table:
+    """The kernels that compute weights of an array."""
+    if is_compiling() or is_batched(x) or not (HAVE_KERNELS and switch.on):
+        return NONE
+    if x.device.type == "cpu":
+        return TORCH.kernels.TABLE
+    return TORCH.on_gpu.TABLE if _is_launched([x]) else NONE
 
 
-def draw(
-    mixture: Mixture,
-    layout: Layout,
-    key: PRNGKey,
-    batch: int,
-    p: BackendArray | None,
-    beta: float | BackendArray | None,
-    consume: bool,
-) -> tuple[Mixture, Drawn, torch.Tensor]:
+def draw(mixture: drawing.M, request: Request, consume: bool) -> tuple[drawing.M, Leaves, Selection]:
     """Draw a batch; where the numbers of the buffers are known, to draw from nothing is an error."""
-    random.check_key(key)
+    random.check_key(request.key)
     traced = is_compiling()
     if not traced and TRANSFORMS() is not None:  # whether a function of torch's maps over an array that is read
-        traced = any(map(is_batched, (key, p, mixture.p, *[state.counters for state in mixture.buffers])))
+        counters = [state.counters for state in mixture.buffers]
+        traced = any(map(is_batched, (request.key, request.p, mixture.p, *counters)))
     with modes.without_gradients():
-        at_once = None if traced or TORCH.gpus is None else _at_once(mixture, layout, key, batch, p, beta)
-        if at_once is not None:
-            return mixture, *at_once
-        if batch and not traced:
-            exponent = beta.item() if isinstance(beta, torch.Tensor) else beta  # wherever it lies
-            after, drawn, weights = drawing.known_batch(_Known(), mixture, layout, key, batch, p, exponent)
-            # What was computed by NumPy goes where the rows are.
-            device = next((x.device for x in drawn.leaves if isinstance(x, torch.Tensor)), key.device)
-            lift = torch.from_numpy if device == ops.CPU else lambda x: torch.from_numpy(x).to(device)
-            return after, *drawing.lifted(drawn, weights, lift)
-        drawing.check_heeding(mixture)
-        carrier = _Traced(consume)
-        looked = drawing.look(carrier, mixture, p)
-        after, drawn = drawing.draw(carrier, looked, layout, key, batch)
-        exponent = None if beta is None else torch.as_tensor(beta, dtype=torch.float32, device=drawn.chances.device)
-        return after, drawn, drawing.weights(carrier, drawn, looked.status.least, exponent)
+        if traced or not request.batch:
+            drawing.check_heeding(mixture)
+            return drawing.draw(_Traced(consume), mixture, request)
+        at_once = _at_once(mixture, request)
+        return drawing.draw(_Known(), mixture, request) if at_once is None else (mixture, *at_once)
 
 
-def _at_once(
-    mixture: Mixture,
-    layout: Layout,
-    key: torch.Tensor,
-    batch: int,
-    p: BackendArray | None,
-    beta: float | BackendArray | None,
-) -> tuple[Drawn, torch.Tensor] | None:
-    """The rows and their weights by a launch for each buffer, where all lie on a GPU, for which nobody waits; or None.
+def _at_once(mixture: Mixture, request: Request) -> tuple[Leaves, Selection] | None:
+    """The leaves and the selection by one call of the version chain where buffers are alike; or None.
 
-    Where nothing can be drawn, the host does not know that, and handles are -1.
+    On a GPU nobody waits for it: where nothing can be drawn, the host does not know that, and handles are -1.
     """
+    layout, key, batch, p, beta = request
     states = mixture.states
-    own = all(isinstance(state, TorchState) and state._target is None for state in states)
-    if not (layout.alike and batch and own):
+    if not layout.alike or not all(isinstance(state, TorchState) and state._target is None for state in states):
         return None
     shares = mixture.p if p is None else p
     on_gpu = isinstance(shares, torch.Tensor) and shares.device.type != "cpu"
@@ -224,13 +186,8 @@ def _at_once(
     drawn = TORCH.by_chain("mixed", states, told, shares if on_gpu else None, key, exponent, batch)
     if drawn is NotImplemented:
         return None
-    _, leaves, _, indices, weights, probabilities, *flags = drawn
-    return drawing.by_one_call(mixture.buffers[0].spec, leaves, indices, probabilities, flags), weights
-
-
-def in_place(engine: ModuleType) -> ModuleType:
-    """An engine carries out in-place writes too."""
-    return engine
+    _, leaves, _, *numbers = drawn
+    return drawing.by_one_call(layout, batch, leaves, Selection(*numbers))
 
 
 def carry_out(function: Callable[..., Nest], static: object, *arrays: Nest) -> Nest:
@@ -253,25 +210,12 @@ def _is_launched(tensors: Sequence[torch.Tensor]) -> bool:
     return TORCH.gpus is not None and switch.on and TRANSFORMS() is None and TORCH.gpus.works_on(tensors)
 
 
-def rows_of(indices: torch.Tensor, paths: Sequence[Place]) -> Sequence[torch.Tensor] | None:
-    """The rows of each buffer, where how many these are can be known: for an accelerator nobody waits."""
-    if is_compiling() or is_batched(indices) or indices.device.type != "cpu" or _is_launched([indices]):
-        return None
-    return [is_own(indices, path).nonzero()[:, 0] for path in paths]
-
-
 def stacked(numbers: Sequence[object]) -> BackendArray:
     """Numbers as an array where the first array among them is; while tracing, floats may be traced as well."""
     device = next((x.device for x in numbers if isinstance(x, torch.Tensor)), None)
     if device is None and not is_compiling():
         return np.asarray(numbers, np.float32)
-    device = torch.device("cpu") if device is None else device
-    return torch.stack([torch.as_tensor(x, dtype=torch.float32, device=device) for x in numbers])
+    return torch.stack([torch.as_tensor(x, dtype=torch.float32, device=device or ops.CPU) for x in numbers])
 
 
-def numbers_of(p: torch.Tensor) -> Sequence[float] | None:
-    """The numbers in an array, unless it is traced."""
-    return None if is_compiling() or is_batched(p) else p.tolist()
-
-
-register_array(torch.Tensor, numbers_of)
+register_array(torch.Tensor, lambda p: None if is_compiling() or is_batched(p) else p.tolist())

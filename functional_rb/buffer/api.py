@@ -9,12 +9,11 @@ import functools
 import operator
 from collections.abc import Callable, Sequence
 
-from functional_rb.base import nest
 from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest, PRNGKey
 from functional_rb.buffer import checks, mapping, respec
 from functional_rb.buffer.backend import Backend, check_one, handles_of
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import AnySample, MaskedSample, S, SameState, Sample, SliceSample, State
+from functional_rb.buffer.state import AnySample, S, SameState, State, sample_of
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.core import counters
 from functional_rb.core.strategy import Selection
@@ -258,20 +257,9 @@ def as_sample(
     backend: Backend, spec: BufferSpec, size: int, key: PRNGKey, leaves: list[BackendArray], selection: Selection
 ) -> AnySample[Nest]:
     """A sample of leaves, put together as items, and of the selection's handles, weights, probabilities and mask."""
-    extras = dict(selection.extras)  # the caller's own, as it may add to it
     lead = spec.sampler.leading_shape(size)
-    if spec.on_sample is None:
-        items = nest.unflatten(spec.plan.structure, leaves, backend.build_mapping, lead)
-    else:
-        items = mapping.given_out(backend, spec, leaves, lead, key, selection.mask)
-    if selection.mask is None:
-        return Sample(items, selection.handles, selection.weights, selection.probabilities, extras)
-    if selection.is_first is None:
-        return MaskedSample(
-            items, selection.handles, selection.weights, selection.probabilities, selection.mask, extras
-        )
-    slices: SliceSample[object] = SliceSample(items, *selection._replace(extras=extras))
-    return slices
+    items = mapping.given_out(backend, spec, leaves, lead, key, selection.mask)
+    return sample_of(items, selection._replace(extras=dict(selection.extras)))  # the caller's own, to add to
 
 
 def update(backend: Backend, state: S, indices: ArrayLike, priorities: ArrayLike = None, items: Nest = None) -> S:

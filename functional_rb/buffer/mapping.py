@@ -33,6 +33,13 @@ Kind = tuple[Any, Any]
 class Mapper(Protocol):
     """What of a backend carries out functions of items."""
 
+    def __hash__(self) -> int:
+        """What is found out of functions is kept for each backend."""
+
+    @property
+    def build_mapping(self) -> BuildMapping:
+        """How mappings are made."""
+
     def map_items(
         self,
         spec: BufferSpec,
@@ -277,9 +284,12 @@ def given_out(
     lead: Lead,
     key: PRNGKey,
     mask: BackendArray | None,
-) -> object:
+) -> Nest:
     """The items of a sample, of leaves [*lead, *shape] that were read."""
-    return backend.map_items(spec, "sample", leaves, lead, key if of(spec, "sample").draws else None, mask)
+    transform = spec.on_sample
+    if transform is None:
+        return nest.unflatten(spec.plan.structure, leaves, backend.build_mapping, lead)
+    return backend.map_items(spec, "sample", leaves, lead, key if transform.draws else None, mask)
 
 
 def taken_apart(spec: BufferSpec, items: Nest) -> tuple[list[BackendArray], Structure]:

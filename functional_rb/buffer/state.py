@@ -12,7 +12,7 @@ from functional_rb.base.errors import consumed
 from functional_rb.buffer.reader import ArrayReader, Reader, TakeSnapshot
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters
-from functional_rb.core.strategy import NO_EXTRAS
+from functional_rb.core.strategy import NO_EXTRAS, Selection
 
 Items = TypeVar("Items")
 
@@ -283,3 +283,14 @@ class SliceSample(NamedTuple, Generic[Items]):
 
 # What `sample` returns, as the sampler has it: a tuple of arrays alone, which can be mapped over and batched.
 AnySample = Sample[Items] | MaskedSample[Items] | SliceSample[Items]
+
+
+def sample_of(items: Items, selection: Selection) -> AnySample[Items]:
+    """A sample of items, and of what was selected: of the class that has a field for all of it."""
+    handles, weights, probabilities, mask, extras = *selection[:4], selection.extras
+    if mask is None:
+        return Sample(items, handles, weights, probabilities, extras)
+    if selection.is_first is None:
+        return MaskedSample(items, handles, weights, probabilities, mask, extras)
+    slices: SliceSample[Items] = SliceSample(items, *selection)
+    return slices

@@ -1,4 +1,4 @@
-"""The functions of a mixture, up to the arrays; each backend binds them to itself.
+"""The functions of a mixture but `sample`: what they ask of each of its buffers, and how that is put together.
 
 What may be refused is refused before anything is written.
 """
@@ -6,22 +6,22 @@ What may be refused is refused before anything is written.
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike, BackendArray, Nest, NumpyArray, PRNGKey
+from functional_rb.base.arrays import ArrayLike, BackendArray, Nest
 from functional_rb.base.object_arrays import is_object_array
 from functional_rb.buffer import checks, reading
 from functional_rb.buffer import functions as single
-from functional_rb.buffer import in_place as inplace
 from functional_rb.buffer.backend import Backend as Engine
-from functional_rb.buffer.mapping import Mapper
 from functional_rb.buffer.state import Counts, State
 from functional_rb.core.counters import SIZE
-from functional_rb.mixture.drawing import NOTHING, Drawn
-from functional_rb.mixture.layout import Layout, form_of, stored_layout
+from functional_rb.lib import A, Lib
+from functional_rb.mixture.drawing import NOTHING, M
+from functional_rb.mixture.layout import form_of, stored_leaves
 from functional_rb.mixture.value import Mixture, specs_of_buffers
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.part_kernels import replaceable
@@ -30,68 +30,15 @@ from functional_rb.specs import ArraySpec
 from functional_rb.structures import row_layout
 from functional_rb.structures.ring import INT32_MAX, saturating_add
 
-M = TypeVar("M", bound=Mixture)
 Place = tuple[int, ...]
 """The numbers that name a buffer, one for each level of mixtures."""
 
 
-class Backend(Protocol):
-    """What carries the checked calls out."""
-
-    @property
-    def ops(self) -> Ops:
-        """The operations on the arrays that states give."""
-
-    @property
-    def mapper(self) -> Mapper:
-        """What carries functions of items out."""
-
-    def is_compiling(self) -> bool:
-        """Whether torch.compile traces Python itself, which goes through no caches of functions."""
-
-    def engine(self, state: State) -> Engine:
-        """What carries the functions of buffers out on a state."""
-
-    def in_place(self, engine: Engine) -> inplace.InPlace:
-        """What carries out writes that consume a state, where an engine carries out the others."""
-
-    def draw(
-        self,
-        mixture: Mixture,
-        layout: Layout,
-        key: PRNGKey,
-        batch: int,
-        p: BackendArray | None,
-        beta: float | BackendArray | None,
-        consume: bool,
-    ) -> tuple[Any, Drawn, BackendArray]:
-        """Draw a batch: the mixture afterwards, the rows, and their weights.
-
-        Raises:
-            ValueError: if nothing can be drawn, and that is known.
-        """
-
-    def carry_out(self, function: Callable[..., object], static: object, arrays: object, /, *more: object) -> Any:
-        """`function(ops, static, arrays, *more)`, in one program where it is compiled; what is static can be hashed."""
-
-    def rows_of(self, indices: BackendArray, paths: Sequence[Place]) -> Sequence[BackendArray] | None:
-        """The rows of handles [B, columns] that each buffer has, int32 [m] each; None where m cannot be known."""
-
-    def stacked(self, numbers: Sequence[object]) -> BackendArray:
-        """Numbers, some of which may be scalar arrays, or traced, as an array float32."""
-
-    def numbers_of(self, p: BackendArray) -> Sequence[float] | None:
-        """The numbers in an array; None where they cannot be known yet."""
-
-    def to_numpy(self, array: BackendArray) -> NumpyArray:
-        """An array in NumPy, wherever it is."""
-
-
-def check_buffers(backend: Backend, mixture: Mixture, function: str) -> tuple[State, ...]:
+def check_buffers(lib: Lib[A], mixture: Mixture, function: str) -> tuple[State, ...]:
     """The buffers of a mixture; those of another backend, consumed ones, and stacks of them are refused."""
     buffers = mixture.buffers
     for state in buffers:
-        backend.engine(state).check_state(state, function)
+        lib.engine(state).check_state(state, function)
         if len(state.axes) != 1:
             raise checks.not_one(state.axes, function)
     return buffers
@@ -115,10 +62,10 @@ def with_spec(change: Callable[[State | Mixture, Any], State | Mixture], mixture
     return mixture.with_states(changed)
 
 
-def update(backend: Backend, mixture: M, indices: ArrayLike, priorities: ArrayLike, items: object, function: str) -> M:
+def update(lib: Lib[A], mixture: M, indices: ArrayLike, priorities: ArrayLike, items: object, function: str) -> M:
     """Set priorities and rewrite leaves of what handles [B, columns] name; see `api.update`."""
-    buffers = check_buffers(backend, mixture, function)
-    engines = [backend.engine(state) for state in buffers]
+    buffers = check_buffers(lib, mixture, function)
+    engines = [lib.engine(state) for state in buffers]
     named = _indices(engines[0], mixture, indices)
     count = int(named.shape[0])
     if priorities is not None:
@@ -127,26 +74,20 @@ def update(backend: Backend, mixture: M, indices: ArrayLike, priorities: ArrayLi
         priorities = checks.one_for_each(engines[0].as_vector(priorities, "priorities"), count)
     checked = []
     converts = {engine: _once(engine.convert) for engine in engines}
-    paths = places(mixture)
-    all_rows = backend.rows_of(named, paths)
-    if all_rows is None:  # then each buffer gets all rows, with handles of nothing for those of others
-        all_rows, handles_of_all = [None] * len(paths), backend.carry_out(apart, paths, named)
-    else:
-        handles_of_all = [backend.ops.take(named[:, -1], rows) for rows in all_rows]
-    for state, engine, handles, rows in zip(buffers, engines, handles_of_all, all_rows, strict=True):
-        own: Any = priorities if state.spec.sampler.has_priorities else None
+    # Each buffer gets all rows, with handles of nothing in place of those of others.
+    handles_of_all = lib.mixtures.carry_out(apart, mixture.paths, named)
+    for state, engine, handles in zip(buffers, engines, handles_of_all, strict=True):
+        own = None
+        if priorities is not None and state.spec.sampler.has_priorities:
+            own = engine.as_vector(priorities, "priorities")  # as this buffer's storage wants it
         replacements = checks.replacements(state.spec, items, converts[engine], count)
-        if rows is not None:
-            own = None if own is None else backend.ops.take(own, rows)
-            replacements = {k: backend.ops.take(leaf, rows) for k, leaf in replacements.items()}
-        own = None if own is None else engine.as_vector(own, "priorities")  # as this buffer's storage wants it
         checked.append((engine.as_vector(handles, "indices"), own, replacements))
     # Nothing is written before all buffers' arguments have passed.
     after = []
     for state, engine, (handles, own, replacements) in zip(buffers, engines, checked, strict=True):
-        carry_out = backend.in_place(engine).update_ if function == "update_" else engine.update
+        carry_out = lib.in_place(engine).update_ if function == "update_" else engine.update
         after.append(carry_out(state, handles, own, replacements))
-    return with_buffers(mixture, after)
+    return mixture.with_buffers(after)
 
 
 def _once(convert: Callable[..., BackendArray]) -> Callable[..., BackendArray]:
@@ -174,55 +115,52 @@ def _indices(engine: Engine, mixture: Mixture, indices: ArrayLike) -> BackendArr
     return array
 
 
-def get(backend: Backend, mixture: Mixture, indices: ArrayLike) -> Nest:
+def get(lib: Lib[A], mixture: Mixture, indices: ArrayLike) -> Nest:
     """What handles [B, columns] name, of the leaves [B, *shape] that all buffers store; see `reading.get`."""
-    layout = stored_layout(form_of(mixture))
+    stored = stored_leaves(form_of(mixture))
 
     def read(engine: Engine, state: State, handles: BackendArray) -> list[BackendArray]:
         leaves = engine.get(state, handles)
-        return [leaves[state.spec.plan.names.index(name)] for name in layout.names]
+        return [leaves[state.spec.plan.names.index(name)] for name in stored.names]
 
-    count, leaves = _read(backend, mixture, indices, "get", read)
-    build_mapping = backend.engine(mixture.buffers[0]).build_mapping
-    return nest.unflatten(layout.structure, leaves, build_mapping, (count,))
+    count, leaves = _read(lib, mixture, indices, "get", read)
+    return nest.unflatten(stored.structure, leaves, lib.build_mapping, (count,))
 
 
-def is_live(backend: Backend, mixture: Mixture, indices: ArrayLike) -> BackendArray:
+def is_live(lib: Lib[A], mixture: Mixture, indices: ArrayLike) -> BackendArray:
     """Which of handles [B, columns] name stored items, bool [B]."""
-
-    def read(engine: Engine, state: State, handles: BackendArray) -> list[BackendArray]:
-        return [engine.is_live(state, handles)]
-
-    return _read(backend, mixture, indices, "is_live", read)[1][0]
+    return _read(lib, mixture, indices, "is_live", lambda engine, *given: [engine.is_live(*given)])[1][0]
 
 
-def priorities(backend: Backend, mixture: Mixture, indices: ArrayLike) -> BackendArray:
+def priorities(lib: Lib[A], mixture: Mixture, indices: ArrayLike) -> BackendArray:
     """Priorities of what handles [B, columns] name, float32 [B], 0 in buffers without any."""
     if not any(state.spec.sampler.has_priorities for state in mixture.buffers):
         checks.need_priorities(mixture.buffers[0].spec, "priorities")
 
     def read(engine: Engine, state: State, handles: BackendArray) -> list[BackendArray]:
         if not state.spec.sampler.has_priorities:
-            return [backend.ops.cast(backend.ops.full_like(handles, 0), "float32")]
+            return [lib.ops.cast(lib.ops.full_like(handles, 0), "float32")]
         return [engine.look(state, single.priorities, handles)]
 
-    return _read(backend, mixture, indices, "priorities", read)[1][0]
+    return _read(lib, mixture, indices, "priorities", read)[1][0]
 
 
 def _read(
-    backend: Backend, mixture: Mixture, indices: ArrayLike, function: str, read: Callable[..., list[BackendArray]]
+    lib: Lib[A], mixture: Mixture, indices: ArrayLike, function: str, read: Callable[..., list[BackendArray]]
 ) -> tuple[int, list[BackendArray]]:
     """How many handles there are, and what each buffer reads of its own among them, put together in their order."""
-    buffers, paths, pieces = check_buffers(backend, mixture, function), places(mixture), []
-    named = _indices(backend.engine(buffers[0]), mixture, indices)
-    for state, handles in zip(buffers, backend.carry_out(apart, paths, named), strict=True):
-        engine = backend.engine(state)
+    buffers, paths, pieces = check_buffers(lib, mixture, function), mixture.paths, []
+    named = _indices(lib.engine(buffers[0]), mixture, indices)
+    for state, handles in zip(buffers, lib.mixtures.carry_out(apart, paths, named), strict=True):
+        engine = lib.engine(state)
         pieces.append(read(engine, state, engine.as_vector(handles, "indices")))
     leaves = list(zip(*pieces, strict=True))
-    arrays = iter(backend.carry_out(chosen, paths, named, [leaf for leaf in leaves if not is_object_array(leaf[0])]))
+    arrays = iter(
+        lib.mixtures.carry_out(chosen, paths, named, [leaf for leaf in leaves if not is_object_array(leaf[0])])
+    )
     # Python objects lie in arrays of NumPy, which no other library takes.
     return int(named.shape[0]), [
-        chosen(numpy_ops.OPS, paths, backend.to_numpy(named), [leaf])[0] if is_object_array(leaf[0]) else next(arrays)
+        chosen(numpy_ops.OPS, paths, lib.to_numpy(named), [leaf])[0] if is_object_array(leaf[0]) else next(arrays)
         for leaf in leaves
     ]
 
@@ -246,7 +184,7 @@ def chosen(
     return rows
 
 
-def size(backend: Backend, mixture: Mixture, *, each: bool = False) -> BackendArray:
+def size(lib: Lib[A], mixture: Mixture, *, each: bool = False) -> BackendArray:
     """How many items all buffers store together, or, with `each`, every buffer; see `reading.size`.
 
     Example:
@@ -255,26 +193,26 @@ def size(backend: Backend, mixture: Mixture, *, each: bool = False) -> BackendAr
         >>> rb.size(mixture, each=True).tolist(), int(rb.size(mixture))
         ([0, 3], 3)
     """
-    counters = [state.counters for state in check_buffers(backend, mixture, "size")]
-    return backend.carry_out(sizes if each else total, places(mixture), counters)
+    counters = [state.counters for state in check_buffers(lib, mixture, "size")]
+    return lib.mixtures.carry_out(sizes if each else total, mixture.paths, counters)
 
 
-def total(ops: Ops, paths: Sequence[Place], counters: Sequence[BackendArray]) -> BackendArray:
+def total(ops: Ops, _: object, counters: Sequence[BackendArray]) -> BackendArray:
     """How many items are stored together, by the counters of each buffer."""
     return sum_of(ops, None, [of_buffer[SIZE] for of_buffer in counters])
 
 
 def sizes(ops: Ops, paths: Sequence[Place], counters: Sequence[BackendArray]) -> BackendArray:
-    """How many items each of a mixture's states stores, int32 [K], by the places and counters of its buffers."""
-    buffers = list(zip(paths, counters, strict=True))
-    return ops.stack([total(ops, (), [x for path, x in buffers if path[0] == k]) for k in range(paths[-1][0] + 1)])
+    """How many items each of a mixture's states stores, int32 [K], by the paths and counters of its buffers."""
+    by_state = itertools.groupby(zip(paths, counters, strict=True), lambda one: one[0][0])
+    return ops.stack([total(ops, None, [x for _, x in group]) for _, group in by_state])
 
 
-def counts(backend: Backend, mixture: Mixture) -> Counts:
+def counts(lib: Lib[A], mixture: Mixture) -> Counts:
     """What all buffers have counted together."""
-    buffers = check_buffers(backend, mixture, "counts")
-    each = [reading.counts(backend.engine(state), state) for state in buffers]
-    return Counts(*(backend.carry_out(sum_of, None, one) for one in zip(*each, strict=True)))
+    buffers = check_buffers(lib, mixture, "counts")
+    each = [reading.counts(lib.engine(state), state) for state in buffers]
+    return Counts(*(lib.mixtures.carry_out(sum_of, None, one) for one in zip(*each, strict=True)))
 
 
 def sum_of(ops: Ops, _: None, counts: Sequence[BackendArray]) -> BackendArray:
@@ -282,26 +220,18 @@ def sum_of(ops: Ops, _: None, counts: Sequence[BackendArray]) -> BackendArray:
     return functools.reduce(functools.partial(saturating_add, ops), counts)
 
 
-def can_sample(backend: Backend, mixture: Mixture, n: int | None = None) -> BackendArray:
+def can_sample(lib: Lib[A], mixture: Mixture, n: int | None = None) -> BackendArray:
     """Whether something can be drawn, and n items are stored in all buffers together; see `reading.can_sample`."""
     wanted = 1 if n is None else checks.needed(n)
-    buffers = check_buffers(backend, mixture, "can_sample")
-    possible = [reading.can_sample(backend.engine(state), state, 1) for state in buffers]
-    return backend.carry_out(enough, wanted, possible, [state.counters for state in buffers])
+    buffers = check_buffers(lib, mixture, "can_sample")
+    possible = [reading.can_sample(lib.engine(state), state, 1) for state in buffers]
+    return lib.mixtures.carry_out(enough, wanted, possible, [state.counters for state in buffers])
 
 
 def enough(ops: Ops, wanted: int, possible: Sequence[BackendArray], counters: Sequence[BackendArray]) -> BackendArray:
     """Whether any of the buffers can be drawn from, bool scalars, and so many items are stored together."""
     some = functools.reduce(operator.or_, possible)
-    return some & (total(ops, (), counters) >= min(wanted, INT32_MAX)) & (wanted <= INT32_MAX)
-
-
-def places(mixture: Mixture, above: Place = ()) -> tuple[Place, ...]:
-    """The numbers that name each buffer, in their order."""
-    paths: list[Place] = []
-    for k, one in enumerate(mixture.states):
-        paths += places(one, (*above, k)) if isinstance(one, Mixture) else [(*above, k)]
-    return tuple(paths)
+    return some & (total(ops, None, counters) >= min(wanted, INT32_MAX)) & (wanted <= INT32_MAX)
 
 
 def is_own(indices: BackendArray, path: Place) -> BackendArray:
@@ -310,13 +240,3 @@ def is_own(indices: BackendArray, path: Place) -> BackendArray:
     for column in range(1, indices.shape[1] - 1):
         own = own & (indices[:, column] == (path[column] if column < len(path) else 0))
     return own
-
-
-def with_buffers(mixture: M, buffers: Sequence[State]) -> M:
-    """The same mixture of other buffers that are no mixtures, as many."""
-    rest = iter(buffers)
-
-    def replaced(node: Mixture) -> Mixture:
-        return node.with_states([replaced(one) if isinstance(one, Mixture) else next(rest) for one in node.states])
-
-    return replaced(mixture)  # type: ignore[return-value]  # `with_states` keeps the type

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import bisect
-import functools
 import itertools
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-import numpy as np
-
-from functional_rb.base.arrays import BackendArray, NumpyArray
 from functional_rb.mixture.value import MixtureSpec
-from functional_rb.ops import numpy_ops, scalars
+from functional_rb.ops import scalars
 from functional_rb.ops.protocol import Array, Ops
 
 # Bits of a row's fraction, by which quotas are rounded.
@@ -36,9 +31,9 @@ class Assignment(NamedTuple):
         counts: int32 [K], how many rows each buffer gives.
     """
 
-    ids: BackendArray
-    ranks: BackendArray
-    counts: BackendArray
+    ids: Array
+    ranks: Array
+    counts: Array
 
 
 def normalized(ops: Ops, p: Array, drawable: Array) -> Array:
@@ -174,43 +169,3 @@ def quotas(ops: Ops, shares: Array, wanted: Array) -> tuple[Array, Array]:
     largest = _is_largest(ops, shares)
     rest = ops.where(largest, rest + over, rest)
     return ops.where(largest, whole + left + (rest >> STEPS), whole), rest & BELOW
-
-
-def assign_known(spec: MixtureSpec, shares_as_bytes: bytes, batch: int, draws: NumpyArray) -> Assignment:
-    """What `assign` gives of NumPy's numbers, all of which are wanted; what the shares alone decide is cached."""
-    if spec.how == "exact":
-        starts = turns(spec, shares_as_bytes, batch)
-        return exact(spec, shares_as_bytes, batch, starts[bisect.bisect_right(starts, int(draws[0]) >> 1) - 1])
-    ends, part = _known_borders(spec, shares_as_bytes, batch)
-    ids = ends[:-1].searchsorted(draws >> 1, "right")
-    if part is not None:
-        ids = ids[part]
-    counts = np.bincount(ids, minlength=len(ends))
-    in_order = ids.argsort(kind="stable")
-    ranks = np.empty_like(in_order)
-    ranks[in_order] = np.arange(batch)
-    return Assignment(ids.astype(np.int32), ranks - (counts.cumsum() - counts)[ids], counts)
-
-
-@functools.lru_cache(maxsize=256)
-def _known_borders(spec: MixtureSpec, shares_as_bytes: bytes, batch: int) -> tuple[NumpyArray, NumpyArray | None]:
-    # With "buffers" also the part of each row: a mixture in a mixture gives numbers of rows that are no multiple.
-    ends = np.array(borders(numpy_ops.OPS, np.frombuffer(shares_as_bytes, np.float32)))
-    return ends, np.arange(batch) * spec.parts // batch if spec.how == "buffers" else None
-
-
-@functools.lru_cache(maxsize=256)
-def turns(spec: MixtureSpec, shares_as_bytes: bytes, batch: int) -> tuple[int, ...]:
-    """The draws in [0, 2^30) from which on "exact" shares a batch out in another way, ascending from 0; K at most."""
-    rest = quotas(numpy_ops.OPS, np.frombuffer(shares_as_bytes, np.float32), np.array(batch, np.int32))[1]
-    over = np.cumsum(rest, dtype=np.int64) & BELOW
-    return tuple(sorted({0, *(2**STEPS - over[over > 0]).tolist()}))
-
-
-@functools.lru_cache(maxsize=256)
-def exact(spec: MixtureSpec, shares_as_bytes: bytes, batch: int, draw: int) -> Assignment:
-    """How "exact" shares out a batch by a draw in [0, 2^30): the same for all draws between two of `turns`."""
-    draws = np.full(1, draw << 1, np.int32)
-    return assign(
-        numpy_ops.OPS, spec, np.frombuffer(shares_as_bytes, np.float32), np.array(batch, np.int32), batch, draws
-    )

@@ -123,13 +123,7 @@ class Mixture(StateHolder):
         if named is not None and (not named or len(set(named)) < len(named)):
             raise ValueError(f"Mixture: leaves: expected some keys, all different, got {leaves!r}")
         plain = None if p is None or hasattr(p, "dtype") else _plain(p, count)
-        array = as_floats(p) if hasattr(p, "dtype") else None
-        if array is not None:
-            check_shape(array, count, "Mixture")
-            read = next((read for kind, read in _readers.items() if isinstance(array, kind)), lambda _: None)
-            numbers = read(array)
-            if numbers is not None:
-                check_numbers(numbers, "Mixture")
+        array = checked_shares(as_floats(p), count, "Mixture") if hasattr(p, "dtype") else None
         if isinstance(array, np.ndarray):  # a copy, so that no later write to it changes the mixture
             array = array.astype(np.float32)
         self._set(checked, array, MixtureSpec(plain, how, named, number, bool(stacked)))
@@ -207,6 +201,28 @@ class Mixture(StateHolder):
                 buffers.append(state)
         return tuple(buffers)
 
+    @property
+    def paths(self) -> tuple[tuple[int, ...], ...]:
+        """The numbers that name each of these buffers, one for each level of mixtures."""
+        paths: list[tuple[int, ...]] = []
+        for k, state in enumerate(self.states):
+            paths += [(k, *path) for path in state.paths] if isinstance(state, Mixture) else [(k,)]
+        return tuple(paths)
+
+    def with_buffers(self, buffers: Sequence[State | None]) -> Self:
+        """The same mixture of other buffers that are no mixtures, as many; None for one that stays as it is."""
+        if all(new is None or new is old for new, old in zip(buffers, self.buffers, strict=True)):
+            return self
+        rest = iter(buffers)
+        states: list[State | Mixture] = []
+        for state in self.states:
+            if isinstance(state, Mixture):
+                states.append(state.with_buffers([next(rest) for _ in state.buffers]))
+            else:
+                new = next(rest)
+                states.append(state if new is None else new)
+        return self.with_states(states)
+
     def check_alive(self) -> None:
         """Refuse a mixture of which a buffer was consumed; see `State.check_alive`."""
         for state in self.states:
@@ -269,16 +285,19 @@ def as_floats(p: object) -> object:
     return p.astype(np.float32) if isinstance(p, np.ndarray) and p.dtype.kind in "iu" else p
 
 
-def check_shape(p: BackendArray, count: int, who: str) -> None:
-    """Refuse shares that are not one for each buffer."""
+def checked_shares(p: BackendArray, count: int, who: str) -> BackendArray:
+    """An array of shares, one for each buffer; others are refused, as far as its numbers are known."""
     if tuple(p.shape) != (count,):
         raise ValueError(f"{who}: p: expected shape ({count},), one share for each buffer, got {tuple(p.shape)}")
     if "float" not in str(p.dtype):
         raise TypeError(f"{who}: p: expected dtype float32, got {p.dtype}; convert it yourself")
+    numbers = next((read(p) for kind, read in _readers.items() if isinstance(p, kind)), None)
+    if numbers is not None:
+        _check_numbers(numbers, who)
+    return p
 
 
-def check_numbers(p: Sequence[float], who: str) -> None:
-    """Refuse shares that are known and are none."""
+def _check_numbers(p: Sequence[float], who: str) -> None:
     if not all(math.isfinite(x) and x >= 0 for x in p) or not sum(p) > 0:
         raise ValueError(
             f"{who}: p: expected finite numbers that are not negative, one of them positive, got {list(p)}; a share of "
@@ -296,7 +315,7 @@ def _plain(p: ArrayLike, count: int) -> tuple[float, ...]:
         ) from None
     if len(numbers) != count:
         raise ValueError(f"Mixture: p: expected {count} numbers, one share for each buffer, got {len(numbers)}")
-    check_numbers(numbers, "Mixture")
+    _check_numbers(numbers, "Mixture")
     largest = max(numbers)  # first divided by this, so that no sum overflows
     total = math.fsum(x / largest for x in numbers)
     return tuple(x / largest / total for x in numbers)

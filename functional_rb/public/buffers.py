@@ -202,7 +202,7 @@ def _sample(
     lib: Lib[A], function: str, state: Nest, key: PRNGKey, size: int | None, beta: ArrayLike, p: object, *shared: object
 ) -> Any:
     if isinstance(state, Mixture):
-        return sampling.sample(lib.mixtures, state, key, size, beta, p, function)
+        return sampling.sample(lib, state, key, size, beta, p, function)
     if isinstance(state, lib.sharded.ShardedState):
         return lib.sharded.sample_items(state, key, size, beta, p, *shared, function)
     engine = lib.engine(state)
@@ -237,7 +237,7 @@ def update_(
 
 def _update(lib: Lib[A], function: str, state: Nest, indices: ArrayLike, priorities: ArrayLike, items: Nest) -> Any:
     if isinstance(state, Mixture):
-        return mixed.update(lib.mixtures, state, indices, priorities, items, function)
+        return mixed.update(lib, state, indices, priorities, items, function)
     if isinstance(state, lib.sharded.ShardedState):
         return lib.sharded.update_items(state, indices, priorities, items, function)
     engine = lib.engine(state)
@@ -339,7 +339,7 @@ def _read(
     **named: object,
 ) -> Any:
     if isinstance(state, Mixture):
-        return of_mixture(lib.mixtures, state, *args, **named)
+        return of_mixture(lib, state, *args, **named)
     return single(lib.engine(state), state, *args, **named)
 
 

@@ -20,6 +20,8 @@ from hypothesis import stateful
 
 import functional_rb as frb
 import torch_backend as rb
+from functional_rb.mixture.value import MixtureSpec
+from functional_rb.native.descriptor import encode_mixture
 from tests.agreement.chain_machine import CHAINS, Programs
 from tests.support import chain_programs as programs
 from tests.support.backends import needs_native
@@ -228,21 +230,25 @@ def test_torch_func_inside(way: programs.Noting) -> None:
 
 # --- mixtures ---------------------------------------------------------------------------------------------------------
 
+MIXED = encode_mixture(MixtureSpec((0.5, 0.5), "items", None, 2, False), 2, 3, (0.5, 0.5), False).tobytes()
+
 
 @pytest.mark.parametrize("size", [5, 7000])
 @pytest.mark.parametrize("sampler", [frb.Uniform(), frb.Prioritized()])
-def test_a_mixture_draws_a_batch_at_once(sampler: Any, size: int, way: programs.Noting) -> None:
-    spec = dataclasses.replace(SPEC, sampler=sampler)
-    mixture = frb.Mixture([full(spec), rb.add(rb.init(spec), batch(3, 50)), full(spec)], p=[0.5, 0.5, 0.0])
+@pytest.mark.parametrize("how", ["exact", "items", "buffers"])
+def test_a_mixture_draws_a_batch_at_once(how: Any, sampler: Any, size: int, way: programs.Noting) -> None:
+    spec, parts = dataclasses.replace(SPEC, sampler=sampler), size if how == "buffers" else None
+    states = [full(spec), rb.add(rb.init(spec), batch(3, 50)), full(spec)]
+    mixture = frb.Mixture(states, p=[0.5, 0.5, 0.0], how=how, parts=parts)
     for beta in (None, 0.7):
-        before = way.calls["together"]
+        before = way.calls["mixed"]
 
         def case(beta: float | None = beta) -> Any:
             _, drawn = rb.sample(mixture, rb.key(2), size, beta)
             return [*map(programs.outline, (*drawn.items.values(), *programs.told_beside(drawn)))]
 
         assert same_on_the_plain_engine(case)[1] is None
-        assert way.calls["together"] == before + 1
+        assert way.calls["mixed"] == before + 1
 
 
 def test_a_mixture_of_which_a_buffer_is_empty_is_drawn_at_once_from_the_others(way: programs.Noting) -> None:
@@ -254,14 +260,16 @@ def test_a_mixture_of_which_a_buffer_is_empty_is_drawn_at_once_from_the_others(w
 
     found = same_on_the_plain_engine(case)[0]
     assert [row[0] for row in found] == [0] * 6
-    assert way.calls["together"] == 1
+    assert way.calls["mixed"] == 1
 
 
-@pytest.mark.parametrize("counts", [[3], [3, -1], [0, 0], [2**40, 1]])
-def test_counts_that_are_none_draw_nothing(counts: list[int], way: programs.Noting) -> None:
-    states, keys = (full(), full()), [1, 2]
-    with contextlib.suppress(SystemError, MemoryError, IndexError):
-        assert way.chain.together(states, counts, keys) is NotImplemented
+@pytest.mark.parametrize(
+    ("told", "size"), [(b"", 3), (MIXED[:-1], 3), (MIXED, -1), (MIXED, 0), (MIXED, 2**40), (bytes(len(MIXED)), 3)]
+)
+def test_what_tells_of_no_mixture_draws_nothing(told: bytes, size: int, way: programs.Noting) -> None:
+    states = full(), full()
+    assert way.chain.mixed(states, MIXED, None, rb.key(0), 0.0, 3) is not NotImplemented
+    assert way.chain.mixed(states, told, None, rb.key(0), 0.0, size) is NotImplemented
     assert shown(states[0]) == shown(full())
 
 

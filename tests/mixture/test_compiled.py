@@ -21,6 +21,8 @@ from tests.mixture.mixtures import ITEM, REMEMBERING, SKEWED, UNIFORM
 from tests.support.backends import needs_native
 from tests.support.effort import effort
 from torch_backend import mixtures
+from torch_backend.engines import execute
+from torch_backend.lib import LIB
 
 
 def filled(rb: Any, spec: frb.BufferSpec, first: float, n: int) -> Any:
@@ -39,16 +41,14 @@ def test_what_is_known_and_what_is_traced_give_the_same_rows(sampler: Any) -> No
         mixture = pair(rb, spec, p=[0.3, 0.7], how=how)
         if nested:
             mixture = frb.Mixture([mixture, filled(rb, UNIFORM, 20, 3)], p=[0.6, 0.4], how=how)
-        eager, traced = mixtures._Known(), mixtures._Traced()
-        looked, seen, layout = drawing.look(eager, mixture), drawing.look(traced, mixture), layout_of(form_of(mixture))
-        here, found = drawing.draw(eager, looked, layout, rb.key(7), 6)
-        there, other = drawing.draw(traced, seen, layout, rb.key(7), 6)
-        assert found.indices.tolist() == other.indices.tolist()
-        live = found.indices[:, -1] >= 0
-        assert found.leaves[0][live].tolist() == other.leaves[0][live].tolist()
+        request = drawing.Request(layout_of(form_of(mixture), execute, 6), rb.key(7), 6, beta=1.0)
+        here, leaves, found = drawing.draw(mixtures._Known(), mixture, request)
+        there, others, other = drawing.draw(mixtures._Traced(), mixture, request)
+        assert found.handles.tolist() == other.handles.tolist()
+        assert found.weights.tolist() == other.weights.tolist()
+        live = found.handles[:, -1] >= 0
+        assert leaves[0][live].tolist() == others[0][live].tolist()
         assert found.probabilities[live].tolist() == other.probabilities[live].tolist()
-        assert found.chances[live].tolist() == other.chances[live].tolist()
-        assert float(looked.status.least) == float(seen.status.least)
         for mine, theirs in zip(here.buffers, there.buffers, strict=True):
             assert mine.counters.tolist() == theirs.counters.tolist()
             assert all(torch.equal(mine.auxiliary[name], theirs.auxiliary[name]) for name in mine.auxiliary)
@@ -68,11 +68,9 @@ def test_what_one_batch_is_drawn_into_is_what_is_put_together(
     mixture = frb.Mixture([filled(rb, UNIFORM, 0, 5), filled(rb, UNIFORM, 20, 3), skewed], p=None if given else p)
     shares = torch.tensor(p) if given and p else None
     for key in rb.split(rb.key(5), 3):
-        states, keys = mixture.states, [3, 4, 5]
-        assert mixtures._Known().draw_at_once(states, keys, [4, 5, 3]) is not None
         _, sample = rb.sample(mixture, key, 12, beta, p=shares)
         with monkeypatch.context() as patch:
-            patch.setattr(mixtures._Known, "draw_at_once", lambda *args: None)
+            patch.setattr(mixtures, "_at_once", lambda *args: None)
             _, other = rb.sample(mixture, key, 12, beta, p=shares)
         for name in ("indices", "weights", "probabilities"):
             assert torch.equal(getattr(sample, name), getattr(other, name))
@@ -248,7 +246,7 @@ def test_torch_traces_shares_that_are_numbers_of_python() -> None:
     """A number that changes from call to call is traced from the second one on."""
     state = filled(torch_backend, UNIFORM, 0, 1)
     compiled = torch.compile(
-        lambda share: sampling._shares(mixtures, mixtures.engine(state), [1 - share, share], 2),
+        lambda share: sampling._shares(LIB, mixtures.engine(state), [1 - share, share], 2),
         fullgraph=True,
         backend="eager",
     )

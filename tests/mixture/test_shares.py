@@ -37,14 +37,24 @@ def every_way(p: np.ndarray, batch: int) -> list[tuple[Fraction, np.ndarray]]:
 
     It is looked at where one way begins and where it ends; between these the running sums pass no whole number.
     """
-    starts = shares.turns(spec_of("exact"), p.tobytes(), batch)
+    starts = turns(p, batch)
     found = []
     for start, end in zip(starts, [*starts[1:], 2**30], strict=True):
-        plan = shares.exact(spec_of("exact"), p.tobytes(), batch, start)
-        assert (plan.counts == shares.exact(spec_of("exact"), p.tobytes(), batch, end - 1).counts).all()
+        plan, other = exact(p, batch, start), exact(p, batch, end - 1)
+        assert (plan.counts == other.counts).all()
         assert plan.ids.tolist() == np.repeat(np.arange(len(p)), plan.counts).tolist()
         found.append((Fraction(end - start, 2**30), plan.counts))
     return found
+
+
+def turns(p: np.ndarray, batch: int) -> list[int]:
+    """The draws in [0, 2^30) from which on a batch is shared out in another way, ascending from 0."""
+    over = np.cumsum(shares.quotas(numpy_ops, p, np.int32(batch))[1], dtype=np.int64) % 2**30
+    return sorted({0, *(2**30 - over[over > 0]).tolist()})
+
+
+def exact(p: np.ndarray, batch: int, draw: int) -> shares.Assignment:
+    return shares.assign(numpy_ops, spec_of("exact"), p, np.int32(batch), batch, np.full(1, draw << 1, np.int32))
 
 
 def on_average(ways: list[tuple[Fraction, np.ndarray]]) -> list[Fraction]:
@@ -66,7 +76,7 @@ def test_over_all_draws_each_buffer_gives_just_its_share(weights: list[int], bat
 @given(st.lists(st.floats(0, 1e6, width=32), min_size=1, max_size=5), st.integers(0, shares.LARGEST_BATCH))
 def test_shares_are_kept_as_far_as_float32_knows_them(weights: list[float], batch: int) -> None:
     p = normalized(weights)
-    draws = [0, *shares.turns(spec_of("exact"), p.tobytes(), batch), 2**30 - 1]
+    draws = [0, *turns(p, batch), 2**30 - 1]
     ends = [shares.by_random_rounding(numpy_ops, p, np.int32(batch), np.int32(draw)) for draw in draws]
     counts = np.diff(np.array(ends), axis=1, prepend=0)
     assert (counts.sum(1) == (batch if p.any() else 0)).all()

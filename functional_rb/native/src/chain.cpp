@@ -425,47 +425,46 @@ PyObject* draw(PyObject* self, PyObject* const* args, Py_ssize_t count) {
 }
 
 // Whether a buffer gives a mixture rows with replacement.
-bool gives_rows(Turn& turn) {
-  return turn.known()->draws == ITEMS || turn.known()->draws == SLICES;
+bool gives_rows(Turn& turn) { return turn.known()->draws == ITEMS || turn.known()->draws == SLICES; }
+
+// On a host each buffer of a mixture draws the rows that it gives, one buffer after the other; then they come in the order of
+// the batch. Where nothing can be drawn the reference says so.
+Found mix_on_host(std::deque<std::optional<Turn>>& turns, const gpu::Call& told, const Draw& draw, Drawn& drawn) {
+  const Mixture mixture = gpu::mixture_of(told);
+  const uint64_t key = uint64_t(draw.random.key);
+  const gpu::Words choices(false, gpu::split(key, 0));
+  gpu::Shares shares;
+  if (!(gpu::share_out(told, choices, shares) > 0)) return Found::ELSEWHERE;
+  std::vector<int32_t> of(size_t(draw.draws));
+  std::vector<int64_t> counts(turns.size()), ends(turns.size());
+  for (int64_t row = 0; row < draw.draws; ++row) {
+    const int64_t chosen = gpu::chosen_by(mixture, choices, row);
+    int32_t& number = of[size_t(row)];
+    while (number + 1 < mixture->buffers && chosen >= shares.ends[number]) ++number;
+    ++counts[size_t(number)];
+  }
+  std::optional<Drawn> apart;
+  if (!mixture->exact) {
+    apart.emplace(*turns[0], draw.draws);
+    if (!apart->has_room()) return apart->no_room(), Found::FAILED;
+  }
+  Drawn& by_buffer = apart ? *apart : drawn;
+  int64_t first = 0;
+  for (size_t k = 0; k < turns.size(); ++k) {
+    Draw own;
+    own.draws = counts[k], own.random.key = int64_t(gpu::split(key, int64_t(k) + 1));
+    const Found found = own.draws ? draw_rows(*turns[k], own, by_buffer, first) : Found::READY;
+    if (found != Found::READY) return found;
+    ends[k] = first += own.draws;
+  }
+  drawn.take_mixed(by_buffer, of, ends, shares.of);
+  drawn.weigh_mixed(mixture->weighs, shares.least, draw.beta);
+  return Found::READY;
 }
 
-// together(states, counts, keys): of buffers of the same items as many rows each, one after the other, as `draw` tells it.
-PyObject* together(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  if (count != 3 || !PyTuple_Check(args[0]) || !PyList_Check(args[1]) || !PyList_Check(args[2])) return not_here();
-  VersionChain* chain = reinterpret_cast<VersionChain*>(self);
-  int64_t size = 0, first = 0;
-  for (Py_ssize_t k = 0; k < PyList_Size(args[1]); ++k) {
-    const int64_t rows = PyLong_AsLongLong(PyList_GetItem(args[1], k));
-    if (rows < 0 || rows > INT32_MOST - size) return not_here();
-    size += rows;
-  }
-  Ref known;  // as a drawn batch needs it
-  std::optional<Drawn> drawn;
-  for (Py_ssize_t k = 0; k < PyTuple_Size(args[0]); ++k) {
-    Draw draw;
-    draw.draws = PyLong_AsLongLong(PyList_GetItem(args[1], k));
-    draw.random.key = PyLong_AsLongLong(PyList_GetItem(args[2], k));
-    if (PyErr_Occurred()) return nullptr;
-    if (!draw.draws) continue;
-    Turn turn(chain, PyTuple_GetItem(args[0], k));
-    FRB_TRY(turn.begin());
-    if (!gives_rows(turn) || !is_written(turn)) return not_here();
-    if (turn.on_gpu() && !turn.find_stream()) return nullptr;
-    if (drawn && !(drawn->where() == turn.place()->where)) return not_here();
-    if (!drawn) {
-      known = Ref::to(reinterpret_cast<PyObject*>(turn.place()->known));
-      drawn.emplace(turn, size);
-      if (!drawn->has_room()) return drawn->no_room();
-    }
-    FRB_TRY(draw_rows(turn, draw, *drawn, first));
-    first += draw.draws;
-  }
-  return drawn ? drawn->as_parts(chain, Py_None).give() : not_here();
-}
-
-// mixed(states, told, shares, key, beta, size): of buffers of the same items, read as stored, on a GPU a batch as their mixture gives it, see
-// `gpu_mixtures.h`, as `draw` tells it. Told are a `MixtureRecord` and behind it shares, unless an array has these; beta may be an
-// array on the GPU too.
+// mixed(states, told, shares, key, beta, size): of buffers of the same items, read as stored, a batch as their mixture gives it,
+// see `gpu_mixtures.h`, as `draw` tells it. Told are a `MixtureRecord` and behind it shares, unless an array on the GPU has these;
+// beta may be an array there too.
 PyObject* mixed(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (count != 6 || !PyTuple_Check(args[0]) || PyTuple_Size(args[0]) > gpu::MOST_MIXED) return not_here();
   VersionChain* chain = reinterpret_cast<VersionChain*>(self);
@@ -485,8 +484,8 @@ PyObject* mixed(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   for (const auto& [lock, k] : order) {
     Turn& turn = turns[k].emplace(chain, PyTuple_GetItem(args[0], Py_ssize_t(k)));
     FRB_TRY(turn.begin());
-    if (!turn.on_gpu() || !gives_rows(turn)) return not_here();
-    if (!turn.find_stream()) return nullptr;
+    if (!gives_rows(turn)) return not_here();
+    if (turn.on_gpu() && !turn.find_stream()) return nullptr;
     any_written = any_written || is_written(turn);
   }
   Draw draw;
@@ -497,6 +496,7 @@ PyObject* mixed(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   const bool knows_beta = PyFloat_CheckExact(args[4]);
   if (knows_beta) draw.beta = float(PyFloat_AsDouble(args[4]));
   if (PyErr_Occurred()) return nullptr;
+  if (draw.draws < 1 || draw.draws > INT32_MOST) return not_here();
   if (!knows_beta && !(chain->arrays.see(args[4], beta, where) && beta.dtype == FLOAT32 && beta.ndim == 0)) return not_here();
   if (!any_written || !draw.random.take(chain, first.known(), where, args[3], draw.draws)) return not_here();
   char* told;
@@ -505,7 +505,7 @@ PyObject* mixed(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   MixtureRecord mixture;
   if (size_t(bytes) < sizeof mixture) return not_here();
   memcpy(&mixture, told, sizeof mixture);
-  if (mixture.buffers != int32_t(buffers)) return not_here();
+  if (mixture.buffers != int32_t(buffers) || mixture.rows_of_a_part < 1) return not_here();
   std::vector<float> listed(buffers);
   const bool lists = size_t(bytes) == sizeof mixture + buffers * sizeof(float);
   if (lists) memcpy(listed.data(), told + sizeof mixture, buffers * sizeof(float));
@@ -527,7 +527,15 @@ PyObject* mixed(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     if (!knows_beta) calls.back().beta_at = reinterpret_cast<const float*>(beta.data);
   }
   const float* array = args[2] == Py_None ? nullptr : reinterpret_cast<const float*>(shares.data);
-  if (frb::told(gpu::sample_mixture(mixture, lists ? listed.data() : nullptr, array, calls.data())) != DONE) return nullptr;
+  const float* numbers = lists ? listed.data() : nullptr;
+  if (!where.on_gpu) {
+    gpu::Call call{};
+    call.batch = draw.draws;
+    gpu::tell_mixture(mixture, numbers, array, calls.data(), call);
+    FRB_TRY(mix_on_host(turns, call, draw, drawn));
+  } else if (frb::told(gpu::sample_mixture(mixture, numbers, array, calls.data())) != DONE) {
+    return nullptr;
+  }
   return drawn.as_parts(chain, Py_None).give();
 }
 
@@ -593,7 +601,7 @@ PyObject* turn(PyObject* self, PyObject* on) {
 PyMethodDef methods[] = {FRB_FAST("add", add<false>), FRB_FAST("add_", add<true>), FRB_FAST("update", update<false>),
                          FRB_FAST("update_", update<true>), FRB_FAST("write", write<false>), FRB_FAST("write_", write<true>),
                          FRB_FAST("sample", sample<false>), FRB_FAST("sample_", sample<true>), FRB_FAST("draw", draw),
-                         FRB_FAST("together", together), FRB_FAST("mixed", mixed), FRB_FAST("call", call),
+                         FRB_FAST("mixed", mixed), FRB_FAST("call", call),
                          {"place", place, METH_VARARGS, nullptr},
                          {"launch", launch, METH_VARARGS, nullptr},
                          {"turn", turn, METH_O, nullptr}, {}};

@@ -1,5 +1,6 @@
 // What is drawn, and how it is told.
 #pragma once
+#include "numbers.h"
 #include "writes.h"
 
 namespace frb {
@@ -28,14 +29,14 @@ inline bool take_beta(const KnownBuffer* known, PyObject* given, float* beta) {
 // read them.
 class Drawn {
  public:
-  // Of a mixture, on a GPU, handles are of two numbers, and no slots are told.
+  // Of a mixture handles are of two numbers, and no slots are told.
   Drawn(Turn& turn, int64_t draws, PyObject* given = Py_None, bool mixed = false)
-      : Drawn(turn.known(), draws, turn.place()->where, turn.chain(), given) {
-    if (where_.on_gpu) take_on_gpu(turn, mixed);
+      : Drawn(turn.known(), draws, turn.place()->where, turn.chain(), given, mixed) {
+    if (where_.on_gpu) take_on_gpu(turn);
   }
   Drawn(const KnownBuffer* known, int64_t draws, const Where& where = ON_THE_HOST, const VersionChain* chain = nullptr,
-        PyObject* given = Py_None)
-      : known_(known), where_(where), read_(known->leaves_drawn(where.on_gpu)), draws_(draws), steps_(draws * known->length),
+        PyObject* given = Py_None, bool mixed = false)
+      : known_(known), where_(where), read_(known->leaves_drawn(where.on_gpu)), mixed_(mixed), draws_(draws), steps_(draws * known->length),
         given_(given != Py_None && take_given(chain, given) ? Ref::to(given) : Ref()), told_(where.on_gpu ? 0 : bytes_told()),
         items_(where.on_gpu || given_ ? 0 : bytes_of_items()) {
     if (where.on_gpu || !told_ || !items_) return;
@@ -79,6 +80,36 @@ class Drawn {
     return call;
   }
 
+  // Take items or slices that the buffers of a mixture have drawn, each buffer as many as `ends` tells, one after the other: the
+  // i-th is one of `of[i]`, and its chance is by the share of that. They may be these rows, if they are in order.
+  void take_mixed(const Drawn& drawn, const std::vector<int32_t>& of, std::vector<int64_t>& ends, const float* shares) {
+    const int64_t length = known_->length;
+    int32_t* pairs = column<int32_t>(HANDLES);
+    for (int64_t i = draws_ - 1; i >= 0; --i) {  // from the last on, as a pair takes the place of two handles
+      const int32_t number = of[size_t(i)];
+      const int64_t from = --ends[size_t(number)];
+      for (int64_t step = length - 1; step >= 0; --step) {
+        const int32_t handle = drawn.column<int32_t>(HANDLES)[from * length + step];
+        int32_t* pair = pairs + 2 * (i * length + step);
+        pair[0] = handle < 0 ? -1 : number, pair[1] = handle;
+      }
+      column<float>(PROBABILITIES)[i] = drawn.column<float>(PROBABILITIES)[from] * shares[number];
+      if (&drawn == this) continue;
+      for (size_t k = 0; k < leaves(); ++k) {
+        const int64_t bytes = read_[k].bytes * length;
+        memcpy(reinterpret_cast<char*>(leaves_[k]) + i * bytes, reinterpret_cast<char*>(drawn.leaves_[k]) + from * bytes, size_t(bytes));
+      }
+      for (int k = MASK; k < columns(); ++k) memcpy(columns_[k] + i * length, drawn.columns_[k] + from * length, size_t(length));
+    }
+  }
+  void weigh_mixed(bool weighs, float least, float beta) {
+    float* weights = column<float>(WEIGHTS);
+    if (weighs) weigh(column<float>(PROBABILITIES), least, beta, weights, draws_);
+    else std::fill_n(weights, draws_, 1.0f);
+    for (int64_t i = 0; i < draws_; ++i)
+      if (column<int32_t>(HANDLES)[2 * i * known_->length] < 0) weights[i] = 0.0f;
+  }
+
   // (state, leaves, slots, indices, weights, probabilities and, if there are such, masks); None for what is not there.
   Ref as_parts(const VersionChain* chain, PyObject* state) {
     const Ref leaves = as_leaves(chain);
@@ -109,7 +140,7 @@ class Drawn {
   int columns() const { return known_->slices() ? MOST_COLUMNS : known_->masked ? MASK + 1 : MASK; }
   size_t leaves() const { return known_->reads_now(where_.on_gpu) ? read_.size() : 0; }
   static bool of_draws(int k) { return k == WEIGHTS || k == PROBABILITIES; }
-  int64_t bytes(int k) const { return of_draws(k) ? 4 * draws_ : k == HANDLES ? 4 * steps_ : steps_; }
+  int64_t bytes(int k) const { return of_draws(k) ? 4 * draws_ : k == HANDLES ? (mixed_ ? 8 : 4) * steps_ : steps_; }
   int64_t bytes_told() const {
     int64_t sum = known_->tells_slots(false) ? whole_lines(4 * steps_) : 0;
     for (int k = 0; k < columns(); ++k) sum += whole_lines(bytes(k));
@@ -137,7 +168,7 @@ class Drawn {
     for (const int64_t size : leaf.shape) shape[axes++] = size;
     return axes;
   }
-  void take_on_gpu(Turn& turn, bool mixed) {
+  void take_on_gpu(Turn& turn) {
     int64_t shape[MOST_AXES];
     char* at = nullptr;
     auto take = [&](size_t k, int maker, int axes, const int64_t* sizes) {
@@ -147,11 +178,11 @@ class Drawn {
     };
     const int axes = lead(shape);
     shape[axes] = 2;
-    if (mixed) columns_[HANDLES] = take(HANDLES, INT32S, axes + 1, shape);
-    for (int k = mixed ? HANDLES + 1 : HANDLES; k < columns(); ++k)
+    if (mixed_) columns_[HANDLES] = take(HANDLES, INT32S, axes + 1, shape);
+    for (int k = mixed_ ? HANDLES + 1 : HANDLES; k < columns(); ++k)
       columns_[k] = take(size_t(k), of_draws(k) ? FLOAT32S : k == HANDLES ? INT32S : BOOLS, of_draws(k) ? 1 : axes,
                          of_draws(k) ? &draws_ : shape);
-    if (known_->tells_slots(true) && !mixed) slots_ = reinterpret_cast<int32_t*>(take(SLOTS, INT32S, 1, &steps_));
+    if (known_->tells_slots(true) && !mixed_) slots_ = reinterpret_cast<int32_t*>(take(SLOTS, INT32S, 1, &steps_));
     for (size_t k = 0; k < leaves(); ++k) {
       const int own = shape_of(read_[k], shape);
       leaves_[k] = reinterpret_cast<int64_t>(take(FIRST_LEAF + k, LEAVES + int(k), own, shape));
@@ -171,13 +202,14 @@ class Drawn {
     return fits;
   }
   bool put_columns(const VersionChain* chain, const Ref& tuple, int first) {
-    int64_t shape[2];
+    int64_t shape[3];
     const int axes = lead(shape);
+    shape[axes] = 2;
     for (int k = 0; where_.on_gpu && k < columns(); ++k)
       if (PyTuple_SetItem(tuple.get(), first + k, Py_NewRef(on_gpu_[k].get()))) return false;
     for (int k = 0; !where_.on_gpu && k < columns(); ++k) {
       const Dtype dtype = of_draws(k) ? FLOAT32 : k == HANDLES ? INT32 : BOOL;
-      Ref array = handed(chain, told_, columns_[k], dtype, of_draws(k) ? 1 : axes, of_draws(k) ? &draws_ : shape);
+      Ref array = handed(chain, told_, columns_[k], dtype, of_draws(k) ? 1 : axes + (mixed_ && k == HANDLES), of_draws(k) ? &draws_ : shape);
       if (!array || PyTuple_SetItem(tuple.get(), first + k, array.give())) return false;
     }
     return true;
@@ -229,6 +261,7 @@ class Drawn {
   const KnownBuffer* known_;
   const Where where_;
   const std::vector<Leaf>& read_;
+  const bool mixed_;
   int64_t draws_, steps_;
   int64_t leaves_[MOST_LEAVES] = {}, rows_[MOST_LEAVES];
   const Ref given_;

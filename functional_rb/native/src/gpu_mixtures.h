@@ -1,4 +1,5 @@
-// Draws from mixtures for GPUs, of buffers that draw single items, or slices, with replacement: what `mixture.drawing` gives.
+// Draws from mixtures of buffers that draw single items, or slices, with replacement: what `mixture.drawing` gives. GPUs do all
+// of it; a host shares a batch out by the same functions, and has its own kernels draw the rows of each buffer.
 #pragma once
 #include "gpu_slices.h"
 
@@ -36,7 +37,7 @@ struct Shares {
 static_assert(sizeof(int32_t) * (MOST_DRAWS + GROUPS) + sizeof(Shares) <= sizeof(int32_t) * SHARED, "as a block has");
 static_assert(sizeof(Cut) * MOST_DRAWS + sizeof(Shares) <= sizeof(int32_t) * SHARED, "as a block has");
 
-// `drawing._shares`, and with it `shares.normalized`; the sum is 0 if nothing can be drawn.
+// `drawing.plan` as far as shares go, and `shares.normalized`; the sum is 0 if nothing can be drawn.
 FRB_INLINE float normalize(const Call& call, Mixture mixture, Shares& shares) {
   const float* given = reinterpret_cast<const float*>(call.others()[3 * mixture->buffers]);
   float total = 0.0f;
@@ -102,14 +103,28 @@ FRB_INLINE void find_borders(int64_t count, Shares& shares) {
   for (int64_t k = 0; k < count; ++k) shares.ends[k] = end += shares.ends[k];
 }
 
-// One of the keys that a call's key is split into, for the buffers one each behind that for the choice of these.
+// One of the keys that a key is split into, for the buffers one each behind that for the choice of these.
+FRB_INLINE uint64_t split(uint64_t key, int64_t k) { return mix(mix(key + SPLIT) + uint64_t(k + 1) * GAMMA); }
 FRB_INLINE Words key_of(const Call& call, int64_t k) {
   if (call.threefry_at) {
     const Words words(call);
     return Words(true, uint64_t(uint32_t(words(2 * k))) << 32 | uint32_t(words(2 * k + 1)));
   }
-  const uint64_t key = uint64_t(call.key_at ? *call.key_at : call.key);
-  return Words(false, mix(mix(key + SPLIT) + uint64_t(k + 1) * GAMMA));
+  return Words(false, split(uint64_t(call.key_at ? *call.key_at : call.key), k));
+}
+
+// What each buffer gives; the sum of shares, 0 if nothing can be drawn.
+FRB_INLINE float share_out(const Call& call, const Words& choices, Shares& shares) {
+  const Mixture mixture = mixture_of(call);
+  const float total = normalize(call, mixture, shares);
+  if (mixture->exact) round_quotas(mixture->buffers, call.batch, total, choices(0) >> 1, shares);
+  else find_borders(mixture->buffers, shares);
+  return total;
+}
+// What tells by `Shares::ends` which buffer gives a row. Rows of a part have the same; with "exact" the rows themselves are
+// counted, in the order of the buffers.
+FRB_INLINE int64_t chosen_by(Mixture mixture, const Words& choices, int64_t row) {
+  return mixture->exact ? row : int64_t(choices(row / mixture->rows_of_a_part)) >> 1;
 }
 
 // Share a batch out, and have `draw(words, i, rank)` draw each row of a block that is the buffer's own: the i-th of the block,
@@ -120,14 +135,9 @@ FRB_INLINE void draw_own_rows(const Block& block, const Call& call, Shares& shar
   const int64_t count = mixture->buffers, number = mixture->number;
   const Words choices = key_of(call, 0), words = key_of(call, 1 + number);
   hand_on_counters(block, call);
-  block.each(1, [&](int64_t) {
-    const float total = normalize(call, mixture, shares);
-    if (mixture->exact) round_quotas(count, call.batch, total, choices(0) >> 1, shares);
-    else find_borders(count, shares);
-  });
-  // Rows of a part have the same buffer; with "exact" the rows themselves are counted, in the order of the buffers.
+  block.each(1, [&](int64_t) { share_out(call, choices, shares); });
   auto gives = [&](int64_t row) {
-    const int64_t x = mixture->exact ? row : int64_t(choices(row / mixture->rows_of_a_part)) >> 1;
+    const int64_t x = chosen_by(mixture, choices, row);
     return (number == 0 || x >= shares.ends[number - 1]) && (number == count - 1 || x < shares.ends[number]);
   };
   const int64_t before = block.total(begin, [&](int64_t row) { return int64_t(gives(row)); });

@@ -328,24 +328,27 @@ int insert(const BufferCall& c) {
   return outcome || !call.lines ? outcome : launch(call, keep_keys_kernel, THREADS, columns);
 }
 
-int sample_mixture(MixtureRecord mixture, const float* shares, const float* array, const BufferCall* calls) {
-  char* told[3 * MOST_MIXED + 1];
-  for (int64_t k = 0; k < mixture.buffers; ++k) {
+void tell_mixture(const MixtureRecord& mixture, const float* shares, const float* array, const BufferCall* calls, Call& call) {
+  std::memcpy(call.beside, &mixture, sizeof mixture);
+  if (shares) std::memcpy(call.beside + sizeof mixture / sizeof(int32_t), shares, size_t(mixture.buffers) * sizeof(float));
+  char** told = call.items + MOST;
+  for (int64_t k = 0; k < mixture.buffers; ++k, told += 3) {
     const Plan plan = record_of<Plan>(calls[k].plan);
-    told[3 * k] = reinterpret_cast<char*>(const_cast<int32_t*>(calls[k].counters));
+    told[0] = reinterpret_cast<char*>(const_cast<int32_t*>(calls[k].counters));
     const auto root = [&](int32_t row) { return plan->levels ? calls[k].tree + int64_t(row) * FANOUT : nullptr; };
     const LevelRecord none{}, &top = plan->levels ? top_of(plan) : none;
-    const bool counts = record_of<Ring>(calls[k].ring)->window_length && !calls[k].kept;
-    told[3 * k + 1] = reinterpret_cast<char*>(root(top.sums));
-    told[3 * k + 2] = counts ? nullptr : reinterpret_cast<char*>(root(top.smallest));
+    const bool counts = calls[k].ring && record_of<Ring>(calls[k].ring)->window_length && !calls[k].kept;
+    told[1] = reinterpret_cast<char*>(root(top.sums));
+    told[2] = counts ? nullptr : reinterpret_cast<char*>(root(top.smallest));
   }
-  told[3 * mixture.buffers] = reinterpret_cast<char*>(const_cast<float*>(array));
+  *told = reinterpret_cast<char*>(const_cast<float*>(array));
+}
+
+int sample_mixture(MixtureRecord mixture, const float* shares, const float* array, const BufferCall* calls) {
   for (int64_t k = 0; k < mixture.buffers; ++k) {
     Call call = call_of(calls[k]);
     mixture.number = int32_t(k);
-    std::memcpy(call.beside, &mixture, sizeof mixture);
-    if (shares) std::memcpy(call.beside + sizeof mixture / sizeof(int32_t), shares, size_t(mixture.buffers) * sizeof(float));
-    std::copy_n(told, 3 * mixture.buffers + 1, call.items + MOST);
+    tell_mixture(mixture, shares, array, calls, call);
     call.tile = std::min<int64_t>(parts(call.batch, most_blocks), MOST_DRAWS);
     const int outcome =
         launch(call, ring_of(call)->window_length ? sample_mixed_slices_kernel : sample_mixture_kernel, THREADS,

@@ -39,6 +39,8 @@ int insert(const BufferCall& c);
 // Draw from a mixture: a launch for each buffer, of which all tell the same batch, key and results. Shares as float32, or an
 // array of them, on the device; null where they are told otherwise.
 int sample_mixture(MixtureRecord mixture, const float* shares, const float* array, const BufferCall* calls);
+// Put what all kernels have to know of a mixture into a call.
+void tell_mixture(const MixtureRecord& mixture, const float* shares, const float* array, const BufferCall* calls, Call& call);
 
 // Part a mixture's handles, the first of the items, for each of its buffers: the others.
 int apart(const BufferCall& c);
