@@ -9,6 +9,10 @@ INSTRUCTIONS: str
 """The set of instructions that was chosen for this processor."""
 RECORDS: dict[str, str]
 """The names of the fields of each record, in their order, with commas between."""
+TABLES: dict[str, bytes]
+"""The tables of `ops.fixed_point`, as the native code has them."""
+CALL_FIELDS: tuple[str, ...]
+"""The fields of calls that forms name by their numbers."""
 HANDLERS: dict[str, object]
 """Capsules of the functions that XLA calls, and Python by `Chain.call`."""
 GPU_HANDLERS: dict[str, object]
@@ -29,7 +33,7 @@ def gpu_driver(functions: tuple[int, ...], blocks: int, share: int, /) -> None:
 def gpu_device(number: int, context: int, kernels: tuple[int, ...], /) -> None:
     """Tell of the kernels that were loaded for a device, in the order of `GPU_KERNELS`."""
 
-def gpu_scratch(launch: str, records: tuple[object, ...], batch: int, masked: bool, /) -> int:
+def gpu_scratch(handler: str, records: tuple[object, ...], /) -> int:
     """How many numbers of int32 a launch wants for the time of a call."""
 
 class Setting:
@@ -101,22 +105,21 @@ class Chain:
         rows_beside: tuple[Any, ...],
         /,
     ) -> Any: ...
-    def call(self, handler: object, records: Any, operands: Any, results: Any, /) -> list[Any]:
-        """Let a kernel read arrays and write to results, which are returned; None stands for one that is not given.
-
-        For an array that is made, a result is (shape, DLPack's number of its kind, bits, NumPy's dtype or None).
-        """
-    def launch(
+    def call(
         self,
         handler: object,
-        records: tuple[Any, ...],
+        records: Any,
         operands: Any,
         results: Any,
-        device: tuple[int, int],
-        stream: int,
+        where: tuple[int, int] = ...,
+        stream: int = ...,
         /,
-    ) -> None:
-        """Have a handler for GPUs read arrays and write to results, all of which lie on a device as DLPack has it."""
+    ) -> list[Any]:
+        """Let a kernel read arrays and write to results, which are returned; None stands for one that is not given.
+
+        For an array that is made, a result is (shape, DLPack's number of its kind, bits, NumPy's dtype or None). Where
+        all arrays lie on a GPU, its type and number, as DLPack has them, and a stream are given.
+        """
     def turn(self, on: bool, /) -> None: ...
 
 class Lock:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from functional_rb import _native
-from functional_rb.native import descriptor
 from functional_rb.native.chain import dlpack_dtype
 from functional_rb.native.kernels import ABSENT, DECLARED, Declaration, Kernel, Made, rebuilt
 from functional_rb.ops.part_kernels import Table
@@ -46,8 +45,7 @@ class Calls:
         ]
         if kernel.cut:
             told.append(((1,), *self._dtype("int32")))
-        records = [descriptor.encode_number(x) if isinstance(x, int) else x for x in kernel.records]
-        arrays = self._chain.call(_native.HANDLERS[kernel.name], records, kernel.operands, told)
+        arrays = self._chain.call(_native.HANDLERS[kernel.name], kernel.vectors, kernel.operands, told)
         found = {id(x): array for x, array in zip(outputs, arrays, strict=False)}
         results = rebuilt(kernel.results, lambda x: found.get(id(x), x))
         return (

@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.buffer.known import Chooses, how_slots_are_chosen
 from functional_rb.buffer.spec import BufferSpec
@@ -244,11 +243,17 @@ def encode_number(value: int) -> Vector:
 
 
 @functools.lru_cache(maxsize=1024)
-def encode_discounts(gamma: float, n: int, dtype: str) -> NumpyArray:
-    """gamma^k for k < n as floats of a dtype, read-only; no record."""
-    discounts = np.asarray([gamma**k for k in range(n)], dtype)
-    discounts.flags.writeable = False
-    return discounts
+def encode_discounts(gamma: float, n: int, dtype: str) -> Vector:
+    """gamma^k for k < n as floats of a dtype; no record."""
+    return _read_only(np.asarray([gamma**k for k in range(n)], dtype).view(np.int32))
+
+
+@functools.cache
+def encode_form(fields: tuple[str, ...]) -> Vector:
+    """Which fields of a call the records, operands and results are that a frame has, by their names; "" for none."""
+    from functional_rb import _native
+
+    return _read_only(_native.CALL_FIELDS.index(field) if field else -1 for field in fields)
 
 
 # --- frames and maps ------------------------------------------------------------------------------------------------
@@ -289,8 +294,6 @@ class Beside(NamedTuple):
 
 
 NOTHING = _read_only([])
-# In place of a record of returns, or of frames, where there are none.
-NO_RETURNS = _read_only([0, 0])
 NOTHING_BESIDE = Beside(NOTHING, (), NOTHING, NOTHING)
 
 
@@ -328,13 +331,13 @@ def _queue(plan: Plan, transform: NStepOfAdded) -> Vector:
 
 
 def encode_returns(spec: BufferSpec) -> Vector | None:
-    """The returns that a buffer's transform makes, or tells of, as items are read; of nothing else it is a zero.
+    """The returns that a buffer's transform makes, or tells of, as items are read; of nothing else it is empty.
 
     None for what no launch reads: other transforms, and rewards or flags that are stored as frames.
     """
     plan, transforms = spec.plan, spec.inner
     if not transforms:
-        return NO_RETURNS
+        return NOTHING
     transform = transforms[0]
     if len(transforms) > 1 or not isinstance(transform, NStep):
         return None
@@ -378,7 +381,7 @@ def _returns(
         for leaf, k in ((plan.leaves[k], k) for k in positions.rewards):
             rewards += [where[k], count if leaf.shape == positions.agents else 1, REWARDS.index(leaf.dtype)]
         sizes["rewards"] = len(positions.rewards)
-    discounts = encode_discounts(transform.gamma, powers, "float64").view(np.int32).tolist()
+    discounts = encode_discounts(transform.gamma, powers, "float64")
     return _read_only([*record("QueueRecord", **sizes, **lines), *named, *rewards, *discounts])
 
 

@@ -16,7 +16,7 @@ import re
 import stat
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -95,22 +95,28 @@ def tell() -> None:
 
 def fits(kernel: Kernel) -> bool:
     """Whether there is a launch for a kernel that can name all that the buffer has."""
-    from functional_rb import _native
-
     if kernel.on_gpu is None:
         return False
-    if not kernel.on_gpu.of_buffer:
-        return True
+    records = dict(zip(kernel.told, kernel.records[1:], strict=False))
+    return "plan" not in records or has_room(records, len(kernel.in_order) * (kernel.on_gpu.name == "read_drawn"))
+
+
+def has_room(records: Mapping[str, Any], read: int = 0) -> bool:
+    """Whether a launch can name all that the records of a buffer say, and so many results that are read."""
+    from functional_rb import _native
+
     most, of_plan, of_rings, of_beside, of_their_plan, arrays_beside = _native.GPU_ROOM
-    records = [np.atleast_1d(record) for record in kernel.records]
-    room = of_plan, of_rings, of_beside, of_beside, of_their_plan
-    if any(len(record) > limit for record, limit in zip(records, room, strict=False)):
+    record = {name: x for name, x in records.items() if isinstance(x, np.ndarray)}
+    size = {name: len(x) for name, x in record.items()}
+    room = {"plan": of_plan, "ring": of_rings, "queue": of_beside, "frames": of_beside, "beside_plan": of_their_plan}
+    if any(size.get(name, 0) > limit for name, limit in room.items()):
         return False
-    leaves, wide = records[0][:2]  # of the record of a buffer
-    if kernel.on_gpu.name == "read_drawn":  # where what is told of returns lies behind what is told of frames
-        return len(records[2]) + len(records[3]) <= of_beside and len(kernel.in_order) <= most and bool(wide < most)
-    if len(records) > 4:  # rows of another layout, each leaf of which may stand for two
-        leaves, wide = leaves + 2 * records[4][0], max(wide, records[4][1] + most - arrays_beside)
+    leaves, wide = record["plan"][:2]
+    if read:  # what is told of returns lies behind what is told of frames
+        return size.get("returns", 0) + size.get("frames", 0) <= of_beside and read <= most and bool(wide < most)
+    if "beside_plan" in record:  # rows of another layout, each leaf of which may stand for two
+        leaves += 2 * record["beside_plan"][0]
+        wide = max(wide, record["beside_plan"][1] + most - arrays_beside)
     return bool(leaves <= most and wide < most)
 
 
@@ -119,8 +125,7 @@ def scratch(kernel: Kernel) -> int:
     from functional_rb import _native
 
     assert kernel.on_gpu is not None
-    launch = kernel.on_gpu
-    return _native.gpu_scratch(launch.name, tuple(kernel.records), launch.batch, launch.masked)
+    return _native.gpu_scratch(kernel.on_gpu.name, tuple(kernel.vectors))
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from functional_rb.base.arrays import BackendArray, NumpyArray
@@ -58,17 +58,11 @@ class Launch(NamedTuple):
 
     Attributes:
         name: of its handler.
-        batch: how many rows it takes, or gives.
-        masked: whether there is a mask.
         few: whether XLA makes few operations of the same.
-        of_buffer: whether the first record is that of a buffer.
     """
 
     name: str
-    batch: int
-    masked: bool = False
     few: bool = False
-    of_buffer: bool = True
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -80,10 +74,11 @@ class Kernel:
         operands: arrays in the order in which the handler takes them; None for one that is not given.
         results: what the function returns, with `Made` for each new array, the operand itself for one that is changed
             in place, and `ABSENT` for one that the handler leaves out.
-        records: of int32 and the like, or a number, which the handler has before the operands.
+        records: vectors of int32, or numbers, which the handler has before the operands.
         cut: how many of the first results are cut to as many rows as the handler tells in one more result, int32 [1].
         outputs: the results in the order in which the handler takes them; where these are all, as they stand.
         on_gpu: the launch for it; None if there is none.
+        told: what each of the records is, by a field's name, where the first is a form (see `of_buffer`).
     """
 
     name: str
@@ -93,6 +88,12 @@ class Kernel:
     cut: int = 0
     outputs: Sequence[Any] | None = None
     on_gpu: Launch | None = None
+    told: Sequence[str] = ()
+
+    @property
+    def vectors(self) -> list[descriptor.Vector]:
+        """The records, where numbers are vectors too."""
+        return [descriptor.encode_number(x) if isinstance(x, int) else x for x in self.records]
 
     @property
     def in_order(self) -> list[Any]:
@@ -170,6 +171,38 @@ def floats(*shape: int) -> Made:
 
 # --- whole functions of a buffer --------------------------------------------------------------------------------------
 
+# The fields of calls that have several arrays.
+SEVERAL: Final = {"storage", "items", "beside"}
+
+
+def of_buffer(
+    name: str,
+    records: Mapping[str, Any],
+    changed: Mapping[str, Any],
+    given: Mapping[str, Any],
+    made: Mapping[str, Any],
+    results: object,
+    on_gpu: Launch | None = None,
+) -> Kernel:
+    """A call of a kernel that takes what the version chain tells others of a buffer (`src/buffer_call.h`).
+
+    Records, and arrays that are changed in place, given and made, have the names of its fields, as `buffer_frame.h`
+    has them. None is not there.
+    """
+    operands, outputs = [*each_of(changed), *each_of(given)], [*each_of(changed), *each_of(made)]
+    told = [*each_of(given), *outputs]  # of what is changed the kernel is given the output
+    fields = (field if x is not None or field in SEVERAL else "" for field, x in told)
+    form = descriptor.encode_form((*records, *("" for _ in each_of(changed)), *fields))
+    arrays, new = [x for _, x in operands], [ABSENT if x is None else x for _, x in outputs]
+    return Kernel(name, arrays, results, [form, *records.values()], outputs=new, on_gpu=on_gpu, told=[*records])
+
+
+def each_of(arrays: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Each array with its field; of some fields there are several."""
+    for field, x in arrays.items():
+        for array in x if field in SEVERAL else (x,):
+            yield field, array
+
 
 @stands_in_for(functions.add, WHOLE)
 def add(
@@ -184,11 +217,16 @@ def add(
     """Of a buffer that the native code knows whole."""
     if not spec.known.buffer or not batch:
         return None
-    tree = ABSENT if state.tree is None else state.tree
-    results = Arrays(state.rows, tuple(state.wide), tree, _counters(state), {})
-    operands = (state.rows, *state.wide, state.tree, state.counters, mask, priorities, *leaves)
-    launch = Launch("add", batch, mask is not None, few=mask is None and state.tree is None)
-    return Kernel("add", operands, results, [descriptor.encode(spec), batch], on_gpu=launch)
+    counters = _counters(state)
+    return of_buffer(
+        "add",
+        {"plan": descriptor.encode(spec), "batch": batch},
+        _stored(state),
+        {"counters": state.counters, "mask": mask, "priorities": priorities, "items": leaves},
+        {"new_counters": counters},
+        Arrays(state.rows, tuple(state.wide), state.tree, counters, {}),
+        Launch("add", few=mask is None and state.tree is None),
+    )
 
 
 @stands_in_for(functions.draw, WHOLE)
@@ -213,11 +251,27 @@ def draw(
 ) -> Kernel:
     """What is stored of items that are drawn one by one, and their selection."""
     leaves = [Made((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
-    operands = (state.rows, *state.wide, state.tree, state.counters, draws, beta, wanted)
-    results = leaves, Selection(ints(batch), floats(batch), floats(batch))
-    records = [descriptor.encode(spec), descriptor.encode_rings(spec)]
-    launch = Launch("draw", batch, few=state.tree is None and spec.plan.ring.lanes == 1)
-    return Kernel("draw", operands, results, records, on_gpu=launch)
+    selection = Selection(ints(batch), floats(batch), floats(batch))
+    return of_buffer(
+        "draw",
+        {
+            "plan": descriptor.encode(spec),
+            "ring": descriptor.encode_rings(spec),
+            "batch": batch,
+            "words": draws.shape[1],
+        },
+        {},
+        _stored(state) | {"counters": state.counters, "draws": draws, "beta_at": beta, "wanted_at": wanted},
+        {"items": leaves, **drawn(selection)},
+        (leaves, selection),
+        Launch("sample", few=state.tree is None and spec.plan.ring.lanes == 1),
+    )
+
+
+def drawn(selection: Selection) -> dict[str, Array | None]:
+    """What is told of single items that are drawn."""
+    handles, weights, probabilities = selection[:3]
+    return {"handles": handles, "weights": weights, "probabilities": probabilities}
 
 
 @stands_in_for(functions.update, WHOLE)
@@ -232,22 +286,23 @@ def update(
     alone = spec.known.updates and not spec.known.on_hosts_alone and priorities is not None and not replacements
     if not (alone or spec.known.buffer) or not wanted.shape[0]:
         return None
-    counters, tree = _counters(state), ABSENT if state.tree is None else state.tree
+    counters, records = _counters(state), {"plan": descriptor.encode(spec), "batch": wanted.shape[0]}
+    given = {"counters": state.counters, "given_handles": wanted, "priorities": priorities}
     results = Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary))
     if alone:
-        kept, in_episode = state.auxiliary.get(VALUE), state.auxiliary.get(STEP_IN_EPISODE)
-        operands: Any = state.tree, kept, state.counters, wanted, priorities, None if kept is None else in_episode
-        records = descriptor.encode(spec), descriptor.encode_rings(spec)
-        outputs = tree, ABSENT if kept is None else kept, counters
-        own = Launch("update_priorities", wanted.shape[0])
-        return Kernel("update_priorities", operands, results, records, outputs=outputs, on_gpu=own)
-    storage = (state.rows, *state.wide) if replacements else ()
-    given = [replacements.get(k) for k in range(len(spec.plan.leaves))] if replacements else ()
-    operands = state.tree, state.counters, wanted, priorities, *storage, *given
-    launch = Launch("rewrite", wanted.shape[0]) if replacements else None
-    return Kernel(
-        "update", operands, results, [descriptor.encode(spec)], outputs=(tree, counters, *storage), on_gpu=launch
-    )
+        kept, name = state.auxiliary.get(VALUE), "update_priorities"
+        changed = {"tree": state.tree, "kept": kept}
+        given["in_episode"] = None if kept is None else state.auxiliary.get(STEP_IN_EPISODE)
+        records["ring"] = descriptor.encode_rings(spec)
+    else:
+        name, changed = "update", _stored(state) if replacements else {"tree": state.tree}
+        given["items"] = [replacements.get(k) for k in range(len(spec.plan.leaves))] if replacements else ()
+    launch = Launch(name) if alone or replacements else None
+    return of_buffer(name, records, changed, given, {"new_counters": counters}, results, launch)
+
+
+def _stored(state: HasArrays) -> dict[str, Any]:
+    return {"storage": [state.rows, *state.wide], "tree": state.tree}
 
 
 def _counters(state: HasArrays) -> Made:
@@ -319,9 +374,11 @@ def _below(draws: Array, n: Array) -> Kernel | None:
 @stands_in_for(row_layout.read)
 def _read(layout: Layout, rows: Array, wide: Sequence[Array], slots: Array) -> Kernel | None:
     batch = slots.shape[0]
-    results = [Made((batch, *leaf.shape), leaf.dtype) for leaf in layout.leaves]
-    encoded = descriptor.encode_layout(layout)
-    return Kernel("read", (rows, *wide, slots), results, [encoded]) if batch and results else None
+    leaves = [Made((batch, *leaf.shape), leaf.dtype) for leaf in layout.leaves]
+    if not batch or not leaves:
+        return None
+    records = {"plan": descriptor.encode_layout(layout), "batch": batch, "capacity": rows.shape[0]}
+    return of_buffer("read", records, {}, {"storage": [rows, *wide], "slots": slots}, {"items": leaves}, leaves)
 
 
 @stands_in_for(row_layout.store)
@@ -334,17 +391,23 @@ def _store(
     live: Array | None,
     leaves: Sequence[Array],
 ) -> Kernel | None:
-    operands = (rows, *wide, slots, source, live, *leaves)
-    encoded = descriptor.encode_layout(layout)
-    return Kernel("store", operands, (rows, tuple(wide)), [encoded]) if slots.shape[0] and leaves else None
+    batch, storage = slots.shape[0], [rows, *wide]
+    if not batch or not leaves:
+        return None
+    sizes = {"batch": batch, "capacity": rows.shape[0], "rows": leaves[0].shape[0]}
+    given = {"slots": slots, "source": source, "mask": live, "items": leaves}
+    records = {"plan": descriptor.encode_layout(layout), **sizes}
+    return of_buffer("store", records, {"storage": storage}, given, {}, (rows, tuple(wide)))
 
 
 @stands_in_for(row_layout.pack_rows)
 def _pack_rows(layout: Layout, leaves: Sequence[Array], like: Array) -> Kernel | None:
     packed, batch = layout.packed, like.shape[0]
-    encoded = descriptor.encode_layout(layout.part(packed))
-    results = ints(batch, layout.row_words)
-    return Kernel("pack", [leaves[k] for k in packed], results, [encoded]) if batch and packed else None
+    if not batch or not packed:
+        return None
+    records = {"plan": descriptor.encode_layout(layout.part(packed)), "batch": batch}
+    made = ints(batch, layout.row_words)
+    return of_buffer("pack", records, {}, {"items": [leaves[k] for k in packed]}, {"storage": [made]}, made)
 
 
 # --- rings and windows ------------------------------------------------------------------------------------------------
@@ -499,16 +562,19 @@ def _distinct(draws: Array, n: Array) -> Kernel | None:
 
 @stands_in_for(hash_map.lookup)
 def _lookup(plan: MapPlan, map: HashTable, rows: Array) -> Kernel | None:
-    batch, records = rows.shape[0], [descriptor.encode_map(plan)]
-    launch = Launch("map_lookup", batch, of_buffer=False)
-    return Kernel("map_lookup", (*map, rows), ints(batch), records, on_gpu=launch) if batch else None
+    batch = rows.shape[0]
+    ids, records = ints(batch), {"map": descriptor.encode_map(plan), "batch": batch}
+    given, made = {"storage": map, "items": [rows]}, {"items": [ids]}
+    return of_buffer("map_lookup", records, {}, given, made, ids, Launch("map_lookup")) if batch else None
 
 
 @stands_in_for(hash_map.insert)
 def _insert(plan: MapPlan, map: HashTable, rows: Array, mask: Array | None) -> Kernel | None:
-    batch, records = rows.shape[0], [descriptor.encode_map(plan)]
-    results, launch = (map, ints(batch), bools(batch)), Launch("map_insert", batch, mask is not None, of_buffer=False)
-    return Kernel("map_insert", (*map, rows, mask), results, records, on_gpu=launch) if batch else None
+    batch = rows.shape[0]
+    ids, fresh, records = ints(batch), bools(batch), {"map": descriptor.encode_map(plan), "batch": batch}
+    changed, given, made = {"storage": map}, {"items": [rows], "mask": mask}, {"items": [ids, fresh]}
+    results, launch = (map, ids, fresh), Launch("map_insert")
+    return of_buffer("map_insert", records, changed, given, made, results, launch) if batch else None
 
 
 # --- images -----------------------------------------------------------------------------------------------------------

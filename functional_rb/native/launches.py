@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from functional_rb.base.arrays import BackendArray
 from functional_rb.buffer.known import Draws
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays, HasArrays
@@ -21,7 +20,7 @@ from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.core.strategy import Selection
 from functional_rb.mixture.value import MixtureSpec
 from functional_rb.native import descriptor, gpu, kernels
-from functional_rb.native.kernels import ABSENT, Kernel, Launch, Made, bools, floats, ints
+from functional_rb.native.kernels import Kernel, Launch, Made, bools, drawn, each_of, floats, ints, of_buffer
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.structures import frame_ring
@@ -33,11 +32,13 @@ STORED: Final = {"float16": 1, "bfloat16": 2, "float32": 3, "complex64": 3, "flo
 
 # The handlers of what is drawn.
 _DRAWING: Final = {
-    Draws.ITEMS: "draw_items",
+    Draws.ITEMS: "sample",
     Draws.SLICES: "draw_slices",
     Draws.EPOCH: "draw_epoch",
     Draws.EPOCH_OF_SLICES: "draw_epoch",
 }
+# The fields of calls for what samplers keep.
+_KEPT: Final = dict(zip(("order", "place", "in_episode", "kept"), descriptor.KEPT, strict=True))
 
 
 def add(
@@ -49,29 +50,29 @@ def add(
     priorities: Array | None,
     draws: Array | None = None,
 ) -> Kernel | None:
-    """What `functions.add` does where items lie in rings, with all that a sampler keeps of them."""
-    if not spec.known.appends or spec.known.on_hosts_alone or not batch:
-        return None
+    """What `functions.add` does where items lie in rings, with all that a sampler keeps of them.
+
+    Items may share frames: those of a batch are compared with each other, and with the newest that are stored. Steps
+    may wait for those that follow them.
+    """
     beside = descriptor.beside(spec)
-    if len(beside.frames):
-        return _add_with_frames(state, spec, beside, leaves, batch, mask, priorities)
-    if len(beside.queue):
-        return None if priorities is not None else _add_waiting(state, spec, beside, leaves, batch, mask)
-    after = Arrays(
-        state.rows,
-        tuple(state.wide),
-        state.tree,
-        Made(state.counters.shape, "int32", over=state.counters),
-        dict(state.auxiliary),
-    )
-    keeps = state.tree is not None or bool(state.auxiliary)
-    return Kernel(
+    if (
+        not spec.known.appends
+        or spec.known.on_hosts_alone
+        or not batch
+        or (len(beside.queue) and priorities is not None)
+    ):
+        return None
+    counters = Made(state.counters.shape, "int32", over=state.counters)
+    changed, keeps = _kept(state) | _beside(state, beside), state.tree is not None or bool(state.auxiliary)
+    return of_buffer(
         "",
-        (*_parts(state), mask, priorities, *leaves),
-        after,
-        [descriptor.encode(spec), descriptor.encode_rings(spec), batch, *_epochs(spec)],
-        outputs=[ABSENT if x is None else x for x in _parts(after)],
-        on_gpu=Launch("add_to_rings", batch, mask is not None, few=mask is None and not keeps),
+        _records(spec, batch=batch) | _epochs(spec) | _records_beside(beside),
+        changed,
+        {"counters": state.counters, "mask": mask, "priorities": priorities, "items": leaves},
+        {"new_counters": counters},
+        Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary)),
+        Launch("add_to_rings", few=mask is None and not (keeps or len(beside.queue))),
     )
 
 
@@ -89,57 +90,6 @@ def whole_add(
     return add(state, spec, leaves, batch, mask, priorities) if kernel is None else kernel
 
 
-def _add_with_frames(
-    state: HasArrays,
-    spec: BufferSpec,
-    beside: descriptor.Beside,
-    leaves: Sequence[Array],
-    batch: int,
-    mask: Array | None,
-    priorities: Array | None,
-) -> Kernel:
-    """Where items share frames; those of a batch are compared with each other and with the newest that are stored."""
-    counters = Made(state.counters.shape, "int32", over=state.counters)
-    after = Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary))
-    frames = [state.auxiliary[name] for name in (frame_ring.AT, *beside.names)]
-    return Kernel(
-        "",
-        (*_parts(state), mask, priorities, *frames, *leaves),
-        after,
-        [descriptor.encode(spec), descriptor.encode_rings(spec), batch, beside.frames, beside.layout, *_epochs(spec)],
-        outputs=[ABSENT if x is None else x for x in (*_parts(after), *frames)],
-        on_gpu=Launch("add_with_frames", batch, mask is not None),
-    )
-
-
-def _add_waiting(
-    state: HasArrays,
-    spec: BufferSpec,
-    beside: descriptor.Beside,
-    leaves: Sequence[Array],
-    batch: int,
-    mask: Array | None,
-) -> Kernel:
-    """Where steps wait for those that follow them."""
-    counters = Made(state.counters.shape, "int32", over=state.counters)
-    after = Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary))
-    order, place = (state.auxiliary.get(name) for name in descriptor.KEPT[:2])
-    queue = [state.auxiliary[name] for name in beside.names]
-    kept = [state.rows, *state.wide, state.tree, order, place]
-    return Kernel(
-        "",
-        (*kept, state.counters, *queue, mask, *leaves),
-        after,
-        [*_of_queue(spec, beside, batch), *_epochs(spec)],
-        outputs=[ABSENT if x is None else x for x in (*kept, counters, *queue)],
-        on_gpu=Launch("add_waiting", batch, mask is not None),
-    )
-
-
-def _of_queue(spec: BufferSpec, beside: descriptor.Beside, batch: int) -> list[descriptor.Vector | int]:
-    return [descriptor.encode(spec), descriptor.encode_rings(spec), batch, beside.queue, beside.layout]
-
-
 def sample(
     state: HasArrays, spec: BufferSpec, key: Array, beta: Array, batch: int, wanted: Array | None = None
 ) -> Kernel | None:
@@ -149,15 +99,16 @@ def sample(
     """
     if not batch:
         return None
-    if _draws_with_frames(spec):
-        return _sample_frames(state, spec, key, beta, batch)
+    if _draws_with_frames(spec):  # all leaves, whichever way they are stored
+        leaves, beside = [Made((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.leaves], descriptor.beside(spec)
+        return _drawn(
+            state, spec, leaves, {"threefry_at": key, "beta_at": beta} | _beside(state, beside), batch, beside
+        )
     if not spec.known.plain:
         return None
     lead = spec.sampler.leading_shape(batch)
     leaves = [Made((*lead, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
-    if spec.known.draws is Draws.ITEMS:
-        return _sample_items(state, spec, leaves, key, beta, batch, wanted)
-    return _draw_from_rings(state, spec, leaves, key, None, beta, batch, wanted)
+    return _drawn(state, spec, leaves, {"threefry_at": key, "beta_at": beta, "wanted_at": wanted}, batch)
 
 
 def sample_mixture(
@@ -184,48 +135,44 @@ def sample_mixture(
     """
     from functional_rb import _native
 
-    told = [(descriptor.encode(each), descriptor.encode_rings(each)) for each in specs]
-    alone = [Kernel("", (), (), records, on_gpu=Launch("sample", batch)) for records in told]
-    if not batch or len(specs) > _native.GPU_MIXED or not all(map(gpu.fits, alone)):
+    told = [_records(each, batch=batch, words=each.draw_shape(batch)[1]) for each in specs]
+    if not batch or len(specs) > _native.GPU_MIXED or not all(map(gpu.has_room, told)):
         return None
-    sizes = [
-        (len(plan), len(rings), each.draw_shape(batch)[1]) for (plan, rings), each in zip(told, specs, strict=True)
-    ]
-    mixture = descriptor.encode_mixture(spec, len(specs), batch, listed, beta is not None)
-    record = np.concatenate([mixture, np.array(sizes, np.int32).reshape(-1), *(x for pair in told for x in pair)])
     # Flat slices come with two axes, as mixtures have them.
     sampler = specs[0].sampler
     lead = (batch, sampler.length) if isinstance(sampler, Trajectories) else (batch,)
     leaves = [Made((*lead, *leaf.shape), leaf.dtype) for leaf in specs[0].plan.layout.leaves]
-    drawn, counters = (ints(*lead, 2), floats(batch), floats(batch)), [ints(*each.counters.shape) for each in states]
+    selection, counters = (ints(*lead, 2), floats(batch), floats(batch)), [ints(*x.counters.shape) for x in states]
     flags = [bools(*lead) for _ in range(4)] if isinstance(sampler, Trajectories) else []
-    kept = [[each.auxiliary.get(name) for name in descriptor.KEPT[2:]] for each in states]
-    arrays = [
-        x
-        for each, beside in zip(states, kept, strict=True)
-        for x in (each.rows, *each.wide, each.tree, *beside, each.counters)
-    ]
-    return Kernel(
-        "",
-        (key, shares, beta, *arrays),
-        (leaves, (*drawn, flags), counters),
-        [record],
-        outputs=[*leaves, *drawn, *(flags or [ABSENT] * 4), *counters],
-        on_gpu=Launch("sample_mixture", batch, of_buffer=False),
-    )
+    names = "handles", "weights", "probabilities", "drawn", "is_first", "is_last", "truncated"
+    fields = {"items": leaves, **dict(zip(names, (*selection, *flags), strict=False))}
+    # Of which buffer each array is, none for those of all.
+    given: list[tuple[int | None, str, Any]] = [(None, "threefry_at", key), (None, "", shares), (None, "beta_at", beta)]
+    for k, state in enumerate(states):
+        of_one = {x: array for x, array in _kept(state).items() if x not in ("order", "place")}
+        given += [(k, field, x) for field, x in each_of(of_one | {"counters": state.counters})]
+    made: list[tuple[int | None, str, Any]] = [(None, field, x) for field, x in each_of(fields)]
+    made += [(k, "new_counters", x) for k, x in enumerate(counters)]
+    records: list[Any] = [descriptor.encode_mixture(spec, len(specs), batch, listed, beta is not None)]
+    for k, own in enumerate(told):
+        there = (field if of in (None, k) and x is not None else "" for of, field, x in (*given, *made))
+        records += [descriptor.encode_form((*own, *there)), *own.values()]
+    arrays, outputs = [x for *_, x in given], [x for *_, x in made]
+    results = leaves, (*selection, flags), counters
+    return Kernel("", arrays, results, records, outputs=outputs, on_gpu=Launch("sample_mixture"))
 
 
 def pack_keys(keys: KeyRows, leaves: Sequence[Array]) -> Kernel | None:
     """What `hash_maps.functions.rows_of_keys` gives, int32 [B, words]."""
     batch, layout = leaves[0].shape[0], keys.layout
     # Those without elements have no place in a row.
-    packed = [(leaves[k], keys.leaves[k][2]) for k in layout.packed]
-    record = descriptor.encode_layout(layout.part(layout.packed))
-    stored = np.array([STORED.get(dtype, 0) for _, dtype in packed], np.int32)
-    if not batch or not gpu.fits(Kernel("", (), (), [record], on_gpu=Launch("sample", batch))):
+    stored = np.array([STORED.get(keys.leaves[k][2], 0) for k in layout.packed], np.int32)
+    records = {"plan": descriptor.encode_layout(layout.part(layout.packed)), "stored": stored, "batch": batch}
+    if not batch or not gpu.has_room(records):
         return None
-    launch = Launch("pack_keys", batch, few=True, of_buffer=False)
-    return Kernel("", [leaf for leaf, _ in packed], ints(batch, keys.words), [record, stored], on_gpu=launch)
+    made = ints(batch, keys.words)
+    packed = {"items": [leaves[k] for k in layout.packed]}
+    return of_buffer("", records, {}, packed, {"items": [made]}, made, Launch("pack_keys", few=True))
 
 
 def apart(paths: tuple[tuple[int, ...], ...], indices: Array) -> Kernel | None:
@@ -237,7 +184,8 @@ def apart(paths: tuple[tuple[int, ...], ...], indices: Array) -> Kernel | None:
     if not batch or len(paths) >= most or len(record) > of_plan:
         return None
     made = [ints(batch) for _ in paths]
-    return Kernel("", (indices,), made, [record], on_gpu=Launch("apart", batch, few=True, of_buffer=False))
+    records = {"paths": record, "batch": batch}
+    return of_buffer("", records, {}, {"items": [indices]}, {"items": made}, made, Launch("apart", few=True))
 
 
 def choose(
@@ -250,7 +198,10 @@ def choose(
     key: Array | None = None,
 ) -> Kernel | None:
     """The arrays afterwards, the slots, and what a sampler draws by random words int32 [rows, words], or by a key."""
-    return _draw_from_rings(state, spec, None, key, draws, beta, batch, wanted) if batch else None
+    if not batch or spec.known.draws not in _DRAWING:
+        return None
+    given = {"threefry_at": key, "draws": draws, "beta_at": beta, "wanted_at": wanted}
+    return _drawn(state, spec, None, given, batch)
 
 
 def read(state: HasArrays, spec: BufferSpec, slots: Array) -> Kernel | None:
@@ -270,17 +221,17 @@ def read(state: HasArrays, spec: BufferSpec, slots: Array) -> Kernel | None:
         names = transform.original_names(plan)
         told = {STEPS: steps, DISCOUNT: discount, **dict(zip(names, originals, strict=True)), NONTERMINAL: nonterminal}
         outputs += [steps, *originals, nonterminal, discount]
-    beside = descriptor.beside(spec)
-    frames = [state.auxiliary[name] for name in (frame_ring.AT, *beside.names)] if plan.frames is not None else [None]
-    none = descriptor.NO_RETURNS
-    layout = (beside.frames, beside.layout) if plan.frames is not None else (none, none)
-    return Kernel(
+    beside = descriptor.beside(spec) if plan.frames is not None else descriptor.NOTHING_BESIDE
+    of_returns = {"returns": returns} if len(returns) else {}
+    in_episode = {"counters": state.counters, "in_episode": state.auxiliary.get(STEP_IN_EPISODE), "slots": slots}
+    return of_buffer(
         "",
-        (state.rows, *state.wide, state.counters, state.auxiliary.get(STEP_IN_EPISODE), slots, *frames),
+        _records(spec, batch=m) | of_returns | _records_beside(beside),
+        {},
+        {"storage": [state.rows, *state.wide]} | in_episode | _beside(state, beside),
+        {"items": outputs},
         (leaves, told),
-        [descriptor.encode(spec), descriptor.encode_rings(spec), returns, *layout],
-        outputs=outputs,
-        on_gpu=Launch("read_drawn", m),
+        Launch("read_drawn"),
     )
 
 
@@ -301,80 +252,57 @@ def returns_read(spec: BufferSpec) -> descriptor.Vector | None:
     return None if spec.plan.objects else descriptor.encode_returns(spec)
 
 
-def _sample_items(
-    state: HasArrays, spec: BufferSpec, leaves: list[Made], key: Array, beta: Array, batch: int, wanted: Array | None
-) -> Kernel:
-    selection, after = Selection(ints(batch), floats(batch), floats(batch)), _after_draw(state)
-    return Kernel(
-        "",
-        (state.rows, *state.wide, state.tree, state.counters, key, beta, wanted),
-        (after, leaves, selection),
-        [descriptor.encode(spec), descriptor.encode_rings(spec), spec.draw_shape(batch)[1]],
-        outputs=[*leaves, *selection[:3], after.counters],
-        on_gpu=Launch("sample", batch, few=state.tree is None and spec.plan.ring.lanes == 1),
-    )
-
-
-def _sample_frames(state: HasArrays, spec: BufferSpec, key: Array, beta: Array, batch: int) -> Kernel:
-    """Of items that share frames all leaves, whichever way they are stored."""
-    leaves = [Made((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.leaves]
-    selection, after = Selection(ints(batch), floats(batch), floats(batch)), _after_draw(state)
-    beside = descriptor.beside(spec)
-    frames = [state.auxiliary[name] for name in (frame_ring.AT, *beside.names)]
-    words = spec.draw_shape(batch)[1]
-    return Kernel(
-        "",
-        (state.rows, *state.wide, state.tree, state.counters, key, beta, *frames),
-        (after, leaves, selection),
-        [descriptor.encode(spec), descriptor.encode_rings(spec), words, beside.frames, beside.layout],
-        outputs=[*selection[:3], after.counters, *leaves],
-        on_gpu=Launch("sample_frames", batch),
-    )
-
-
-def _draw_from_rings(
+def _drawn(
     state: HasArrays,
     spec: BufferSpec,
     leaves: list[Made] | None,
-    key: Array | None,
-    draws: Array | None,
-    beta: Array,
+    given: Mapping[str, Array | None],
     batch: int,
-    wanted: Array | None,
-) -> Kernel | None:
-    """With the slots in place of the leaves, if there are none."""
-    if spec.known.draws not in _DRAWING:
-        return None
-    sampler, lead = spec.sampler, spec.sampler.leading_shape(batch)
+    beside: descriptor.Beside = descriptor.NOTHING_BESIDE,
+) -> Kernel:
+    """What is drawn, with the slots in place of the leaves, if there are none."""
+    sampler, lead, single = spec.sampler, spec.sampler.leading_shape(batch), spec.known.draws is Draws.ITEMS
     count = sampler.slices_of(batch) if isinstance(sampler, Trajectories) else batch
-    mask = None if spec.known.draws is Draws.ITEMS else bools(*lead)
-    selection = Selection(ints(*lead), floats(count), floats(count), mask=mask)
+    selection = Selection(ints(*lead), floats(count), floats(count), mask=None if single else bools(*lead))
     if isinstance(sampler, Trajectories):
         selection = selection._replace(is_first=bools(*lead), is_last=bools(*lead), truncated=bools(*lead))
-    after, slots = _after_draw(state), ints(math.prod(lead)) if leaves is None else None
-    outputs = [
-        *([ABSENT] * len(spec.plan.layout.leaves) if leaves is None else leaves),
-        *(slots, *selection[:7], *(after.auxiliary.get(name) for name in descriptor.KEPT[:2]), after.counters),
-    ]
-    return Kernel(
+    counters, slots = ints(*state.counters.shape), ints(math.prod(lead)) if leaves is None else None
+    masks = {"drawn": selection.mask, **{x: getattr(selection, x) for x in ("is_first", "is_last", "truncated")}}
+    kept, given = _kept(state), {**given, **({} if sampler.heeds_wanted else {"wanted_at": None})}
+    after = Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary))
+    items = [None] * len(spec.plan.layout.leaves) if leaves is None else leaves
+    simple = leaves is not None and single and state.tree is None and spec.plan.ring.lanes == 1
+    return of_buffer(
         "",
-        (*_parts(state), key, draws, beta, wanted if sampler.heeds_wanted else None),
+        _records(spec, batch=count, words=spec.draw_shape(batch)[1]) | _epochs(spec) | _records_beside(beside),
+        {field: kept.pop(field) for field in ("order", "place")},
+        kept | {"counters": state.counters, **given},
+        {"items": items, "slots": slots, **drawn(selection), **masks, "new_counters": counters},
         (after, slots if leaves is None else leaves, selection),
-        [descriptor.encode(spec), descriptor.encode_rings(spec), spec.draw_shape(batch)[1], *_epochs(spec)],
-        outputs=[ABSENT if x is None else x for x in outputs],
-        on_gpu=Launch(_DRAWING[spec.known.draws], count),
+        Launch(_DRAWING[spec.known.draws], few=simple and not beside.names),
     )
 
 
-def _parts(of: HasArrays) -> list[BackendArray]:
-    """All arrays that a buffer may have, None for those that it has not."""
-    return [of.rows, *of.wide, of.tree, *(of.auxiliary.get(name) for name in descriptor.KEPT), of.counters]
+def _records(spec: BufferSpec, **numbers: int) -> dict[str, Any]:
+    return {"plan": descriptor.encode(spec), "ring": descriptor.encode_rings(spec), **numbers}
 
 
-def _after_draw(state: HasArrays) -> Arrays:
-    counters = ints(*state.counters.shape)
-    return Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary))
+def _epochs(spec: BufferSpec) -> dict[str, descriptor.Vector]:
+    return {"epoch": descriptor.encode_epoch(spec)} if spec.sampler.remembers else {}
 
 
-def _epochs(spec: BufferSpec) -> list[descriptor.Vector]:
-    return [descriptor.encode_epoch(spec)] if spec.sampler.remembers else []
+def _kept(state: HasArrays) -> dict[str, Any]:
+    """All arrays but the counters, None for those that a buffer has not."""
+    kept = {field: state.auxiliary.get(name) for field, name in _KEPT.items()}
+    return {"storage": [state.rows, *state.wide], "tree": state.tree, **kept}
+
+
+def _records_beside(beside: descriptor.Beside) -> dict[str, descriptor.Vector]:
+    told = {"queue": beside.queue, "frames": beside.frames, "beside_plan": beside.layout}
+    return {field: record for field, record in told.items() if len(record)}
+
+
+def _beside(state: HasArrays, beside: descriptor.Beside) -> dict[str, Any]:
+    """The arrays beside the rows of items."""
+    frames = {"frame_at": state.auxiliary[frame_ring.AT]} if len(beside.frames) else {}
+    return {"beside": [state.auxiliary[name] for name in beside.names], **frames}

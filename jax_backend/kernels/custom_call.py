@@ -23,7 +23,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from functional_rb.base.arrays import BackendArray
-from functional_rb.native import descriptor, gpu
+from functional_rb.native import gpu
 from functional_rb.native.kernels import ABSENT, Kernel, Made
 from functional_rb.ops import part_kernels
 from jax_backend import compat
@@ -204,62 +204,62 @@ def _lower_on_cpu(
     """As a custom call, where each device does its own work."""
     if not kernel.name or not _undivided(ctx.module_context.axis_context):
         return _lower_to_core(ctx, *operands, core=core, batch=batch)
-    constants = [descriptor.encode_number(x) if isinstance(x, int) else x for x in kernel.records]
-    before = [jax.core.ShapedArray(x.shape, x.dtype) for x in constants]
-    values, arguments, results = _in_frame(ctx, operands, kernel)
-    values, arguments = [*map(mlir.ir_constant, constants), *values], [*before, *arguments]
-    attributes = {"batch": _batch_of(kernel, batch, arguments, results)} if batch.sizes else {}
-    aliases = {len(constants) + k: place for k, place in kernel.in_place.items()}
-    found = _custom_call(ctx, _target(kernel.name), values, arguments, results, aliases, attributes)
-    return [x for x, wanted in zip(found, kernel.in_order, strict=True) if wanted is not ABSENT]
+    return _called(ctx, _target(kernel.name), operands, kernel, batch, kernel.in_place)
 
 
 def lower_on_gpu(
     ctx: mlir.LoweringRuleContext, *operands: object, kernel: Kernel, batch: Batch, core: object
 ) -> Lowered:
-    """As a custom call of what launches a kernel, which has the records as attributes, and memory for its own use."""
+    """As a custom call of what launches a kernel, which has memory for its own use behind the results."""
     if not gpu.fits(kernel) or not gpus.ready() or not _undivided(ctx.module_context.axis_context):
         return _lower_to_core(ctx, *operands, core=core, batch=batch)
-    values, arguments, results = _in_frame(ctx, operands, kernel)
-    results = [*results, jax.core.ShapedArray((gpu.scratch(kernel),), np.dtype(np.int32))]
-    attributes: dict[str, object] = {"batch": _batch_of(kernel, batch, arguments, results)}
-    for k, record in enumerate(kernel.records):  # XLA sorts them by their names
-        attributes[f"record_{k}"] = descriptor.encode_number(record) if isinstance(record, int) else record
+    assert kernel.on_gpu is not None
     # Of the counters blocks read the old ones while one block writes the new.
     expected = kernel.in_order
     aliases = {k: place for k, place in kernel.in_place.items() if not isinstance(expected[place], Made)}
-    assert kernel.on_gpu is not None
-    found = _custom_call(ctx, gpus.PREFIX + kernel.on_gpu.name, values, arguments, results, aliases, attributes)
-    return [x for x, wanted in zip(found, expected, strict=False) if wanted is not ABSENT]
+    scratch = jax.core.ShapedArray((gpu.scratch(kernel),), np.dtype(np.int32))
+    return _called(ctx, gpus.PREFIX + kernel.on_gpu.name, operands, kernel, batch, aliases, [scratch])
 
 
-def _in_frame(
-    ctx: mlir.LoweringRuleContext, operands: Sequence[object], kernel: Kernel
-) -> tuple[list[object], list[Any], list[Any]]:
-    """Operands, their types, and those of the results, with an empty array for each that is not there."""
+def _called(
+    ctx: mlir.LoweringRuleContext,
+    target: str,
+    operands: Sequence[object],
+    kernel: Kernel,
+    batch: Batch,
+    aliases: Mapping[int, int],
+    more: Sequence[jax.core.ShapedArray] = (),
+) -> Lowered:
+    """The results of a custom call, with an empty array for each operand and result that is not there.
+
+    Args:
+        ctx: where it is lowered.
+        target: what XLA knows the handler by.
+        operands: those that are there.
+        kernel: whose records are attributes.
+        batch: the calls that this one stands for.
+        aliases: which operands lend their memory to which results.
+        more: results behind the kernel's own, which all calls share.
+    """
     nothing = np.zeros(0, np.int32)
     empty = jax.core.ShapedArray(nothing.shape, nothing.dtype)
     given, types, made = iter(operands), iter(ctx.avals_in), iter(ctx.avals_out)
     values = [mlir.ir_constant(nothing) if x is None else next(given) for x in kernel.operands]
-    arguments = [empty if x is None else next(types) for x in kernel.operands]
-    return values, arguments, [empty if x is ABSENT else next(made) for x in kernel.in_order]
-
-
-def _batch_of(
-    kernel: Kernel, batch: Batch, arguments: Sequence[jax.core.ShapedArray], results: Sequence[jax.core.ShapedArray]
-) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """The attribute of a call; operands before the kernel's own, and results behind them, are shared by all calls."""
-    none = (False,) * len(batch.sizes)
-    own = iter(batch.batched)
-    batched = [none] * (len(arguments) - len(kernel.operands))
-    batched += [none if x is None else next(own) for x in kernel.operands]
+    arguments: list[Any] = [empty if x is None else next(types) for x in kernel.operands]
+    results: list[Any] = [*(empty if x is ABSENT else next(made) for x in kernel.in_order), *more]
+    none, own = (False,) * len(batch.sizes), iter(batch.batched)
+    batched = [none if x is None else next(own) for x in kernel.operands]
     batched += [(x is not ABSENT,) * len(batch.sizes) for x in kernel.in_order]
-    batched += [none] * (len(arguments) + len(results) - len(batched))
+    batched += [none] * len(more)
     nbytes = [
         math.prod(x.shape[sum(axes) :]) * x.dtype.itemsize
         for x, axes in zip([*arguments, *results], batched, strict=True)
     ]
-    return _encode_batch(batch.sizes, batched, nbytes)
+    attributes: dict[str, object] = {"batch": _encode_batch(batch.sizes, batched, nbytes)}
+    for k, record in enumerate(kernel.vectors):  # XLA sorts them by their names
+        attributes[f"record_{k:03}"] = record
+    found = _custom_call(ctx, target, values, arguments, results, aliases, attributes)
+    return [x for x, wanted in zip(found, kernel.in_order, strict=False) if wanted is not ABSENT]
 
 
 def _custom_call(
@@ -301,7 +301,7 @@ def _encode_batch(
         nbytes: of each of these, for one call.
     """
     vector = [math.prod(sizes), len(sizes), *sizes]
-    for axes, size in zip(batched, nbytes, strict=True):
+    for axes, size in zip(batched, nbytes, strict=True) if sizes else ():
         steps, step = [], size
         for has_axis, n in zip(reversed(axes), reversed(sizes), strict=True):
             steps.append(step if has_axis else 0)
@@ -347,7 +347,8 @@ def _lower_barrier_on_cpu(ctx: mlir.LoweringRuleContext, *arrays: object, count:
     if not _undivided(ctx.module_context.axis_context):
         return arrays[:count]
     aliases = {k: k for k in range(count)}
-    return _custom_call(ctx, _target("barrier"), arrays, ctx.avals_in, ctx.avals_out, aliases, {})
+    single = {"batch": _encode_batch((), (), ())}
+    return _custom_call(ctx, _target("barrier"), arrays, ctx.avals_in, ctx.avals_out, aliases, single)
 
 
 _barrier = Primitive("replay_buffer_barrier")

@@ -20,7 +20,6 @@ import functional_rb as frb
 import torch_backend as rb
 from functional_rb import _native
 from functional_rb.native import gpu
-from functional_rb.native.kernels import Launch
 from tests.agreement.chain_machine import KINDS, SAMPLERS, Kept, Programs
 from tests.support import chain_programs as programs
 from tests.support import emulated_gpu
@@ -242,12 +241,8 @@ class Twice:
         for name in names:
             self.names.append(name)
             given = [[copies.get(id(x)) for x in part] for part in (operands, results)]
-            masked = name == "add" and operands[-2 - records[0][0]] is not None
-            batch = int(records[1][0]) if name == "add" else len(next(x for x in results[::-1] if x is not None))
-            if name.startswith("update"):
-                batch = len(operands[3 if name == "update_priorities" else 2])
             with emulated_gpu.using("scattered", 2, 500):
-                launches.launch(Launch(custom_ops.LAUNCHES[name], batch, masked), records, *given)
+                launches.launch(custom_ops.LAUNCHES[name], records, *given)
             for x in (*operands, *results):
                 assert x is None or programs.bits(x) == programs.bits(copies[id(x)])
 

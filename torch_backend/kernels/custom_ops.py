@@ -30,7 +30,7 @@ from functional_rb.core.frame_store import FramePlan
 from functional_rb.core.strategy import Selection
 from functional_rb.native import gpu
 from functional_rb.native import launches as declared
-from functional_rb.native.kernels import DECLARED, WHOLE, Declaration, Kernel, Launch, Made, fill_draws
+from functional_rb.native.kernels import DECLARED, WHOLE, Declaration, Kernel, Made, fill_draws
 from functional_rb.ops.part_kernels import Table
 from functional_rb.structures.episode_windows import Entries, Slices
 from functional_rb.structures.hash_map import HashTable
@@ -43,11 +43,10 @@ from torch_backend.kernels import launches
 from torch_backend.kernels.chain import CHAIN
 
 # What does the same on a GPU, by the names of handlers.
-LAUNCHES: Final = {"add": "add", "draw": "draw", "update_priorities": "update_priorities", "update": "rewrite"}
+LAUNCHES: Final = {"draw": "sample", **{name: name for name in ("add", "update", "update_priorities")}}
 # The operations that there are on GPUs alone, by their names what each launches.
 ON_GPUS: Final = {
-    **{f"gpu_{name}": name for name in ("add_to_rings", "add_with_frames", "add_waiting")},
-    **{f"gpu_{name}": name for name in ("draw_items", "draw_slices", "draw_epoch", "read_drawn")},
+    **{f"gpu_{name}": name for name in ("add_to_rings", "sample", "draw_slices", "draw_epoch", "read_drawn")},
     "gpu_draw_epoch_of_slices": "draw_epoch",
 }
 # The kernels that change operands in place, and how many arrays each makes: torch asks for both in advance.
@@ -59,8 +58,6 @@ CHANGING: Final = {
     "store": 0,
     "map_insert": 2,
     "gpu_add_to_rings": 1,
-    "gpu_add_with_frames": 1,
-    "gpu_add_waiting": 1,
     "gpu_draw_epoch": 6,
     "gpu_draw_epoch_of_slices": 9,
 }
@@ -75,15 +72,13 @@ class Form(NamedTuple):
 
     Attributes:
         operands: which tensor each is, those that are changed first; None for one that is not given.
-        records: of each its dtype and its words, None for a number.
+        records: of each its words, None for a number.
         outputs: of each which tensor is changed, or the dtype and the number of axes of what is made; None for nothing.
-        masked: whether a launch has a mask. How many rows it takes, or gives, is the last of the numbers.
     """
 
     operands: list[int | None]
-    records: list[tuple[str, list[int]] | None]
+    records: list[list[int] | None]
     outputs: list[Any]
-    masked: bool
 
 
 def by_operation(kernel: Kernel) -> list[torch.Tensor]:
@@ -93,18 +88,16 @@ def by_operation(kernel: Kernel) -> list[torch.Tensor]:
     changed = [x for x, is_one in zip(kernel.operands, is_changed, strict=True) if is_one and x is not None]
     given = [x for x, is_one in zip(kernel.operands, is_changed, strict=True) if not is_one and x is not None]
     places = {id(x): place for place, x in enumerate([*changed, *given])}
-    launch = kernel.on_gpu
-    form = Form([places.get(id(x)) for x in kernel.operands], [], [], launch is not None and launch.masked)
+    form = Form([places.get(id(x)) for x in kernel.operands], [], [])
     for record in kernel.records:
         if isinstance(record, np.ndarray):
-            form.records.append((record.dtype.name, record.view(np.int32).tolist()))
+            form.records.append(record.tolist())
         else:
             form.records.append(None)
             numbers.append(record)
     for x in outputs:
         form.outputs.append((x.dtype, len(x.shape)) if isinstance(x, Made) else places.get(id(x)))
         numbers += x.shape if isinstance(x, Made) else ()
-    numbers += [] if launch is None else [launch.batch]
     assert name in CHANGING or not changed
     tensors = [changed, given] if name in CHANGING else [given]
     operation = getattr(torch.ops.functional_rb, name).default
@@ -129,14 +122,11 @@ def _form(text: str) -> Form:
 
 
 @functools.lru_cache(maxsize=1024)
-def _told(text: str, numbers: tuple[int, ...]) -> tuple[list[int | None], list[NumpyArray], list[Any], bool]:
+def _told(text: str, numbers: tuple[int, ...]) -> tuple[list[int | None], list[NumpyArray], list[Any]]:
     """The form of a call, with arrays for its records, and for outputs shapes and dtypes of torch's."""
     form, left = _form(text), iter(numbers)
-    records = [
-        np.array([next(left)], np.int32) if record is None else np.array(record[1], np.int32).view(record[0])
-        for record in form.records
-    ]
-    return form.operands, records, _shaped(form, left), form.masked
+    records = [np.array([next(left)] if record is None else record, np.int32) for record in form.records]
+    return form.operands, records, _shaped(form, left)
 
 
 def _shaped(form: Form, sizes: Iterator[int]) -> list[object]:
@@ -156,7 +146,7 @@ def _define(name: str) -> None:
 
     def carried_out(*given: Any) -> object:
         tensors = given[0] + given[1] if changes else given[0]
-        places, records, outputs, _ = _told(given[-1], tuple(given[-2]))
+        places, records, outputs = _told(given[-1], tuple(given[-2]))
         made = [ops.empty(x[0], dtype=x[1]) for x in outputs if type(x) is tuple]
         new = iter(made)
         arrays = [next(new) if type(x) is tuple else None if x is None else tensors[x] for x in outputs]
@@ -181,12 +171,12 @@ def _define(name: str) -> None:
 def launched(name: str, *given: Any) -> object:
     """What an operation does on a GPU."""
     tensors = [x for part in given[:-2] for x in part]
-    places, records, outputs, masked = _told(given[-1], tuple(given[-2]))
+    places, records, outputs = _told(given[-1], tuple(given[-2]))
     made = [torch.empty(x[0], dtype=x[1], device=tensors[0].device) for x in outputs if type(x) is tuple]
     new = iter(made)
     results = [next(new) if type(x) is tuple else None if x is None else tensors[x] for x in outputs]
-    which = Launch((LAUNCHES | ON_GPUS)[name], given[-2][-1], masked)
-    launches.launch(which, records, [None if k is None else tensors[k] for k in places], results)
+    operands = [None if k is None else tensors[k] for k in places]
+    launches.launch((LAUNCHES | ON_GPUS)[name], records, operands, results)
     return _returned(name, made)
 
 

@@ -15,7 +15,7 @@ from functional_rb.core.draft import Arrays, Draft
 from functional_rb.hash_maps import functions as maps
 from functional_rb.mixture import functions as mixtures
 from functional_rb.native import gpu, launches
-from functional_rb.native.kernels import DECLARED, Declaration, Kernel, Launch, Made, rebuilt
+from functional_rb.native.kernels import DECLARED, Declaration, Kernel, Made, rebuilt
 from functional_rb.ops.part_kernels import Table
 from functional_rb.structures import hash_map
 from torch_backend.arrays import ops
@@ -32,7 +32,7 @@ def launched(kernel: Kernel) -> Any:
         if isinstance(x, Made)
     }
     outputs = [None if isinstance(x, str) else made.get(id(x), x) for x in kernel.in_order]
-    launch(kernel.on_gpu, kernel.records, [_in_a_row(x) for x in kernel.operands], outputs)
+    launch(kernel.on_gpu.name, kernel.vectors, [_in_a_row(x) for x in kernel.operands], outputs)
     return rebuilt(kernel.results, lambda x: made.get(id(x), x))
 
 
@@ -44,19 +44,16 @@ def _in_a_row(x: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def launch(
-    which: Launch,
-    records: Sequence[NumpyArray | int],
+    name: str,
+    records: Sequence[NumpyArray],
     operands: Sequence[torch.Tensor | None],
     results: Sequence[torch.Tensor | None],
 ) -> None:
     """Fill in the results of a handler on a GPU, on torch's current stream there."""
     device = next(x.device for x in operands if x is not None)
-    told = tuple(records)
-    scratch = torch.empty(
-        _native.gpu_scratch(which.name, told, which.batch, which.masked), dtype=torch.int32, device=device
-    )
+    scratch = torch.empty(_native.gpu_scratch(name, tuple(records)), dtype=torch.int32, device=device)
     where, stream = gpus().where(device)
-    TORCH.chain.launch(_native.GPU_HANDLERS[which.name], told, operands, [*results, scratch], where, stream)
+    TORCH.chain.call(_native.GPU_HANDLERS[name], records, operands, [*results, scratch], where, stream)
 
 
 def gpus() -> Any:

@@ -100,6 +100,9 @@ template <class T> struct Matrix {
   int64_t rows = 0, columns = 0;
 };
 
+// Numbers that are known before a call, as a record is.
+template <class T> struct Numbers : Span<const T> {};
+
 // An array that changes in place: a result that lies where an operand lay.
 template <class T> struct Changed {
   T* at;

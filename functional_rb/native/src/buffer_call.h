@@ -14,7 +14,7 @@ struct Scratches {
 
 // What the version chain, or XLA, tells the kernels of a buffer; what is not given is null.
 struct BufferCall {
-  const int32_t *plan, *ring, *epoch;  // records, which the host reads
+  const int32_t *plan, *ring, *epoch;  // records, which the host reads; of a hash map, or of paths, in place of a plan
   const int64_t* storage;
   float *tree, *kept;                  // the sum tree, and the priorities of all steps where it has those of some
   int32_t *order, *place;              // of a sparse set
@@ -24,6 +24,7 @@ struct BufferCall {
   // Rows of another layout beside the items: those of steps that wait for others, or of frames that items share.
   const int32_t *queue, *frames, *beside_plan;  // records
   const int32_t* returns;                       // that are made as items are read, see `QueueRecord`
+  const int32_t* stored;                        // how elements of keys are, see `Stored` in `gpu_maps.h`
   const int64_t* beside;
   int32_t* frame_at;
   const int32_t* counters;
@@ -40,7 +41,9 @@ struct BufferCall {
   int64_t room, deck_room;
   int64_t* saved_count;  // of slots, of leaves of the tree behind these, of writes to a sparse set, and of rows beside
   int64_t key, words;
-  const int32_t* draws;  // in place of the key
+  const int32_t* draws;    // in place of the key
+  const int32_t* source;   // which row of a batch goes to each slot
+  int64_t capacity, rows;  // of a storage that is no buffer's, and of the batch
   int64_t* control;      // of a buffer that processes share
   float beta;
   int32_t *handles, *slots;

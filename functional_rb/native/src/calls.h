@@ -2,6 +2,7 @@
 #pragma once
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,15 +53,15 @@ class Frame {
   }
 
   // Take records as attributes, behind that of a single call; false with an error.
-  bool take_attributes(PyObject* records) {
-    vectors_.emplace_back();
-    for (Py_ssize_t k = 0; k < PyTuple_Size(records); ++k) {
-      PyObject* record = PyTuple_GetItem(records, k);
+  bool take_records(PyObject* records) {
+    const Ref each(PySequence_Tuple(records));
+    vectors_.push_back({0, 2, single_});
+    for (Py_ssize_t k = 0; each && k < PyTuple_Size(each.get()); ++k) {
       Py_buffer* view = &views_.emplace_back();
-      if (PyObject_GetBuffer(record, view, PyBUF_C_CONTIGUOUS)) return views_.pop_back(), false;
-      vectors_.push_back({0, size_t(view->len) / sizeof(int64_t), static_cast<const int64_t*>(view->buf)});
+      if (PyObject_GetBuffer(PyTuple_GetItem(each.get(), k), view, PyBUF_C_CONTIGUOUS)) return views_.pop_back(), false;
+      vectors_.push_back({0, size_t(view->len) / sizeof(int32_t), static_cast<const int64_t*>(view->buf)});
     }
-    return true;
+    return bool(each);
   }
   ~Frame() {
     for (Py_buffer& view : views_) PyBuffer_Release(&view);
@@ -77,12 +78,7 @@ class Frame {
     xla::Frame frame{};
     frame.api = &api, frame.context = stream_;
     std::vector<xla::Vector*> attributes;
-    const std::vector<int64_t> single = [&] {  // of no axes
-      std::vector<int64_t> made(2 + at.size());
-      return made[0] = 1, made;
-    }();
     for (xla::Vector& vector : vectors_) attributes.push_back(&vector);
-    if (!vectors_.empty()) vectors_[0] = {0, single.size(), single.data()};
     frame.attributes.size = int64_t(attributes.size()), frame.attributes.at = attributes.data();
     frame.arguments.size = int64_t(operands), frame.arguments.at = at.data();
     frame.results.size = int64_t(at.size() - operands), frame.results.at = at.data() + operands;
@@ -154,6 +150,7 @@ class Frame {
   }
 
   static constexpr int64_t NONE = 0;
+  const int64_t single_[2] = {1, 0};  // one call, of no axes
   const ArrayLibrary& library_;
   PyObject* ready_;
   const Where where_;
@@ -166,32 +163,25 @@ class Frame {
   std::vector<Ref> held_;
 };
 
-// call(handler, records, operands, results), which returns these, those that are made among them.
+// call(handler, records, operands, results), which returns these, those that are made among them; and for arrays that lie on a
+// GPU, behind these (device's type, number) and its stream.
 inline PyObject* call_kernel(const ArrayLibrary& library, PyObject* ready, PyObject* const* args, Py_ssize_t count) {
-  if (count != 4) return PyErr_Format(PyExc_TypeError, "expected 4 arguments, got %zd", count);
-  void* handler = PyCapsule_GetPointer(args[0], nullptr);
-  Frame frame(library, ready);
-  if (!handler || !frame.take(args[1]) || !frame.take(args[2])) return nullptr;
+  if (count != 4 && count != 6) return PyErr_Format(PyExc_TypeError, "expected 4 arguments, or 6 for a GPU, got %zd", count);
+  Where where = ON_THE_HOST;
+  std::optional<gpu::Within> device;
+  void* stream = nullptr;
+  if (count == 6) {
+    where.on_gpu = true, stream = PyLong_AsVoidPtr(args[5]);
+    if (!PyArg_ParseTuple(args[4], "ii", &where.device.type, &where.device.id)) return nullptr;
+    device.emplace(where.device.id);
+  }
+  void* handler = PyErr_Occurred() ? nullptr : PyCapsule_GetPointer(args[0], nullptr);
+  Frame frame(library, ready, where);
+  if (!handler || !frame.take_records(args[1]) || !frame.take(args[2])) return nullptr;
   const size_t operands = frame.size();
+  frame.use(stream);
   Ref results = frame.take_results(args[3]);
   return results && frame.serve(handler, operands) ? results.give() : nullptr;
-}
-
-// launch(handler, records, operands, results, (device's type, number), stream): all arrays lie on that device.
-inline PyObject* call_launch(const ArrayLibrary& library, PyObject* ready, PyObject* args) {
-  PyObject *capsule, *records, *operands, *results, *stream;
-  Where where{{}, true};
-  if (!PyArg_ParseTuple(args, "OO!OO(ii)O", &capsule, &PyTuple_Type, &records, &operands, &results, &where.device.type,
-                        &where.device.id, &stream))
-    return nullptr;
-  void* handler = PyCapsule_GetPointer(capsule, nullptr);
-  Frame frame(library, ready, where);
-  if (!handler || !frame.take_attributes(records) || !frame.take(operands)) return nullptr;
-  const size_t given = frame.size();
-  frame.use(PyLong_AsVoidPtr(stream));
-  const gpu::Within device(where.device.id);
-  const Ref made = PyErr_Occurred() ? Ref() : frame.take_results(results);
-  return made && frame.serve(handler, given) ? Py_NewRef(Py_None) : nullptr;
 }
 
 }  // namespace frb

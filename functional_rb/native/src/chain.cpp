@@ -550,11 +550,6 @@ PyObject* call(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return call_kernel(chain->arrays, chain->given[READY], args, count);
 }
 
-PyObject* launch(PyObject* self, PyObject* args) {
-  const VersionChain* chain = reinterpret_cast<VersionChain*>(self);
-  return call_launch(chain->arrays, chain->given[READY], args);
-}
-
 // --- the type -------------------------------------------------------------------------------------------------------
 
 // Chain(*given, has_exchange): what `Given` names, and whether torch's exchange API may be used. Of NumPy's states the
@@ -603,7 +598,6 @@ PyMethodDef methods[] = {FRB_FAST("add", add<false>), FRB_FAST("add_", add<true>
                          FRB_FAST("sample", sample<false>), FRB_FAST("sample_", sample<true>), FRB_FAST("draw", draw),
                          FRB_FAST("mixed", mixed), FRB_FAST("call", call),
                          {"place", place, METH_VARARGS, nullptr},
-                         {"launch", launch, METH_VARARGS, nullptr},
                          {"turn", turn, METH_O, nullptr}, {}};
 PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(new_chain)},
                        {Py_tp_dealloc, reinterpret_cast<void*>(free_chain)},

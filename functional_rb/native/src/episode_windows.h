@@ -114,7 +114,7 @@ FRB_ENTRY void steps_in_episodes(Span<const int32_t> next_in_episode, const int3
 }
 
 // The entries whose numbers a write may have changed, at distances from the heads, and each lane's oldest step.
-FRB_ENTRY void changed(Ring ring, Span<const int32_t> ranges, Lanes lanes, const int32_t* in_episode, int32_t* lane,
+FRB_ENTRY void changed(Ring ring, Numbers<int32_t> ranges, Lanes lanes, const int32_t* in_episode, int32_t* lane,
                        int32_t* back, Span<int32_t> slots, int32_t* numbers) {
   const int64_t length = ring->length;
   int64_t entry = 0;

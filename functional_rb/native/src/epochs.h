@@ -41,8 +41,9 @@ inline bool draw_slots_of_epoch(const BufferCall& c, Matrix<const int32_t> draws
   const int64_t remaining = c.counters[epoch->remaining];
   const int64_t left = least(most<int64_t>(remaining < whole ? c.counters[epoch->count] : remaining, 0), capacity);
   const int64_t given = left < whole ? 0 : left, taken = least(given, batch);
+  const int32_t below = int32_t(given);
   Scratch<int32_t> positions(batch, true), work(4 * batch);
-  distinct(draws, given, {positions.at, taken});
+  distinct(draws, &below, {positions.at, taken});
   for (int64_t i = 0; i < batch; ++i) {
     slots[i] = int32_t(bounded(deck.order[positions[i]], capacity));
     live[i] = i < taken;

@@ -7,7 +7,7 @@
 #include "records.h"
 #include "buffer_call.h"
 #include "episode_windows.h"
-#include "tables.h"
+#include "powers.h"
 
 FRB_BEGIN
 
@@ -53,35 +53,6 @@ FRB_INLINE int64_t parts(int64_t size, int64_t part) { return (size + part - 1) 
 
 // --- numbers, one at a time: see `numbers.h` ------------------------------------------------------------------------
 
-constexpr int POINT = 31;
-constexpr uint64_t RAISED = 1ull << 29;
-constexpr int32_t BAD = -1;
-
-FRB_INLINE uint64_t mul_high(uint64_t a, uint64_t b) { return a * b >> POINT; }
-
-FRB_INLINE uint64_t times(uint64_t x, uint64_t y) {
-  const uint64_t x_whole = x >> POINT, y_whole = y >> POINT, x_rest = x & uint64_t(MASK), y_rest = y & uint64_t(MASK);
-  return (x_whole * y_whole << POINT) + x_whole * y_rest + x_rest * y_whole + mul_high(x_rest, y_rest);
-}
-
-// `log2(x) + 128` of a positive normal float by its bits.
-FRB_INLINE uint64_t log2_biased(int32_t number) {
-  const uint64_t bits = uint32_t(number);
-  const int entry = int(bits >> 15 & 0xFF);
-  const uint64_t r = mul_high((bits & ((1ull << 15) - 1)) << 8, uint64_t(INVERSE[entry]));
-  const uint64_t slope = uint64_t(C1) - mul_high(r, uint64_t(C2) - mul_high(r, uint64_t(C3)));
-  return (((bits >> 23) + uint64_t(BIAS - 127)) << POINT) + uint64_t(LOG[entry]) + 2 * mul_high(r, slope);
-}
-
-// The bits of `2 ** y`, for y + RAISED.
-FRB_INLINE int32_t exp2_of(uint64_t raised) {
-  const uint64_t x = raised & ((1ull << 23) - 1), base = uint64_t(EXP[raised >> 23 & 0xFF]);
-  const uint64_t slope = uint64_t(E1) + mul_high(x, uint64_t(E2) + mul_high(x, uint64_t(E3)));
-  const uint64_t mantissa = base + mul_high(base, mul_high(x, slope));
-  const int32_t whole = least(most(int32_t(uint32_t((raised >> POINT) - RAISED)), -126), 126);
-  return int32_t((uint32_t(whole + 126) << 23) + uint32_t(mantissa >> 7) + uint32_t(mantissa >> 6 & 1));
-}
-
 // The bits of a priority to the power alpha as the tree holds it, BAD for a bad one.
 FRB_INLINE int32_t value_of(const Plan& plan, int32_t bits) {
   if ((bits & 0x7FFFFFFF) == 0) return 0;
@@ -90,7 +61,7 @@ FRB_INLINE int32_t value_of(const Plan& plan, int32_t bits) {
   if (!plan->alpha_is_one) {
     const uint64_t alpha = (uint64_t(plan->alpha_whole) << POINT) + uint64_t(plan->alpha_fraction);
     const uint64_t bias = (uint64_t(plan->bias_whole) << POINT) + uint64_t(plan->bias_fraction);
-    power = exp2_of(times(log2_biased(power), alpha) + ((RAISED << POINT) - bias));
+    power = exp2_of(times<uint64_t>(log2_biased(power), alpha) + ((RAISED << POINT) - bias));
   }
   return least(most(power, bits_of(SMALLEST)), bits_of(LARGEST));
 }
@@ -103,32 +74,7 @@ FRB_INLINE float weight_of(float value, float smallest, float beta) {
   const uint64_t exponent = (uint64_t(whole) << POINT) + uint64_t((beta - float(whole)) * 2147483648.0f);
   const uint64_t more = 256, base = log2_biased(bits_of(most(smallest, SMALLEST)));
   const uint64_t distance = log2_biased(bits_of(most(value, SMALLEST))) + ((more << POINT) - base);
-  return float_of(exp2_of((RAISED << POINT) + more * exponent - times(distance, exponent)));
-}
-
-FRB_INLINE uint64_t mix(uint64_t x) {
-  x = (x ^ (x >> SHIFT_1)) * FACTOR_1;
-  x = (x ^ (x >> SHIFT_2)) * FACTOR_2;
-  return x ^ (x >> SHIFT_3);
-}
-
-template <int A, int B, int C, int D> FRB_INLINE void rounds(uint32_t& x, uint32_t& y) {
-  x += y; y = (y << A | y >> (32 - A)) ^ x;
-  x += y; y = (y << B | y >> (32 - B)) ^ x;
-  x += y; y = (y << C | y >> (32 - C)) ^ x;
-  x += y; y = (y << D | y >> (32 - D)) ^ x;
-}
-
-// The k-th word of a key of JAX's: `fill_threefry`.
-FRB_INLINE int32_t threefry(uint32_t k0, uint32_t k1, int64_t k) {
-  const uint32_t k2 = k0 ^ k1 ^ 0x1BD11BDAu;
-  uint32_t x = k0, y = uint32_t(k) + k1;
-  rounds<13, 15, 26, 6>(x, y); x += k1; y += k2 + 1;
-  rounds<17, 29, 16, 24>(x, y); x += k2; y += k0 + 2;
-  rounds<13, 15, 26, 6>(x, y); x += k0; y += k1 + 3;
-  rounds<17, 29, 16, 24>(x, y); x += k1; y += k2 + 4;
-  rounds<13, 15, 26, 6>(x, y); x += k2; y += k0 + 5;
-  return int32_t((x ^ y) >> 1);
+  return float_of(exp2_of((RAISED << POINT) + more * exponent - times<uint64_t>(distance, exponent)));
 }
 
 // The random words of a call, those that are given or those of its key; or those of another key.
@@ -143,7 +89,7 @@ struct Words {
   }
   FRB_INLINE int32_t operator()(int64_t k) const {
     if (given) return given[k];
-    return of_jax ? threefry(uint32_t(base >> 32), uint32_t(base), k) : int32_t(mix(base + uint64_t(k + 1) * GAMMA) >> 33);
+    return of_jax ? threefry_word(uint32_t(base >> 32), uint32_t(base), k) : int32_t(mix(base + uint64_t(k + 1) * GAMMA) >> 33);
   }
 };
 

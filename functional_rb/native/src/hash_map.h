@@ -1,5 +1,6 @@
 // Hash maps: one key after another, where the core does a batch in rounds; `structures.hash_map`.
 #pragma once
+#include "buffer_call.h"
 #include "records.h"
 
 FRB_BEGIN
@@ -62,6 +63,22 @@ struct Table {
 };
 
 #if !defined(__CUDACC__)
+// A call on a map: its record stands in place of a plan, its arrays are the storage, and the items are rows int32 [batch,
+// words], ids int32 [batch] and, where keys are put in, which are new, uint8 [batch].
+struct MapCall {
+  const Map map;
+  int32_t *const table, *const keys, *const counts, *const counters;
+  const Matrix<const int32_t> rows;
+  int32_t* const ids;
+
+  explicit MapCall(const BufferCall& c)
+      : map(record_of<Map>(c.plan)), table(array(c.storage[0])), keys(array(c.storage[1])), counts(array(c.storage[2])),
+        counters(array(c.storage[3])), rows{array(c.items[0]), c.batch, map->words}, ids(array(c.items[1])) {}
+
+ private:
+  static int32_t* array(int64_t address) { return reinterpret_cast<int32_t*>(address); }
+};
+
 // The homes of rows, in their order; that of a row is fetched AHEAD rows before.
 class Homes {
  public:
@@ -84,44 +101,46 @@ class Homes {
   int64_t waiting_[AHEAD];
 };
 
-// The id of each row int32 [batch, words], -1 for one that is not there.
-FRB_ENTRY void map_lookup(Map map, const int32_t* table, const int32_t* keys, const int32_t*, const int32_t*,
-                          Matrix<const int32_t> rows, int32_t* ids) {
-  const Table of{map, table, keys};
-  Homes homes(of, rows);
-  for (int64_t i = 0; i < rows.rows; ++i) {
-    const int64_t place = of.seek(rows.at + i * map->words, homes.next(i)).place;
-    ids[i] = place >= 0 && table[place] != EMPTY ? table[place] : -1;
+// The id of each row, -1 for one that is not there.
+FRB_ENTRY Outcome map_lookup(const BufferCall& call) {
+  const MapCall c(call);
+  const Table of{c.map, c.table, c.keys};
+  Homes homes(of, c.rows);
+  for (int64_t i = 0; i < c.rows.rows; ++i) {
+    const int64_t place = of.seek(c.rows.at + i * c.rows.columns, homes.next(i)).place;
+    c.ids[i] = place >= 0 && c.table[place] != EMPTY ? c.table[place] : -1;
   }
+  return DONE;
 }
 
-// Count rows, and enter those that are new; marked is null if all of them are.
-FRB_ENTRY void map_insert(Map map, Changed<int32_t> table, Changed<int32_t> keys, Changed<int32_t> counts,
-                          Changed<int32_t> counters, Matrix<const int32_t> rows, const uint8_t* marked, int32_t* ids,
-                          uint8_t* fresh) {
-  const int64_t words = map->words;
-  const Table of{map, table.at, keys.at};
-  int32_t &size = counters.at[MAP_SIZE], &refused = counters.at[MAP_REFUSED];
-  Homes homes(of, rows);
-  for (int64_t i = 0; i < rows.rows; ++i) {
+// Count rows, and enter those that are new.
+FRB_ENTRY Outcome map_insert(const BufferCall& call) {
+  const MapCall c(call);
+  const int64_t words = c.map->words;
+  const Table of{c.map, c.table, c.keys};
+  uint8_t* const fresh = reinterpret_cast<uint8_t*>(call.items[2]);
+  int32_t &size = c.counters[MAP_SIZE], &refused = c.counters[MAP_REFUSED];
+  Homes homes(of, c.rows);
+  for (int64_t i = 0; i < c.rows.rows; ++i) {
     const int64_t first = homes.next(i);
-    ids[i] = -1, fresh[i] = 0;
-    if (marked && !marked[i]) continue;
-    const int32_t* row = rows.at + i * words;
+    c.ids[i] = -1, fresh[i] = 0;
+    if (call.mask && !call.mask[i]) continue;
+    const int32_t* row = c.rows.at + i * words;
     const int64_t place = of.seek(row, first).place;
-    if (place < 0 || table.at[place] == EMPTY) {
+    if (place < 0 || c.table[place] == EMPTY) {
       const int32_t number = most(size, 0);
-      if (place < 0 || number >= map->capacity) {
+      if (place < 0 || number >= c.map->capacity) {
         refused += refused < MAP_MASK;
         continue;
       }
-      memcpy(keys.at + number * words, row, size_t(words) * sizeof(int32_t));
-      table.at[place] = number, fresh[i] = 1;
+      memcpy(c.keys + number * words, row, size_t(words) * sizeof(int32_t));
+      c.table[place] = number, fresh[i] = 1;
       size = number + 1;
     }
-    int32_t& count = counts.at[ids[i] = table.at[place]];
+    int32_t& count = c.counts[c.ids[i] = c.table[place]];
     count += count < MAP_MASK;
   }
+  return DONE;
 }
 
 #endif

@@ -1,12 +1,18 @@
 // The kernels for one set of instructions, FRB_ISA: this file is compiled once for each.
 #include "added.h"
 #include "bind.h"
-#include "handlers.h"
+#include "buffer_frame.h"
+#include "epochs.h"
+#include "hash_map.h"
+#include "images.h"
 #include "ragged.h"
 #include "shared.h"
+#include "spans.h"
+#include "updates.h"
 
 #define FRB_KERNEL(name) FRB_METHOD(#name, frb::name)
-#define FRB_HANDLER(name, function) {#name, reinterpret_cast<void*>(&frb::handle<&frb::function>)}
+#define FRB_HANDLER_OF(name, function) {#name, reinterpret_cast<void*>(&frb::handle<&frb::function>)}
+#define FRB_HANDLER(name) FRB_HANDLER_OF(name, name)
 #define FRB_FIELDS(record) {frb::record::NAME, frb::record::FIELDS}
 #define FRB_JOINED(a, b) a##b
 #define FRB_EXPORTS(isa) FRB_JOINED(frb_exports_, isa)
@@ -25,20 +31,17 @@ PyMethodDef methods[] = {
     {}};
 
 const frb::Handler handlers[] = {
-    FRB_HANDLER(add, handlers::add), FRB_HANDLER(draw, handlers::draw), FRB_HANDLER(update, handlers::update),
-    FRB_HANDLER(update_priorities, handlers::update_priorities), FRB_HANDLER(threefry, handlers::threefry),
-    FRB_HANDLER(read, handlers::read), FRB_HANDLER(store, handlers::store), FRB_HANDLER(pack, handlers::pack),
-    FRB_HANDLER(descend, descend), FRB_HANDLER(draw_in_span, draw_in_span), FRB_HANDLER(set_leaves, set_leaves),
-    FRB_HANDLER(stored_values, stored_values), FRB_HANDLER(importance_weights, importance_weights),
-    FRB_HANDLER(updated_values, updated_values), FRB_HANDLER(choose_slots, choose_slots),
-    FRB_HANDLER(steps_in_episodes, steps_in_episodes), FRB_HANDLER(changed, changed), FRB_HANDLER(weights_at, weights_at),
-    FRB_HANDLER(expand, expand), FRB_HANDLER(following, following), FRB_HANDLER(extent, extent),
-    FRB_HANDLER(places, places), FRB_HANDLER(plan_frames, plan_frames), FRB_HANDLER(overwritten, overwritten),
-    FRB_HANDLER(plan_line, plan_line), FRB_HANDLER(map_lookup, map_lookup), FRB_HANDLER(map_insert, map_insert),
-    FRB_HANDLER(fill_draws, fill_draws), FRB_HANDLER(members, members), FRB_HANDLER(exchanges, exchanges),
-    FRB_HANDLER(appended, appended), FRB_HANDLER(distinct, distinct), FRB_HANDLER(windows, windows),
-    FRB_HANDLER(below, below_each), FRB_HANDLER(fold_float32, fold_rewards<float>), FRB_HANDLER(fold_float64, fold_rewards<double>),
-    FRB_HANDLER(barrier, handlers::barrier), {}};
+    FRB_HANDLER(add), FRB_HANDLER(draw), FRB_HANDLER(update), FRB_HANDLER_OF(update_priorities, update), FRB_HANDLER(read),
+    FRB_HANDLER(store), FRB_HANDLER(pack),
+    FRB_HANDLER(threefry), FRB_HANDLER(fill_draws), FRB_HANDLER_OF(below, below_each),
+    FRB_HANDLER(descend), FRB_HANDLER(draw_in_span), FRB_HANDLER(set_leaves),
+    FRB_HANDLER(stored_values), FRB_HANDLER(importance_weights), FRB_HANDLER(updated_values),
+    FRB_HANDLER(choose_slots), FRB_HANDLER(steps_in_episodes), FRB_HANDLER(changed), FRB_HANDLER(weights_at),
+    FRB_HANDLER(expand), FRB_HANDLER(following), FRB_HANDLER(extent),
+    FRB_HANDLER(places), FRB_HANDLER(plan_frames), FRB_HANDLER(overwritten),
+    FRB_HANDLER(plan_line), FRB_HANDLER_OF(fold_float32, fold_rewards<float>), FRB_HANDLER_OF(fold_float64, fold_rewards<double>),
+    FRB_HANDLER(members), FRB_HANDLER(exchanges), FRB_HANDLER(appended), FRB_HANDLER(distinct),
+    FRB_HANDLER(map_lookup), FRB_HANDLER(map_insert), FRB_HANDLER(windows), FRB_HANDLER(barrier), {}};
 
 const frb::RecordFields records[] = {FRB_FIELDS(BufferRecord), FRB_FIELDS(LevelRecord), FRB_FIELDS(LeafRecord),
                                      FRB_FIELDS(RingRecord),   FRB_FIELDS(EpochRecord), FRB_FIELDS(ChainRecord),

@@ -98,6 +98,8 @@ int saved(const BufferCall& c, int outcome, int64_t rows, int64_t leaves = 0, in
   return outcome;
 }
 
+}  // namespace
+
 int add(const BufferCall& c) {
   Call call = call_of(c);
   const Plan plan = plan_of(call);
@@ -111,7 +113,7 @@ int add(const BufferCall& c) {
 }
 
 // Have memory for what the parts of an addition tell each other; false if there is none.
-bool take_numbers(Call& call) {
+static bool take_numbers(Call& call) {
   const Ring ring = ring_of(call);
   const int64_t each = std::min<int64_t>(call.batch / ring->lanes, ring->length);
   if (ring->window_length) call.range_count = distances(ring, each, call.ranges);
@@ -122,21 +124,23 @@ bool take_numbers(Call& call) {
 }
 
 // Write rows, and what is kept beside them, of which blocks may rank those that are marked.
-int write_to_rings(Call& call, Kernel kernel) {
+static int write_to_rings(Call& call, Kernel kernel) {
   const Addition of(call);
   const int64_t large = share * THREADS_OF_ONE / THREADS;  // as these blocks are
-  call.tile = std::max(parts(of.places, most_blocks), large / std::max<int64_t>(call.row_bytes, 1));
+  int64_t bytes = 0;
+  for (int64_t k = 0; k < of.plan->leaves; ++k) bytes += of.plan.leaf(k).bytes;
+  call.tile = std::max(parts(of.places, most_blocks), large / std::max<int64_t>(bytes, 1));
   const int64_t columns = 1 + parts(of.places, call.tile);
   return launch(call, kernel, THREADS_OF_ONE, columns, lines_of(of.plan, large));
 }
 
 // Which of the leaves that are given are stored as they are, in their order: behind the stacks.
-const int32_t* stored_leaves(const BufferCall& c) {
+static const int32_t* stored_leaves(const BufferCall& c) {
   return c.frames + numbers_of_frames(stacks_of(c));
 }
 
 // How many blocks share the bytes of a frame.
-int64_t lines_of_frames(const Call& call) {
+static int64_t lines_of_frames(const Call& call) {
   const Plan layout{{reinterpret_cast<const BufferRecord*>(call.beside_plan)}};
   const StackRecord* stacks = reinterpret_cast<const StackRecord*>(call.beside + numbers_of_frames(0));
   int64_t widest = 0;
@@ -146,7 +150,7 @@ int64_t lines_of_frames(const Call& call) {
 }
 
 // Add items that share frames: those of a batch are compared, then rows and what is kept beside them are written, then frames.
-int add_frames(const BufferCall& c) {
+static int add_frames(const BufferCall& c) {
   Call call = call_of(c);
   call.lines = lines_of_frames(call);
   if (!take_numbers(call)) return NO_MEMORY;
@@ -168,7 +172,7 @@ int add_frames(const BufferCall& c) {
 }
 
 // Add steps that wait for others: they are lined up, then those that are complete are written, then the others wait.
-int add_waiting(const BufferCall& c) {
+static int add_waiting(const BufferCall& c) {
   Call call = call_of(c);
   const Queue told = record_of<Queue>(c.queue);
   const int64_t before = told->lanes * (told->n - 1);
@@ -201,7 +205,7 @@ int add_to_rings(const BufferCall& c) {
   return saved(c, write_to_rings(call, add_to_rings_kernel), of.places, c.order ? 0 : of.entries, c.deck_room);
 }
 
-int update_by(const BufferCall& c, bool in_rings) {
+static int update_by(const BufferCall& c, bool in_rings) {
   Call call = call_of(c);
   call.in_rings = in_rings;
   call.owners = std::min<int64_t>(parts(c.batch, share), std::min<int64_t>(most_blocks, MOST_OWNERS));
@@ -247,13 +251,12 @@ int draw_epoch(const BufferCall& c) {
   return saved(c, outcome, 0, 0, c.deck_room);
 }
 
-// Where leaves that are given, and what there is behind them, go as the kernel reads them.
-int read(const BufferCall& c) {
+int read_drawn(const BufferCall& c) {
   Call call = call_of(c);
   const Plan plan = plan_of(call);
   call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
   int64_t lines = lines_of(plan, share);
-  if (c.frames) {
+  if (c.frames) {  // leaves that are given, and what there is behind them, go where the kernel reads them
     const Queue returns = record_of<Queue>(c.returns);
     const int64_t all = c.given - (c.returns ? 3 + returns->rewards : 0);
     for (int64_t k = 0; k < all; ++k) call.items[MOST + k] = reinterpret_cast<char*>(c.items[k]);
@@ -265,7 +268,7 @@ int read(const BufferCall& c) {
 }
 
 // A call on a hash map, whose record stands in place of a plan.
-Call call_of_map(const BufferCall& c) {
+static Call call_of_map(const BufferCall& c) {
   Call call{};
   static_cast<BufferCall&>(call) = c;
   std::copy_n(c.plan, sizeof(MapRecord) / sizeof(int32_t), call.plan);
@@ -274,51 +277,13 @@ Call call_of_map(const BufferCall& c) {
   return call;
 }
 
-// --- for Python -----------------------------------------------------------------------------------------------------
-
-void* pointer(PyObject* of, Py_ssize_t k) { return PyLong_AsVoidPtr(PyTuple_GetItem(of, k)); }
-
-// gpu_driver((launch, current context, push, pop, words), most blocks, share): addresses of CUDA's functions, 0 for none.
-PyObject* take_driver(PyObject*, PyObject* args) {
-  PyObject* functions;
-  long long blocks, bytes;
-  if (!PyArg_ParseTuple(args, "O!LL", &PyTuple_Type, &functions, &blocks, &bytes)) return nullptr;
-  driver = {reinterpret_cast<decltype(driver.launch)>(pointer(functions, 0)),
-            reinterpret_cast<decltype(driver.current)>(pointer(functions, 1)),
-            reinterpret_cast<decltype(driver.push)>(pointer(functions, 2)),
-            reinterpret_cast<decltype(driver.pop)>(pointer(functions, 3)),
-            reinterpret_cast<decltype(driver.words)>(pointer(functions, 4))};
-  most_blocks = blocks, share = bytes;
-  return PyErr_Occurred() ? nullptr : Py_NewRef(Py_None);
-}
-
-// gpu_device(number, context, kernels): what was loaded for a device, kernels in the order of GPU_KERNELS.
-PyObject* take_device(PyObject*, PyObject* args) {
-  long long number;
-  PyObject *context, *kernels;
-  if (!PyArg_ParseTuple(args, "LOO!", &number, &context, &PyTuple_Type, &kernels)) return nullptr;
-  if (number < 0 || number >= MOST_DEVICES)
-    return PyErr_Format(PyExc_ValueError, "expected a device below %lld, got %lld", MOST_DEVICES, number);
-  devices[size_t(number)].context = PyLong_AsVoidPtr(context);
-  for (Py_ssize_t k = 0; k < KERNELS && !PyErr_Occurred(); ++k) devices[size_t(number)].kernels[k] = pointer(kernels, k);
-  return PyErr_Occurred() ? nullptr : Py_NewRef(Py_None);
-}
-
-PyMethodDef methods[] = {{"gpu_driver", take_driver, METH_VARARGS, nullptr},
-                         {"gpu_device", take_device, METH_VARARGS, nullptr}, {}};
-
-}  // namespace
-
-const BufferKernels buffers{add, add_to_rings, update, update_priorities, sample, draw_slices, draw_epoch, nullptr, nullptr};
-int read_drawn(const BufferCall& call) { return read(call); }
-
-int look_up(const BufferCall& c) {
+int map_lookup(const BufferCall& c) {
   Call call = call_of_map(c);
   return launch(call, find_keys_kernel, THREADS, parts(c.batch, call.tile));
 }
 
 // Keys are looked for, then new ones get their places; where they are many or long, a third launch copies them.
-int insert(const BufferCall& c) {
+int map_insert(const BufferCall& c) {
   Call call = call_of_map(c);
   if (!take_scratch(call, 4 * c.batch)) return NO_MEMORY;
   const int64_t columns = parts(c.batch, call.tile);
@@ -368,12 +333,14 @@ int apart(const BufferCall& c) {
   return launch(call, apart_kernel, THREADS, parts(c.batch, call.tile));
 }
 
-int pack_keys(const BufferCall& c, const int32_t* stored) {
+int pack_keys(const BufferCall& c) {
   Call call = call_of(c);
-  std::copy_n(stored, plan_of(call)->leaves, call.beside);
+  std::copy_n(c.stored, plan_of(call)->leaves, call.beside);
   call.tile = std::max<int64_t>(parts(c.batch, most_blocks), LEAST_ROWS);
   return launch(call, pack_keys_kernel, THREADS, parts(c.batch, call.tile));
 }
+
+const BufferKernels buffers{add, add_to_rings, update, update_priorities, sample, draw_slices, draw_epoch, nullptr, nullptr};
 
 const char* problem(int outcome) {
   const char* text = nullptr;
@@ -401,6 +368,39 @@ int64_t device_here() {
     if (devices[k].kernels[0] && devices[k].context == context) return k;
   return -1;
 }
+
+// --- for Python -----------------------------------------------------------------------------------------------------
+
+static void* pointer(PyObject* of, Py_ssize_t k) { return PyLong_AsVoidPtr(PyTuple_GetItem(of, k)); }
+
+// gpu_driver((launch, current context, push, pop, words), most blocks, share): addresses of CUDA's functions, 0 for none.
+static PyObject* take_driver(PyObject*, PyObject* args) {
+  PyObject* functions;
+  long long blocks, bytes;
+  if (!PyArg_ParseTuple(args, "O!LL", &PyTuple_Type, &functions, &blocks, &bytes)) return nullptr;
+  driver = {reinterpret_cast<decltype(driver.launch)>(pointer(functions, 0)),
+            reinterpret_cast<decltype(driver.current)>(pointer(functions, 1)),
+            reinterpret_cast<decltype(driver.push)>(pointer(functions, 2)),
+            reinterpret_cast<decltype(driver.pop)>(pointer(functions, 3)),
+            reinterpret_cast<decltype(driver.words)>(pointer(functions, 4))};
+  most_blocks = blocks, share = bytes;
+  return PyErr_Occurred() ? nullptr : Py_NewRef(Py_None);
+}
+
+// gpu_device(number, context, kernels): what was loaded for a device, kernels in the order of GPU_KERNELS.
+static PyObject* take_device(PyObject*, PyObject* args) {
+  long long number;
+  PyObject *context, *kernels;
+  if (!PyArg_ParseTuple(args, "LOO!", &number, &context, &PyTuple_Type, &kernels)) return nullptr;
+  if (number < 0 || number >= MOST_DEVICES)
+    return PyErr_Format(PyExc_ValueError, "expected a device below %lld, got %lld", MOST_DEVICES, number);
+  devices[size_t(number)].context = PyLong_AsVoidPtr(context);
+  for (Py_ssize_t k = 0; k < KERNELS && !PyErr_Occurred(); ++k) devices[size_t(number)].kernels[k] = pointer(kernels, k);
+  return PyErr_Occurred() ? nullptr : Py_NewRef(Py_None);
+}
+
+static PyMethodDef methods[] = {{"gpu_driver", take_driver, METH_VARARGS, nullptr},
+                         {"gpu_device", take_device, METH_VARARGS, nullptr}, {}};
 
 bool add_launches(PyObject* module) {
 #define FRB_NAME(name, threads) #name,

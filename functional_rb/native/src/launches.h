@@ -28,13 +28,20 @@ struct Device {
 
 // What `BufferKernels` says; null for what there is no kernel for.
 extern const BufferKernels buffers;
+int add(const BufferCall& c);
+int add_to_rings(const BufferCall& c);
+int update(const BufferCall& c);
+int update_priorities(const BufferCall& c);
+int sample(const BufferCall& c);
+int draw_slices(const BufferCall& c);
+int draw_epoch(const BufferCall& c);
 // Read what was drawn: items from `slots`, with returns, and with the frames that they share.
-int read_drawn(const BufferCall& call);
+int read_drawn(const BufferCall& c);
 
-// Look keys up in a hash map, and put them in: the record is that of the map, its arrays are the storage, and of the items
+// Look keys up in a hash map, and put them in: the plan is that of the map, its arrays are the storage, and of the items
 // the first are the rows of keys, the others what is told of each.
-int look_up(const BufferCall& c);
-int insert(const BufferCall& c);
+int map_lookup(const BufferCall& c);
+int map_insert(const BufferCall& c);
 
 // Draw from a mixture: a launch for each buffer, of which all tell the same batch, key and results. Shares as float32, or an
 // array of them, on the device; null where they are told otherwise.
@@ -45,8 +52,8 @@ void tell_mixture(const MixtureRecord& mixture, const float* shares, const float
 // Part a mixture's handles, the first of the items, for each of its buffers: the others.
 int apart(const BufferCall& c);
 
-// Pack keys, see `pack_keys` of `gpu_maps.h`: so many numbers tell how their leaves are stored.
-int pack_keys(const BufferCall& c, const int32_t* stored);
+// Pack keys, see `pack_keys` of `gpu_maps.h`; `stored` says how their leaves are.
+int pack_keys(const BufferCall& c);
 
 // CUDA's words for what a launch returned.
 const char* problem(int outcome);

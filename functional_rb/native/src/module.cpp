@@ -4,6 +4,7 @@
 #include "chain.h"
 #include "launches.h"
 #include "setting.h"
+#include "tables.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -75,6 +76,8 @@ PyObject* records_of(const frb::Exports* exports) {
   return found;
 }
 
+constexpr Py_ssize_t LENGTH = sizeof(frb::Points);
+
 int fill(PyObject* module) {
   if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
     PyErr_SetString(PyExc_ImportError, "functional_rb: expected the main interpreter of the process; in others go on "
@@ -87,6 +90,8 @@ int fill(PyObject* module) {
                     frb::gpu::add_launches(module) && frb::gpu::add_xla_launches(module) &&
                     put(module, "INSTRUCTIONS", PyUnicode_FromString(choice.name)) &&
                     put(module, "RECORDS", records_of(choice.exports)) &&
+                    put(module, "TABLES", Py_BuildValue("{sy#sy#sy#}", "log", &frb::LOG, LENGTH, "inverse", &frb::INVERSE,
+                                                        LENGTH, "exp", &frb::EXP, LENGTH)) &&
                     put(module, "HANDLERS", frb::handlers_of(choice.exports->handlers));
   return done ? 0 : -1;
 }

@@ -1,52 +1,12 @@
-// Powers in fixed point and random bits, bit for bit those of `functional_rb.ops`.
+// Powers and random bits of many numbers at once, see `powers.h`.
 #pragma once
 #include "buffer_call.h"
+#include "powers.h"
 #include "records.h"
-#include "tables.h"
-#include "vectors.h"
 
 FRB_BEGIN
 
-// Numbers in fixed point are in units of 2^-31 here, and never negative: so vectors of all processors do for them.
-constexpr int POINT = 31;
-// Added to exponents of two, so that none of a power is negative.
-constexpr uint64_t RAISED = 1ull << 29;
-
 FRB_INLINE Longs longs_of(uint64_t x) { return Longs{} + x; }
-
-// `a * b / 2^31`, rounded down, for numbers below 2^32.
-FRB_INLINE Longs mul_high(Longs a, Longs b) { return product(a, b) >> POINT; }
-
-// The product of two numbers in fixed point, rounded down.
-FRB_INLINE Longs times(Longs x, Longs y) {
-  const Longs x_whole = x >> POINT, y_whole = y >> POINT, x_rest = x & uint64_t(MASK), y_rest = y & uint64_t(MASK);
-  return (product(x_whole, y_whole) << POINT) + product(x_whole, y_rest) + product(x_rest, y_whole) +
-         mul_high(x_rest, y_rest);
-}
-
-// Where the tables have what is looked up of a float.
-FRB_INLINE uint32_t entry_of(uint32_t bits) { return (bits >> 15) & 0xFF; }
-
-// `log2(x) + 128` of positive normal floats by their bits, and what the tables have of them.
-FRB_INLINE Longs log2_biased(Longs bits, Longs inverse, Longs log) {
-  const Longs r = mul_high((bits & ((1ull << 15) - 1)) << 8, inverse);
-  const Longs slope = longs_of(C1) - mul_high(r, longs_of(C2) - mul_high(r, longs_of(C3)));
-  return (((bits >> 23) + uint64_t(BIAS - 127)) << POINT) + log + 2 * mul_high(r, slope);
-}
-FRB_INLINE uint64_t log2_biased(int32_t bits) {
-  const uint32_t entry = entry_of(uint32_t(bits));
-  return log2_biased(longs_of(uint32_t(bits)), longs_of(uint32_t(INVERSE[entry])), longs_of(uint32_t(LOG[entry])))[0];
-}
-
-// The bits of `2 ** y`, for y + RAISED and what the table has of it.
-FRB_INLINE Longs exp2_of(Longs raised, Longs base) {
-  const Longs x = raised & ((1ull << 23) - 1);
-  const Longs slope = longs_of(E1) + mul_high(x, longs_of(E2) + mul_high(x, longs_of(E3)));
-  const Longs mantissa = base + mul_high(base, mul_high(x, slope));
-  const Ints whole = Ints((raised >> POINT) - RAISED), low = Ints{} - 126, high = Ints{} + 126;
-  const Ints from_below = whole > low ? whole : low, held = from_below < high ? from_below : high;
-  return ((Longs(held + 126) & 0xFFFFFFFFull) << 23) + (mantissa >> 7) + ((mantissa >> 6) & 1);
-}
 
 // Make powers of so many floats together.
 constexpr int64_t POWERS_TOGETHER = 64;
@@ -80,8 +40,6 @@ FRB_INLINE void make_powers(int64_t count, const N& number, const E& exponent, c
     for (int64_t i = 0; i < n; ++i) take(start + i, int32_t(bits[i]));
   }
 }
-
-constexpr int32_t BAD = -1;
 
 // The bits of priorities to the power alpha as the tree holds them, BAD for bad ones. They come as bits: comparing them
 // with zero as floats would take a subnormal for zero on threads that flush them, as XLA's do.
@@ -121,12 +79,6 @@ FRB_ENTRY void weigh(const float* values, float smallest, float beta, float* wei
       [&](int64_t i, int32_t power) { weights[i] = float_of(power); });
 }
 
-FRB_INLINE uint64_t mix(uint64_t x) {
-  x = (x ^ (x >> SHIFT_1)) * FACTOR_1;
-  x = (x ^ (x >> SHIFT_2)) * FACTOR_2;
-  return x ^ (x >> SHIFT_3);
-}
-
 // int32 [count] uniform in [0, 2^31), of a key: `ops.random_bits.bits`.
 inline void fill_random(int64_t key, int32_t* words, int64_t count) {
   const uint64_t base = mix(uint64_t(key) + DRAW);
@@ -151,27 +103,11 @@ class Bits {
   const Matrix<const int32_t> all;
 };
 
-template <int A, int B, int C, int D> FRB_INLINE void rounds(uint32_t& x, uint32_t& y) {
-  auto turned = [](uint32_t v, int by) { return (v << by) | (v >> (32 - by)); };
-  x += y; y = turned(y, A) ^ x;
-  x += y; y = turned(y, B) ^ x;
-  x += y; y = turned(y, C) ^ x;
-  x += y; y = turned(y, D) ^ x;
-}
-
-// int32 [count] of what `jax.random.bits(key, (count,)) >> 1` gives for a key of two words: Threefry-2x32 of 20 rounds
-// (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, 2011), as JAX has it where it is partitionable.
-inline void fill_threefry(uint32_t k0, uint32_t k1, int32_t* words, int64_t count) {
-  const uint32_t k2 = k0 ^ k1 ^ 0x1BD11BDAu;
-  for (int64_t i = 0; i < count; ++i) {
-    uint32_t x = k0, y = uint32_t(i) + k1;
-    rounds<13, 15, 26, 6>(x, y); x += k1; y += k2 + 1;
-    rounds<17, 29, 16, 24>(x, y); x += k2; y += k0 + 2;
-    rounds<13, 15, 26, 6>(x, y); x += k0; y += k1 + 3;
-    rounds<17, 29, 16, 24>(x, y); x += k1; y += k2 + 4;
-    rounds<13, 15, 26, 6>(x, y); x += k2; y += k0 + 5;
-    words[i] = int32_t((x ^ y) >> 1);
-  }
+// The draws of a key of JAX's, of as many rows as are wanted, if that is given, but at least of one.
+FRB_ENTRY void threefry(const uint32_t* key, const int32_t* wanted, Matrix<int32_t> draws) {
+  const int64_t rows = wanted ? most<int64_t>(1, least<int64_t>(wanted[0], draws.rows)) : draws.rows;
+  const uint32_t k0 = key[0], k1 = key[1];
+  for (int64_t i = 0; i < rows * draws.columns; ++i) draws.at[i] = threefry_word(k0, k1, i);
 }
 
 FRB_END

@@ -99,7 +99,7 @@ FRB_INLINE float inclusion(float value, float threshold) {
   }
   const int64_t whole = int64_t(x);
   const uint64_t rest = uint64_t((x - float(whole)) * 2147483648.0f), raised = (RAISED << POINT) - ((uint64_t(whole) << POINT) + rest);
-  return 1.0f - float_of(int32_t(exp2_of(longs_of(raised), longs_of(uint32_t(EXP[raised >> 23 & 0xFF])))[0]));
+  return 1.0f - float_of(exp2_of(raised));
 }
 
 FRB_END

@@ -94,21 +94,31 @@ inline void load_items(const Plan& plan, Addresses storage, const int32_t* slots
   }
 }
 
-// Read rows of a storage that has `capacity` of them; in place of a slot that is none the first.
-FRB_ENTRY void read(Plan plan, Addresses storage, int64_t capacity, Span<const int32_t> slots, Addresses leaves) {
-  Scratch<int32_t> sound(slots.size);
-  for (int64_t i = 0; i < slots.size; ++i) sound[i] = int32_t(bounded(slots[i], capacity));
-  load_items(plan, storage, sound.at, slots.size, leaves);
+// Read rows of a storage alone; in place of a slot that is none the first.
+FRB_ENTRY Outcome read(const BufferCall& c) {
+  Scratch<int32_t> sound(c.batch);
+  for (int64_t i = 0; i < c.batch; ++i) sound[i] = int32_t(bounded(c.slots[i], c.capacity));
+  load_items(plan_of(c), storage_of(c), sound.at, c.batch, leaves_of(c));
+  return DONE;
 }
 
-// Write rows of a batch, those that `source` names or its last, to slots; slots and rows that are none are left out.
-FRB_ENTRY void store(Plan plan, Addresses storage, int64_t capacity, Span<const int32_t> slots, const int32_t* source,
-                     const uint8_t* live, Addresses leaves, int64_t batch) {
-  for (int64_t i = 0; i < slots.size; ++i) {
-    if (live && !live[i]) continue;
-    const int64_t row = source ? source[i] : batch - slots.size + i;
-    if (0 <= slots[i] && slots[i] < capacity && 0 <= row && row < batch) store_item(plan, storage, slots[i], leaves, row);
+// Write rows of a batch, those that `source` names or its last, to slots; slots and rows that are none are left out, and what
+// a mask says of slots.
+FRB_ENTRY Outcome store(const BufferCall& c) {
+  for (int64_t i = 0; i < c.batch; ++i) {
+    if (c.mask && !c.mask[i]) continue;
+    const int64_t slot = c.slots[i], row = c.source ? c.source[i] : c.rows - c.batch + i;
+    if (0 <= slot && slot < c.capacity && 0 <= row && row < c.rows)
+      store_item(plan_of(c), storage_of(c), slot, leaves_of(c), row);
   }
+  return DONE;
+}
+
+// Write a batch as rows.
+FRB_ENTRY Outcome pack(const BufferCall& c) {
+  memset(place(c.storage[0]), 0, size_t(c.batch * plan_of(c).stored_bytes(0)));
+  store_items(plan_of(c), storage_of(c), 0, leaves_of(c), 0, c.batch);
+  return DONE;
 }
 
 FRB_END

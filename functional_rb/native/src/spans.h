@@ -125,13 +125,13 @@ FRB_INLINE void lead(const Runs& runs, int levels, int run, const int32_t* words
 }
 
 // What spans of leaves add up to, their smallest positive leaves, and leaves of one of them by draws [batch, levels + 1].
-FRB_ENTRY void draw_in_span(Plan plan, const float* tree, Span<const int32_t> first, const int32_t* end, int64_t which,
+FRB_ENTRY void draw_in_span(Plan plan, const float* tree, Span<const int32_t> first, const int32_t* end, const int32_t* which,
                             Matrix<const int32_t> draws, int32_t* leaves, float* totals, float* smallest) {
   const int levels = int(plan->levels);
   Edge edges[MOST_LEVELS], own[MOST_LEVELS]{};
   for (int64_t k = 0; k < first.size; ++k) {
     measure_span(plan, tree, first[k], end[k], edges, totals[k], smallest[k]);
-    if (k == which) memcpy(own, edges, sizeof(own));
+    if (k == *which) memcpy(own, edges, sizeof(own));
   }
   Runs runs{};
   find_runs(plan, tree, own, runs);

@@ -62,7 +62,7 @@ FRB_ENTRY void appended(const int32_t*, const int32_t*, const int32_t* count, Sp
 }
 
 // Choose distinct numbers below n, each by a row of words, by a Fisher-Yates shuffle that stores only what moves.
-FRB_ENTRY void distinct(Matrix<const int32_t> draws, int64_t n, Span<int32_t> chosen) {
+FRB_ENTRY void distinct(Matrix<const int32_t> draws, const int32_t* n, Span<int32_t> chosen) {
   const int64_t count = chosen.size;
   int64_t size = 4;
   while (size < 4 * count) size *= 2;
@@ -75,7 +75,7 @@ FRB_ENTRY void distinct(Matrix<const int32_t> draws, int64_t n, Span<int32_t> ch
     return k;
   };
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t left = n - i;
+    const int64_t left = *n - i;
     if (left <= 0) {
       chosen[i] = 0;
       continue;

@@ -39,7 +39,7 @@ enum RewardDtype { OF_FLOAT64, OF_FLOAT32, OF_FLOAT16, OF_BFLOAT16 };
 #if !defined(__CUDACC__)
 // Add up rewards [m, n, w], real uint8 [m, n], to total [m, w].
 template <class T>
-inline void fold_rewards(Span<const T> discounts, const T* rewards, const uint8_t* real, Span<T> total, Span<int32_t> steps) {
+inline void fold_rewards(Numbers<T> discounts, const T* rewards, const uint8_t* real, Span<T> total, Span<int32_t> steps) {
   const int64_t n = discounts.size, m = steps.size, w = total.size / most<int64_t>(m, 1);
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < w; ++j) total[i * w + j] = rewards[i * n * w + j];

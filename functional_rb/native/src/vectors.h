@@ -57,6 +57,10 @@ FRB_INLINE Longs product(Longs a, Longs b) {
 #endif
 }
 
+// The lower halves of numbers of 64 bits are the first of each two; the upper ones are none's.
+FRB_INLINE Ints low_half(Longs x) { return Ints(x); }
+FRB_INLINE Longs from_half(Ints x) { return Longs(x) & 0xFFFFFFFFull; }
+
 #if defined(__clang__) || __GNUC__ >= 12
 #define FRB_SHUFFLE(v, w, ...) __builtin_shufflevector(v, w, __VA_ARGS__)
 #else

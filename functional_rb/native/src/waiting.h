@@ -139,7 +139,7 @@ class Waiting {
       }
     }
     int32_t* steps = lines < agents_ ? others_.at : reinterpret_cast<int32_t*>(made(packed_->leaves, 0));
-    fold_rewards<T>(powers, each.at, lines > 1 ? there_.at : real_.at, total, {steps, rows_ * lines});
+    fold_rewards<T>({powers.at, n_}, each.at, lines > 1 ? there_.at : real_.at, total, {steps, rows_ * lines});
     Stored* to = reinterpret_cast<Stored*>(made(reward.leaf, 0));
     for (int64_t i = 0; i < total.size; ++i) to[i] = Stored(total[i]);
   }

@@ -40,9 +40,10 @@ struct Frame {
 constexpr int32_t INVALID_ARGUMENT = 3, RESOURCE_EXHAUSTED = 8, INTERNAL = 13;
 constexpr uint32_t COMMAND_BUFFERS = 1;  // what is launched depends on attributes and shapes alone
 
-// A custom call may stand for many, as `jax.vmap` makes them: then arrays have axes in front, and the frame has one
-// attribute, int64, that says where in them each call has its part: how many calls there are, how many axes, the size of
-// each; then for each operand and result how many axes it has in front, and its stride in bytes along each.
+// A custom call may stand for many, as `jax.vmap` makes them: then arrays have axes in front, and the first attribute of the
+// frame, int64, says where in them each call has its part: how many calls there are, how many axes, the size of each; then,
+// if there are axes, for each operand and result how many it has in front, and its stride in bytes along each. Behind it come
+// the records, int32.
 struct Batch {
   const int64_t* at;
   int64_t calls() const { return at[0]; }
@@ -84,20 +85,27 @@ struct Call {
   FRB_INLINE Operand result(int64_t k) const { return part(frame->results.at[k], operands() + k); }
   template <class T> FRB_INLINE const T* in(int64_t k) const { return address<const T>(operand(k)); }
   template <class T> FRB_INLINE T* out(int64_t k) const { return address<T>(result(k)); }
-  template <class R> FRB_INLINE R record(int64_t k) const {
-    R record;
-    record.at = reinterpret_cast<decltype(record.at)>(operand(k).data);
-    return record;
+  // An operand, or behind them a result, of elements of so many bytes, or of any for 0.
+  FRB_INLINE char* array(int64_t k, size_t bytes) const {
+    return address(k < operands() ? operand(k) : result(k - operands()), bytes);
+  }
+  FRB_INLINE int64_t records() const { return frame->attributes.size - 1; }
+  template <class T> FRB_INLINE Span<const T> record_words(int64_t k) const {
+    const xla::Vector* words = frame->attributes.at[1 + k];
+    return {reinterpret_cast<const T*>(words->data), int64_t(words->size * sizeof(int32_t) / sizeof(T))};
   }
 
  private:
+  static FRB_INLINE char* address(const Operand& of, size_t bytes) {
+    if (of.dtype < 0 && bytes && bytes != size_t(-of.dtype)) throw Misread();
+    return of.length() ? of.data : nullptr;
+  }
   template <class T> static FRB_INLINE T* address(const Operand& of) {
-    if (of.dtype < 0 && !std::is_same<std::remove_const_t<T>, char>::value && sizeof(T) != size_t(-of.dtype)) throw Misread();
-    return of.length() ? reinterpret_cast<T*>(of.data) : nullptr;
+    return reinterpret_cast<T*>(address(of, std::is_same<std::remove_const_t<T>, char>::value ? 0 : sizeof(T)));
   }
   FRB_INLINE Operand part(const xla::Buffer* buffer, int64_t k) const {
-    if (frame->attributes.size == 0) return {buffer->dtype, buffer->data, buffer->dims, buffer->rank};
     const xla::Batch batch{frame->attributes.at[0]->data};
+    if (batch.axes() == 0) return {buffer->dtype, buffer->data, buffer->dims, buffer->rank};
     const int64_t* entry = batch.entry(k);
     int64_t skipped = 0, rest = number;
     for (int64_t axis = batch.axes() - 1; axis >= 0; --axis) {
@@ -108,16 +116,16 @@ struct Call {
   }
 };
 
-// Takes the parameters of a kernel from a call by their types, one after the other: records, numbers and what is only read
-// from the operands, what is written from the results.
+// Takes the parameters of a kernel from a call by their types, one after the other: what is only read from the operands,
+// what is written from the results, and the others from the records.
 class Taking {
  public:
   explicit Taking(const Call& call) : call_(call) {}
   template <class P> struct Of {};
 
-  const Call& take(Of<const Call&>) { return call_; }
-  template <class R> R take(Of<R>) { return call_.record<R>(in_++); }
-  int64_t take(Of<int64_t>) { return *call_.in<int32_t>(in_++); }
+  template <class R> R take(Of<R>) { return record_of<R>(call_.record_words<int32_t>(records_++).at); }
+  int64_t take(Of<int64_t>) { return *call_.record_words<int32_t>(records_++).at; }
+  template <class T> Numbers<T> take(Of<Numbers<T>>) { return {call_.record_words<T>(records_++)}; }
   Lanes take(Of<Lanes>) { return {call_.in<int32_t>(in_++), call_.in<int32_t>(in_++)}; }
   template <class T> const T* take(Of<const T*>) { return call_.in<T>(in_++); }
   template <class T> T* take(Of<T*>) { return call_.out<T>(out_++); }
@@ -142,7 +150,7 @@ class Taking {
   template <class T> T* next_at() { return take(Of<T*>()); }
 
   const Call& call_;
-  int64_t in_ = 0, out_ = 0;
+  int64_t records_ = 0, in_ = 0, out_ = 0;
 };
 
 // Carry a kernel out on one call.
@@ -169,10 +177,13 @@ inline void* misread(xla::Frame* frame) {
   return failed(frame, "a kernel: an array has elements of another size than it takes", xla::INVALID_ARGUMENT);
 }
 
+// Results are operands in the same memory, and there may be more operands to wait for: XLA's reads come before its writes.
+inline void barrier() {}
+
 // A kernel as XLA calls it: it does all calls of a frame and returns null, which is no error.
 template <auto F> void* handle(xla::Frame* frame) {
   if (is_asked(frame, 0)) return nullptr;
-  const int64_t calls = frame->attributes.size ? xla::Batch{frame->attributes.at[0]->data}.calls() : 1;
+  const int64_t calls = xla::Batch{frame->attributes.at[0]->data}.calls();
   try {
     for (int64_t number = 0; number < calls; ++number) carry_out<F>(Call{frame, number}, F);
     return nullptr;
