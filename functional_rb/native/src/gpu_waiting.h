@@ -8,51 +8,6 @@ FRB_BEGIN
 
 namespace gpu {
 
-// What a record tells of returns over n steps, and what is added up.
-struct Returns {
-  struct Reward { int32_t leaf, agents, dtype; };
-  const QueueRecord& told;
-  FRB_INLINE const int32_t* ends() const { return reinterpret_cast<const int32_t*>(&told + 1); }
-  FRB_INLINE const int32_t* following() const { return ends() + told.ends; }
-  FRB_INLINE const int32_t* own() const { return following() + told.following; }
-  FRB_INLINE const int32_t* done() const { return own() + told.own; }
-  FRB_INLINE const Reward* rewards() const { return reinterpret_cast<const Reward*>(done() + told.done); }
-  FRB_INLINE double discount(int64_t k) const {
-    double power;
-    memcpy(&power, reinterpret_cast<const int32_t*>(rewards() + told.rewards) + 2 * k, 8);
-    return power;
-  }
-  FRB_INLINE static bool is_among(const int32_t* leaves, int64_t count, int64_t leaf) {
-    for (int64_t k = 0; k < count; ++k)
-      if (leaves[k] == leaf) return true;
-    return false;
-  }
-  FRB_INLINE bool follows(int64_t leaf) const { return is_among(following(), told.following, leaf); }
-  FRB_INLINE bool is_own(int64_t leaf) const { return is_among(own(), told.own, leaf); }
-  FRB_INLINE bool is_reward(int64_t leaf) const {
-    bool found = false;
-    for (int64_t r = 0; r < told.rewards; ++r) found |= rewards()[r].leaf == leaf;
-    return found;
-  }
-  // Rewards of so many steps, each product and each sum of which is rounded by itself.
-  template <class T, class Number> FRB_INLINE T sum(int64_t steps, const Number& number) const {
-    T total = number(0);
-    for (int64_t k = 1; k < told.n; ++k) {
-      const T term = k < steps ? number(k) * T(discount(k)) : T(0);
-      total += term != 0 ? term : T(0);  // which makes of -0 a 0
-    }
-    return total;
-  }
-};
-
-// Call a function with a number as which rewards of a dtype are added up, and one as they are stored.
-template <class F> FRB_INLINE void by_dtype(int32_t dtype, const F& f) {
-  if (dtype == OF_FLOAT64) f(double(), double());
-  else if (dtype == OF_FLOAT32) f(float(), float());
-  else if (dtype == OF_FLOAT16) f(float(), Half());
-  else f(float(), Brain());
-}
-
 // What all parts of an addition know of the steps that wait. A call's batch has as many rows as there are columns.
 struct Queued : Returns {
   const Call& call;
@@ -92,15 +47,8 @@ struct Queued : Returns {
   FRB_INLINE int64_t steps_of(int64_t entry, int64_t agent) const {
     return agents > 1 ? steps[entry * agents + agent] : whole[entry];
   }
-  // Whether a row of the batch is marked as the last, by leaves with so many marks, of which all have to be set in some leaf.
-  FRB_INLINE bool ends_by(int64_t row, int64_t marks) const {
-    for (int64_t mark = 0; mark < marks; ++mark) {
-      bool set = false;
-      for (int64_t k = 0; k < told.ends; ++k)
-        if (packed.leaf(ends()[k]).bytes == marks) set |= call.items[ends()[k]][row * marks + mark] != 0;
-      if (!set) return false;
-    }
-    return true;
+  FRB_INLINE bool is_last(int64_t row) const {
+    return Returns::is_last(packed, agents, [&](int64_t k) { return call.items[k] + row * packed.leaf(k).bytes; });
   }
 };
 
@@ -136,7 +84,7 @@ template <class Block> FRB_INLINE void line_up(const Block& block, const Call& c
   auto stops = [&](int64_t i) {
     const int64_t k = short_div(i, columns), column = columns - 1 - short_mod(i, columns), at = entry(i), row = line[at];
     if (column >= count(k)) return 0;
-    bool found = row >= before && (queue.ends_by(row - before, 1) || (queue.agents > 1 && queue.ends_by(row - before, queue.agents)));
+    bool found = row >= before && queue.is_last(row - before);
     for (int64_t word = 0; word < queue.words && column + 1 < count(k); ++word)
       found |= reinterpret_cast<const int32_t*>(queue.leaf(queue.told.id, row))[word] !=
                reinterpret_cast<const int32_t*>(queue.leaf(queue.told.id, line[at + lanes]))[word];

@@ -24,9 +24,7 @@ int64_t numbers_of_frames(int64_t stacks) {
   return int64_t(sizeof(ChainRecord) + sizeof(FramesRecord) + sizeof(StackRecord) * size_t(stacks)) / 4;
 }
 
-int64_t numbers_of_returns(const Queue& of) {
-  return int64_t(sizeof(QueueRecord)) / 4 + of->ends + of->following + of->own + of->done + 3 * of->rewards + 2 * of->powers;
-}
+int64_t numbers_of_returns(const int32_t* record) { return Returns{*record_of<Queue>(record).at}.end() - record; }
 
 // Copy a plan's numbers; how many arrays it has.
 int64_t take_layout(const int32_t* from, int32_t* to) {
@@ -56,13 +54,13 @@ Call call_of(const BufferCall& c) {
     for (int64_t k = 0; k < arrays; ++k) call.rows_beside[k] = reinterpret_cast<char*>(c.beside[k]);
   }
   if (c.queue) {
-    std::copy_n(c.queue, numbers_of_returns(record_of<Queue>(c.queue)), call.beside);
+    std::copy_n(c.queue, numbers_of_returns(c.queue), call.beside);
     const int64_t arrays = take_layout(c.beside_plan, call.beside_plan), n = record_of<Queue>(c.queue)->n;
     for (int64_t k = 0; n > 1 && k < arrays; ++k) call.rows_beside[k] = reinterpret_cast<char*>(c.beside[k]);
   }
   if (c.returns) {  // behind the frames
     call.returns_at = c.frames ? numbers_of_frames(stacks_of(c)) : 0;
-    std::copy_n(c.returns, numbers_of_returns(record_of<Queue>(c.returns)), call.beside + call.returns_at);
+    std::copy_n(c.returns, numbers_of_returns(c.returns), call.beside + call.returns_at);
   }
   take_addresses(c, call);
   return call;

@@ -1,6 +1,6 @@
 // What n-step returns are made of: `returns.fold_floats` and `step_queue.plan_line`.
 #pragma once
-#include "base.h"
+#include "records.h"
 
 FRB_BEGIN
 
@@ -35,6 +35,67 @@ struct Brain {
 
 // What a reward's numbers are, as records say it.
 enum RewardDtype { OF_FLOAT64, OF_FLOAT32, OF_FLOAT16, OF_BFLOAT16 };
+
+// What a record tells of returns over n steps, and what is added up.
+struct Returns {
+  struct Reward { int32_t leaf, agents, dtype; };
+  const QueueRecord& told;
+  FRB_INLINE const int32_t* ends() const { return reinterpret_cast<const int32_t*>(&told + 1); }
+  FRB_INLINE const int32_t* following() const { return ends() + told.ends; }
+  FRB_INLINE const int32_t* own() const { return following() + told.following; }
+  FRB_INLINE const int32_t* done() const { return own() + told.own; }
+  FRB_INLINE const Reward* rewards() const { return reinterpret_cast<const Reward*>(done() + told.done); }
+  FRB_INLINE const int32_t* discounts() const { return reinterpret_cast<const int32_t*>(rewards() + told.rewards); }
+  FRB_INLINE const int32_t* end() const { return discounts() + 2 * told.powers; }
+  FRB_INLINE double discount(int64_t k) const {
+    double power;
+    memcpy(&power, discounts() + 2 * k, 8);
+    return power;
+  }
+  // Whether a step is marked as the last one, by all marks of leaves that have one, or one for each agent. A mark is set where
+  // it is in some leaf; `leaf` tells where the step has its own.
+  template <class LeafAt> FRB_INLINE bool is_last(const Plan& packed, int64_t agents, const LeafAt& leaf) const {
+    return all_set(packed, 1, leaf) || (agents > 1 && all_set(packed, agents, leaf));
+  }
+  template <class LeafAt> FRB_INLINE bool all_set(const Plan& packed, int64_t marks, const LeafAt& leaf) const {
+    for (int64_t mark = 0; mark < marks; ++mark) {
+      bool set = false;
+      for (int64_t k = 0; k < told.ends; ++k)
+        if (packed.leaf(ends()[k]).bytes == marks) set |= leaf(ends()[k])[mark] != 0;
+      if (!set) return false;
+    }
+    return true;
+  }
+  FRB_INLINE static bool is_among(const int32_t* leaves, int64_t count, int64_t leaf) {
+    for (int64_t k = 0; k < count; ++k)
+      if (leaves[k] == leaf) return true;
+    return false;
+  }
+  FRB_INLINE bool follows(int64_t leaf) const { return is_among(following(), told.following, leaf); }
+  FRB_INLINE bool is_own(int64_t leaf) const { return is_among(own(), told.own, leaf); }
+  FRB_INLINE bool is_reward(int64_t leaf) const {
+    bool found = false;
+    for (int64_t r = 0; r < told.rewards; ++r) found |= rewards()[r].leaf == leaf;
+    return found;
+  }
+  // Rewards of so many steps, each product and each sum of which is rounded by itself.
+  template <class T, class Number> FRB_INLINE T sum(int64_t steps, const Number& number) const {
+    T total = number(0);
+    for (int64_t k = 1; k < told.n; ++k) {
+      const T term = k < steps ? number(k) * T(discount(k)) : T(0);
+      total += term != 0 ? term : T(0);  // which makes of -0 a 0
+    }
+    return total;
+  }
+};
+
+// Call a function with a number as which rewards of a dtype are added up, and one as they are stored.
+template <class F> FRB_INLINE void by_dtype(int32_t dtype, const F& f) {
+  if (dtype == OF_FLOAT64) f(double(), double());
+  else if (dtype == OF_FLOAT32) f(float(), float());
+  else if (dtype == OF_FLOAT16) f(float(), Half());
+  else f(float(), Brain());
+}
 
 #if !defined(__CUDACC__)
 // Add up rewards [m, n, w], real uint8 [m, n], to total [m, w].
