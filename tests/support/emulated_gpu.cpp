@@ -4,6 +4,7 @@
 #include "gpu_kernels.h"
 
 #include <cstdlib>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -32,6 +33,7 @@ int64_t turn(int64_t k, int64_t n, int64_t order) {
 struct Block {
   int64_t column, line, lines, order;
   int32_t* all;
+  std::vector<std::function<void()>>* moved;  // what threads have written that have not waited for each other since
   int64_t x() const { return column; }
   int64_t y() const { return line; }
   int64_t rows() const { return lines; }
@@ -42,22 +44,38 @@ struct Block {
         for (int64_t k = planted ? 0 : member; k < n; k += MEMBERS) f(k);
       });
     for (int64_t k = 0; k < n; ++k) f(turn(k, n, order));
+    wait();
   }
-  void wait() const {}
+  void wait() const {
+    for (const auto& write : *moved) write();
+    moved->clear();
+  }
   template <class Piece, class F> void move(int64_t n, int64_t&, const F& load) const {
-    each(n, [&](int64_t i) {
+    if (order == TEAM)
+      return each(n, [&](int64_t i) {
+        Piece held;
+        if (Piece* to = load(i, held)) *to = held;
+      });
+    // No other thread sees it before all have waited, so that a wait that is missing is noticed.
+    std::vector<std::pair<Piece*, Piece>> made;
+    for (int64_t k = 0; k < n; ++k) {
       Piece held;
-      if (Piece* to = load(i, held)) *to = held;
+      if (Piece* to = load(turn(k, n, order), held)) made.emplace_back(to, held);
+    }
+    moved->push_back([made] {
+      for (const auto& [to, held] : made) *to = held;
     });
   }
   template <class F> int64_t total(int64_t n, const F& f) const {
     int64_t found = 0;
     for (int64_t k = 0; k < n; ++k) found += f(turn(k, n, order));
+    wait();
     return found;
   }
   template <class F> int32_t largest(int64_t n, const F& f) const {
     int32_t found = 0;
     for (int64_t k = 0; k < n; ++k) found = frb::most(found, f(turn(k, n, order)));
+    wait();
     return found;
   }
   // As on a GPU, where each thread has a number: all of so many have asked for theirs before one of them is told.
@@ -70,6 +88,7 @@ struct Block {
         for (int64_t k = 0; k < here; ++k) work(turn(k, here, order));
       };
       each_in_turn([&](int64_t k) { own[k] = f(first + k); });
+      wait();
       for (int64_t k = 0; k < here; ++k) own[k] = found = of_two(found, own[k]);
       each_in_turn([&](int64_t k) { tell(first + k, own[k]); });
     }
@@ -100,7 +119,10 @@ struct Block {
 template <class F> void launched(int64_t columns, int64_t lines, int64_t order, const F& kernel) {
   auto carry_out = [&](int64_t block) {
     std::vector<int32_t> shared(frb::gpu::SHARED);
-    kernel(Block{block % columns, block / columns, lines, order, shared.data()});
+    std::vector<std::function<void()>> moved;
+    const Block own{block % columns, block / columns, lines, order, shared.data(), &moved};
+    kernel(own);
+    own.wait();
   };
   const int64_t blocks = columns * lines;
   if (order == TEAM && blocks > 1)
