@@ -19,6 +19,7 @@ GPU_HANDLERS: dict[str, object]
 """Capsules of the functions that XLA calls on GPUs."""
 GPU_ROOM: tuple[int, int, int, int, int, int]
 GPU_MIXED: int
+GPU_LANES_OF_GOALS: int
 """What a launch can name: leaves or arrays, numbers of a plan, of rings, of what is beside, of its plan, its arrays."""
 GPU_KERNELS: tuple[str, ...]
 """The names of the kernels for GPUs, in which `frb_` stands before them."""

@@ -35,6 +35,7 @@ from functional_rb.structures.hash_map import MapPlan
 from functional_rb.structures.ring import Ring
 from functional_rb.structures.row_layout import Layout
 from functional_rb.transforms import n_step_added
+from functional_rb.transforms.her import Strategy, chance_in_words
 from functional_rb.transforms.n_step_added import NStepOfAdded
 from functional_rb.transforms.n_step_stored import NStepOfStored
 from functional_rb.transforms.returns import STEPS, NStep, Positions
@@ -394,6 +395,23 @@ def encode_map(plan: MapPlan) -> Vector:
     seed = {"seed_low": low, "seed_high": high, "seed_above": above}
     values = [*record("MapRecord", **sizes, mask=mask, factor=factor, **seed), *masks, *factors, *signs]
     return _read_only(np.array(values).astype(np.int32).tolist())
+
+
+# --- goals in hindsight -----------------------------------------------------------------------------------------------
+
+# As `src/records.h` numbers them.
+_STRATEGIES: Final = "future", "final", "episode", "random"
+
+
+@functools.cache
+def encode_goals(strategy: Strategy, k: int | float) -> Vector:
+    """Whose goals items get, and how often: by an int k, or, if it is no whole number, by a float."""
+    whole, high, low = -1, 0, 0
+    if isinstance(k, int):
+        whole = k + 1
+    elif not math.isinf(k):
+        whole, (high, low) = 0, chance_in_words(k)
+    return _read_only(record("GoalsRecord", strategy=_STRATEGIES.index(strategy), whole=whole, high=high, low=low))
 
 
 # --- mixtures ---------------------------------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ from functional_rb.ops.protocol import Array
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.structures import frame_ring
 from functional_rb.structures.key_rows import KeyRows
+from functional_rb.structures.ring import Ring, RingState
+from functional_rb.transforms.her import Strategy
 from functional_rb.transforms.returns import DISCOUNT, NONTERMINAL, STEPS, NStep
 
 # How elements of keys are stored, `Stored` in `src/gpu_maps.h`; those of other dtypes as they are.
@@ -173,6 +175,27 @@ def pack_keys(keys: KeyRows, leaves: Sequence[Array]) -> Kernel | None:
     made = ints(batch, keys.words)
     packed = {"items": [leaves[k] for k in layout.packed]}
     return of_buffer("", records, {}, packed, {"items": [made]}, made, Launch("pack_keys", few=True))
+
+
+def find_goals(
+    strategy: Strategy,
+    k: int | float,
+    held: Ring,
+    ends: RingState,
+    in_episode: Array | None,
+    slots: Array,
+    real: Array,
+    draws: Array,
+) -> Kernel | None:
+    """What `transforms.her.find_goals` gives."""
+    from functional_rb import _native
+
+    m = slots.shape[0]
+    if not m or (strategy == "random" and held.lanes > _native.GPU_LANES_OF_GOALS):
+        return None
+    records = {"ring": descriptor.encode_ring(held), "goals": descriptor.encode_goals(strategy, k), "batch": m}
+    given, made = (*ends, in_episode, slots, real, draws), (bools(m), ints(m), ints(m))
+    return of_buffer("", records, {}, {"items": given}, {"items": made}, made, Launch("find_goals"))
 
 
 def apart(paths: tuple[tuple[int, ...], ...], indices: Array) -> Kernel | None:

@@ -21,11 +21,12 @@ from functional_rb.core import counters
 from functional_rb.core.boundaries import NO_KEYS, EpisodeBoundaries
 from functional_rb.core.episodes import STEP_IN_EPISODE, boundaries_for
 from functional_rb.core.strategy import Reader, Transform, need_order
-from functional_rb.ops.part_kernels import call_users
+from functional_rb.ops.part_kernels import call_users, replaceable
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
 from functional_rb.structures import episode_windows, ring, row_layout
 from functional_rb.structures.episode_windows import Lanes
+from functional_rb.structures.ring import Ring, RingState
 from functional_rb.transforms import reward_leaves
 from functional_rb.transforms.reward_leaves import RewardKey
 
@@ -143,8 +144,10 @@ class Hindsight(Transform):
         """Choose a goal for each step, and read every step with the goal of its draw."""
         assert draws is not None
         plan, achieved, slots = draft.plan, self._achieved(draft.plan), own[:, 0]
-        sources = self._sources(ops, draft, slots, draws[:, 2:])
-        chosen = real & self._chosen(ops, draws[:, :2])
+        ends, in_episode = draft.origin[0].ends, draft.auxiliary.get(STEP_IN_EPISODE)
+        # Where the rings were before the draw: a sampler that takes items out has changed the draft's.
+        found = find_goals(ops, self.strategy, self.k, plan.ring, ends, in_episode, slots, real, draws)
+        chosen, sources, handles = found
         goals = read(sources[:, None], [achieved])[achieved]
         parts = () if self.reward is None else reward_leaves.positions(plan, self.reward_key, "her")
         rewards = [position for each in parts for position in each]
@@ -164,37 +167,7 @@ class Hindsight(Transform):
                     leaves[position] = _exchanged(ops, new[position], mask, leaves[position])
             return {k: leaves[k] for k in wanted}
 
-        handles = ops.where(
-            chosen, ring.handle_of_slot(ops, plan.ring, draft.origin[0].ends, sources), ops.full_like(slots, -1)
-        )
         return relabelled, {"relabelled": chosen, "goal_indices": handles}
-
-    # Which items are relabelled, bool [m] for words [m, 2]: exactly so for an int, else within 2^-53.
-    def _chosen(self, ops: Ops, draws: Array) -> Array:
-        if isinstance(self.k, int):
-            return below(ops, draws, ops.full_like(draws[:, 0], self.k + 1)) < self.k
-        if math.isinf(self.k):
-            return draws[:, 0] >= 0
-        # The chance k / (k + 1) in 62 bits, which two random words are compared with.
-        high, low = divmod(int(self.k / (self.k + 1) * 2**62), 2**31)
-        return (draws[:, 0] < high) | ((draws[:, 0] == high) & (draws[:, 1] < low))
-
-    # The slot of the step whose achieved goal is taken, int32 [m].
-    def _sources(self, ops: Ops, draft: Draft, slots: Array, draws: Array) -> Array:
-        if self.strategy == "random":
-            # Where the rings were before the draw: a sampler that takes items out has changed the draft's.
-            held, ends = draft.plan.ring, draft.origin[0].ends
-            lane, place = ring.lane_at(ops, ends.sizes, below(ops, draws, counters.total(ops, ends.sizes)))
-            return ring.item_at(ops, held, ends, lane, place)[0]
-        lanes = Lanes(draft.plan.ring, draft.origin[0].ends)
-        before, after = episode_windows.extent(ops, lanes, draft.auxiliary[STEP_IN_EPISODE], slots)
-        if self.strategy == "final":
-            ahead = after
-        elif self.strategy == "future":
-            ahead = below(ops, draws, after + 1)
-        else:
-            ahead = below(ops, draws, before + after + 1) - before
-        return episode_windows.shifted(ops, lanes, slots, ahead)
 
     # What the function gives, by the positions of the leaves of rewards.
     def _rewarded(
@@ -219,6 +192,74 @@ class Hindsight(Transform):
 
     def _goals(self, plan: Plan) -> list[int]:
         return [nest.position(plan.names, key, "her") for key in self.goal_keys or ()]
+
+
+@replaceable
+def find_goals(
+    ops: Ops,
+    strategy: Strategy,
+    k: int | float,
+    held: Ring,
+    ends: RingState,
+    in_episode: Array | None,
+    slots: Array,
+    real: Array,
+    draws: Array,
+) -> tuple[Array, Array, Array]:
+    """Choose which items get a goal in hindsight, and whose.
+
+    Args:
+        strategy: see `her`.
+        k: goals in hindsight for each original one.
+        held: the rings.
+        ends: where they are.
+        in_episode: the step in episode of each slot, int32 [capacity]; None where goals come from anywhere.
+        slots: of the items, int32 [m].
+        real: which of them there are, bool [m].
+        draws: int32 [m, 4] in [0, 2^31).
+
+    Returns:
+        Which items are relabelled, bool [m]; the slots of the steps whose achieved goals are taken, int32 [m]; and the
+        handles of these steps, -1 for items that stay as they are.
+    """
+    chosen = real & _chosen(ops, k, draws[:, :2])
+    sources = _sources(ops, strategy, held, ends, in_episode, slots, draws[:, 2:])
+    handles = ops.where(chosen, ring.handle_of_slot(ops, held, ends, sources), ops.full_like(slots, -1))
+    return chosen, sources, handles
+
+
+# Which items are relabelled, bool [m] for words [m, 2]: exactly so for an int, else within 2^-53.
+def _chosen(ops: Ops, k: int | float, draws: Array) -> Array:
+    if isinstance(k, int):
+        return below(ops, draws, ops.full_like(draws[:, 0], k + 1)) < k
+    if math.isinf(k):
+        return draws[:, 0] >= 0
+    high, low = chance_in_words(k)
+    return (draws[:, 0] < high) | ((draws[:, 0] == high) & (draws[:, 1] < low))
+
+
+def chance_in_words(k: float) -> tuple[int, int]:
+    """The chance k / (k + 1) in 62 bits, which two random words are compared with."""
+    return divmod(int(k / (k + 1) * 2**62), 2**31)
+
+
+# The slot of the step whose achieved goal is taken, int32 [m].
+def _sources(
+    ops: Ops, strategy: Strategy, held: Ring, ends: RingState, in_episode: Array | None, slots: Array, draws: Array
+) -> Array:
+    if strategy == "random":
+        lane, place = ring.lane_at(ops, ends.sizes, below(ops, draws, counters.total(ops, ends.sizes)))
+        return ring.item_at(ops, held, ends, lane, place)[0]
+    assert in_episode is not None
+    lanes = Lanes(held, ends)
+    before, after = episode_windows.extent(ops, lanes, in_episode, slots)
+    if strategy == "final":
+        ahead = after
+    elif strategy == "future":
+        ahead = below(ops, draws, after + 1)
+    else:
+        ahead = below(ops, draws, before + after + 1) - before
+    return episode_windows.shifted(ops, lanes, slots, ahead)
 
 
 # What a function of rewards gives for one key, by position: an array, or for a nest a nest with the same keys.

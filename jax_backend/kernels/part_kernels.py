@@ -25,6 +25,7 @@ from functional_rb.ops.part_kernels import Table
 from functional_rb.samplers import draw_limits, importance
 from functional_rb.structures import sparse_set
 from functional_rb.structures.ring import Removal, RingState
+from functional_rb.transforms.her import find_goals
 from functional_rb.writers import max_value
 from jax_backend.arrays import ops
 from jax_backend.kernels.custom_call import barrier, choose, in_use, on_gpu
@@ -104,6 +105,12 @@ def _read_drawn(
     return choose(launch, core, arrays, slots, handles)
 
 
+def _find_goals(*args: Any) -> Any:
+    """By a launch alone, as CPUs have no one kernel for it."""
+    core = functools.partial(find_goals.core, ops.OPS)
+    return choose(launches.find_goals(*args), core, *args) if on_gpu() else core(*args)
+
+
 # What replaces which function of the core; see `functional_rb.ops.part_kernels`.
 TABLE: Table = {
     **{function: by_kernel(function, DECLARED[function]) for function in DECLARED if function not in LEFT_TO_XLA},
@@ -112,4 +119,5 @@ TABLE: Table = {
     max_value.compare: _compare,
     handles.locate_current: _locate_current,
     functions.read_drawn: _read_drawn,
+    find_goals: _find_goals,
 }

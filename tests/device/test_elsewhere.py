@@ -460,6 +460,26 @@ def test_torch_mixtures_of_slices_and_lanes_are_launches_alone(flat: bool, kerne
     assert torch.equal(sample.items["obs"].cpu(), expected.items["obs"])
 
 
+def test_torch_goals_in_hindsight_are_found_by_a_launch(kernels: emulated_gpu.Emulated) -> None:
+    goal = frb.Unbounded((2,))
+    item = {"desired_goal": goal, "next_achieved_goal": goal, "done": frb.Binary()}
+
+    def sampled(where: str) -> frb.Sample[Any]:
+        batch = {name: torch.arange(50.0, device=where).reshape(25, 2) for name in item if name != "done"}
+        spec = frb.BufferSpec(item, 40, transforms=frb.her("future", 4))
+        state = rb.add(rb.init(spec, where), batch | {"done": torch.arange(25, device=where) % 7 == 6})
+        return rb.sample(state, rb.key(1), 16)[1]
+
+    before, launched = device.counts(), len(kernels.launched)
+    sample = sampled(device.NAME)
+    kernels.note()
+    assert device.counts().waits == before.waits
+    assert [name for name, _ in kernels.launched[launched:]] == ["add_to_rings", "sample", "find_goals"]
+    expected = sampled("cpu")
+    assert sample.extras["goal_indices"].tolist() == expected.extras["goal_indices"].tolist()
+    assert torch.equal(sample.items["desired_goal"].cpu(), expected.items["desired_goal"])
+
+
 def test_torch_streams_wait_for_each_other(kernels: emulated_gpu.Emulated) -> None:
     state = rb.add(rb.init(frb.BufferSpec(ITEM, 40)), batch_of(25))
     rb.sample(state, rb.key(0), 8)

@@ -32,6 +32,7 @@ SMALL = {name: LEAVES[name] for name in ("x", "done", "half", "image")}
 LARGE = {name: LEAVES[name] for name in ("x", "n")}
 SAMPLERS = frb.Uniform(), frb.Prioritized(alpha=0.7, beta=0.5), frb.Prioritized(1.0, 1.0, "ever")
 REWARDED = SMALL | {"gain": frb.Unbounded((2,))}
+REACHING = SMALL | {name: frb.Unbounded((2,)) for name in ("desired_goal", "next_achieved_goal")}
 RETURNS = frb.n_step(3, 0.9, at="add", reward_key="gain", terminated_key="done", next_keys=["image"])
 WINDOWS = frb.PrioritizedSlices(2, end_keys=("done",), strict_length=False)
 AHEAD = frb.n_step(3, 0.9, reward_key="gain", terminated_key="done", next_keys=["image"])
@@ -55,7 +56,9 @@ LIVES = (
         )
     ),
     Life(frb.BufferSpec(REWARDED, 50, frb.Prioritized(), transforms=AHEAD), (30, 40, 70, 1), 33),
+    Life(frb.BufferSpec(REACHING, 51, frb.Prioritized(), lanes=3, transforms=frb.her("episode")), (10, 13, 1), 33),
     Life(frb.BufferSpec(SMALL, 50, frb.Prioritized(0.7)), (30, 40, 7), 33, mixed=True),
+    Life(frb.BufferSpec(SMALL, 50, WINDOWS), (30, 40, 7), 11, mixed=True),
 )
 # Words of a key of the hash map, of which there are then more than one block keeps.
 WORDS = 600
@@ -64,7 +67,8 @@ WORDS = 600
 def mixed(life: Life, device: str) -> list[bytes]:
     """What mixtures of two buffers give, and a hash map that has no room for all keys."""
     rng, told = np.random.default_rng(0), list[torch.Tensor]()
-    states = [rb.init(life.spec, device), rb.init(frb.BufferSpec(life.spec.item, 40), device)]
+    sampler = life.spec.sampler if life.spec.sampler.leading_shape(1) != (1,) else frb.Uniform()
+    states = [rb.init(life.spec, device), rb.init(frb.BufferSpec(life.spec.item, 40, sampler), device)]
     map = rb.init(frb.HashMapSpec(frb.Unbounded((WORDS,), "int32"), 6), device)
     for turn, n in enumerate(life.sizes):
         items = {name: as_tensor(random_array(rng, leaf, (n,))).to(device) for name, leaf in life.spec.item.items()}
@@ -72,7 +76,9 @@ def mixed(life: Life, device: str) -> list[bytes]:
         shares = torch.from_numpy(rng.random(2, np.float32))
         mixture = frb.Mixture(states, p=shares.tolist(), how=("exact", "items", "buffers")[turn % 3])
         mixture, sample = rb.sample(mixture, rb.key(turn), 2 * life.drawn, 0.5)
-        mixture = rb.update(mixture, sample.indices, sample.probabilities)
+        handles = sample.indices.reshape(-1, 2)
+        each = len(handles) // len(sample.probabilities)
+        mixture = rb.update(mixture, handles, sample.probabilities.repeat_interleave(each))
         states = [*mixture.states]
         keys = torch.from_numpy(rng.integers(0, 9, (n, 1))).to(torch.int32).expand(n, WORDS).contiguous().to(device)
         map, inserted = rb.add_(map, keys + turn, torch.from_numpy(rng.random(n) < 0.7).to(device))

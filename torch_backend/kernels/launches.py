@@ -18,6 +18,7 @@ from functional_rb.native import gpu, launches
 from functional_rb.native.kernels import DECLARED, Declaration, Kernel, Made, rebuilt
 from functional_rb.ops.part_kernels import Table
 from functional_rb.structures import hash_map
+from functional_rb.transforms.her import find_goals
 from torch_backend.arrays import ops
 from torch_backend.memory.library import TORCH
 
@@ -98,4 +99,5 @@ TABLE: Final[Table] = {
     **{function: _by_launch(function, DECLARED[function]) for function in (hash_map.lookup, hash_map.insert)},
     maps.rows_of_keys: _by_launch(maps.rows_of_keys, launches.pack_keys),
     mixtures.apart: _by_launch(mixtures.apart, launches.apart),
+    find_goals: _by_launch(find_goals, launches.find_goals),
 }

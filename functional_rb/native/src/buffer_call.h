@@ -14,7 +14,7 @@ struct Scratches {
 
 // What the version chain, or XLA, tells the kernels of a buffer; what is not given is null.
 struct BufferCall {
-  const int32_t *plan, *ring, *epoch;  // records, which the host reads; of a hash map, or of paths, in place of a plan
+  const int32_t *plan, *ring, *epoch;  // records, which the host reads; of a hash map, of paths, or of goals, in place of a plan
   const int64_t* storage;
   float *tree, *kept;                  // the sum tree, and the priorities of all steps where it has those of some
   int32_t *order, *place;              // of a sparse set

@@ -24,6 +24,7 @@ constexpr CallField CALL_FIELDS[] = {
     FRB_TOLD(batch), FRB_TOLD(words), FRB_TOLD(capacity), FRB_TOLD(rows),
     FRB_TOLD(plan), FRB_TOLD(ring), FRB_TOLD(epoch), FRB_TOLD(queue), FRB_TOLD(frames), FRB_TOLD(beside_plan), FRB_TOLD(returns),
     FRB_TOLD(stored), {"map", offsetof(BufferCall, plan), 0}, {"paths", offsetof(BufferCall, plan), 0},
+    {"goals", offsetof(BufferCall, plan), 0},
     // One array each.
     FRB_GIVEN(tree), FRB_GIVEN(kept), FRB_GIVEN(order), FRB_GIVEN(place), FRB_GIVEN(in_episode), FRB_GIVEN(frame_at),
     FRB_GIVEN(counters), FRB_GIVEN(new_counters), FRB_GIVEN(mask), FRB_GIVEN(priorities), FRB_GIVEN(given_handles),

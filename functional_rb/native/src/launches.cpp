@@ -331,6 +331,16 @@ int apart(const BufferCall& c) {
   return launch(call, apart_kernel, THREADS, parts(c.batch, call.tile));
 }
 
+int find_goals(const BufferCall& c) {
+  Call call{};
+  static_cast<BufferCall&>(call) = c;
+  std::copy_n(c.ring, sizeof(RingRecord) / sizeof(int32_t), call.ring);
+  std::copy_n(c.plan, sizeof(GoalsRecord) / sizeof(int32_t), call.beside);
+  take_addresses(c, call);
+  call.tile = std::max<int64_t>(parts(c.batch, most_blocks), LEAST_ROWS);
+  return launch(call, find_goals_kernel, THREADS, parts(c.batch, call.tile));
+}
+
 int pack_keys(const BufferCall& c) {
   Call call = call_of(c);
   std::copy_n(c.stored, plan_of(call)->leaves, call.beside);

@@ -52,6 +52,9 @@ void tell_mixture(const MixtureRecord& mixture, const float* shares, const float
 // Part a mixture's handles, the first of the items, for each of its buffers: the others.
 int apart(const BufferCall& c);
 
+// Find whose goals items get in hindsight: a record says how in place of a plan, the items are the arrays that `OfGoals` names.
+int find_goals(const BufferCall& c);
+
 // Pack keys, see `pack_keys` of `gpu_maps.h`; `stored` says how their leaves are.
 int pack_keys(const BufferCall& c);
 

@@ -83,6 +83,11 @@ FRB_RECORD(PathsRecord, buffers, columns);
 FRB_RECORD(KnownRecord, words, batch_size, unit, lanes, length, divided, draws, remembers, masked, prioritized, writes,
            rewrites, appends, updates, adds, samples, reads, later, in_numpy, stops, chosen_by);
 
+// Whose goals items get in hindsight, see `GoalStrategy`; and how many of `whole` equally likely numbers, all but one, say that an
+// item gets one, or below which 62 random bits do where that is 0; below 0 all do.
+FRB_RECORD(GoalsRecord, strategy, whole, high, low);
+enum GoalStrategy { OF_FUTURE, OF_FINAL, OF_EPISODE, OF_ANY };
+
 template <class R> struct Record {
   const R* at = nullptr;
   FRB_INLINE const R* operator->() const { return at; }
@@ -95,6 +100,7 @@ using Queue = Record<QueueRecord>;
 using Map = Record<MapRecord>;
 using Mixture = Record<MixtureRecord>;
 using Paths = Record<PathsRecord>;
+using Goals = Record<GoalsRecord>;
 
 // Most frames that a step takes, and how many so many steps of a lane may take, of which no more than a limit count.
 FRB_INLINE int64_t frames_of_a_step(const ChainRecord* chain) { return chain->paired ? 2 * chain->depth : chain->depth; }

@@ -83,7 +83,7 @@ template <auto F> void* handle_on_gpu(xla::Frame* frame) {
 
 #define FRB_LAUNCHES(X)                                                                                              \
   X(add) X(add_to_rings) X(update) X(update_priorities) X(sample) X(draw_slices) X(draw_epoch) X(read_drawn)         \
-  X(map_lookup) X(map_insert) X(apart) X(pack_keys)
+  X(map_lookup) X(map_insert) X(apart) X(pack_keys) X(find_goals)
 #define FRB_HANDLED(name) {#name, reinterpret_cast<void*>(&handle_on_gpu<static_cast<int (*)(const BufferCall&)>(&name)>)},
 const Handler handlers[] = {FRB_LAUNCHES(FRB_HANDLED) {"sample_mixture", reinterpret_cast<void*>(&handle_on_gpu<&sample_mixed>)}, {}};
 
@@ -139,6 +139,7 @@ bool add_xla_launches(PyObject* module) {
   return PyModule_AddFunctions(module, methods) == 0 && put(module, "GPU_HANDLERS", handlers_of(handlers)) &&
          put(module, "CALL_FIELDS", fields_of_calls()) &&
          put(module, "GPU_MIXED", PyLong_FromLong(MOST_MIXED)) &&
+         put(module, "GPU_LANES_OF_GOALS", PyLong_FromLong(MOST_LANES_OF_GOALS)) &&
          put(module, "GPU_ROOM", Py_BuildValue("(iiiiii)", MOST, PLAN, RINGS, RECORD_BESIDE, PLAN_BESIDE, MOST_BESIDE));
 }
 
