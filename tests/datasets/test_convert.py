@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pickle
+import re
 import resource
 import subprocess
 import sys
@@ -21,7 +22,6 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.datasets import Episode, StepSpec, convert, info
-from functional_rb.datasets.episode import DatasetError
 from tests.datasets.made_up import LENGTHS, READERS, MadeUp, contents, expected
 from tests.support.backends import Backend
 from tests.support.effort import effort
@@ -356,9 +356,9 @@ def test_what_does_not_fit_is_named(what: str, tmp_path: Path) -> None:
             yield ONE
             yield dataclasses.replace(ONE, **WRONG[what])
 
-    with pytest.raises(DatasetError) as caught:
+    place = f"made_up:episodes{' (made up)' * ('piece' not in what)}, episode 1{what}"
+    with pytest.raises(ValueError, match=re.escape(place)):
         convert(Wrong([4, 4]), tmp_path / "made", frb.datasets.Conversion(infos=["at"]))
-    assert f"made_up:episodes{' (made up)' * ('piece' not in what)}, episode 1{what}" in str(caught.value)
 
 
 def test_damage_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,7 +371,7 @@ def test_damage_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         for at in (len(whole) // 2, -45 if name != "frames.bin" else -300):  # its end is room, and holds zeros
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at:][1:])
             named = None if name == "journal.jsonl" else name.replace(".", r"\.")  # a checksum is that of another file
-            with pytest.raises(DatasetError, match=named):
+            with pytest.raises(ValueError, match=named):
                 frb.datasets.info(tmp_path / "made", verify=True)
         path.write_bytes(whole)
     frb.datasets.info(tmp_path / "made", verify=True)
@@ -380,12 +380,12 @@ def test_damage_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_steps_are_as_many_as_can_be_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(converting, "INT32_MAX", 7)
     assert convert(MadeUp([4, 3]), tmp_path / "made").steps == 7
-    with pytest.raises(DatasetError, match="expected at most 7 steps; write several datasets"):
+    with pytest.raises(ValueError, match="expected at most 7 steps; write several datasets"):
         convert(MadeUp([4, 4]), tmp_path / "more")
 
 
 def test_what_is_no_dataset_is_refused(library: Backend, tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="no steps"):
+    with pytest.raises(ValueError, match="no steps"):
         convert(MadeUp([]), tmp_path / "empty")
     with pytest.raises(ValueError, match=r"infos: there is no 'speed', expected some of \['at'\]"):
         convert(MadeUp([1]), tmp_path / "infos", frb.datasets.Conversion(infos=["speed"]))
@@ -394,7 +394,7 @@ def test_what_is_no_dataset_is_refused(library: Backend, tmp_path: Path) -> None
         convert(MadeUp([1]), tmp_path / "file")
     with pytest.raises(ValueError, match=r"expected a name such as .*, got 'unknown:thing'"):
         frb.datasets.load("unknown:thing", library.rb)
-    with pytest.raises(DatasetError, match="no converted dataset is there"):
+    with pytest.raises(ValueError, match="no converted dataset is there"):
         info(tmp_path)
     with pytest.raises(ValueError, match="expected jax_backend or torch_backend"):
         frb.datasets.load(tmp_path, "numpy")  # type: ignore[arg-type]  # what is tested
@@ -412,7 +412,7 @@ def test_what_is_no_dataset_is_refused(library: Backend, tmp_path: Path) -> None
     with pytest.raises(ValueError, match=r"rows\.bin: expected 72 bytes.*got 71"):
         of(library, tmp_path / "made")
     (tmp_path / "made" / "dataset.json").write_text("{}")
-    with pytest.raises(DatasetError, match=r"dataset\.json: expected the description of a dataset"):
+    with pytest.raises(ValueError, match=r"dataset\.json: expected the description of a dataset"):
         of(library, tmp_path / "made")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from PIL import Image
 
 import functional_rb as frb
 from functional_rb.datasets import convert
-from functional_rb.datasets.episode import DatasetError
 from tests.datasets.episodes import equal, joined, open_reader, read, read_in_pieces_of
 from tests.datasets.minari_datasets import SPACES, write
 from tests.support.backends import Backend
@@ -214,10 +214,9 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_in_a_file_is_named(made: Path, what: str, tmp_path: Path) -> None:
     name = rewritten(made, tmp_path / "wrong", WRONG[what])
-    with pytest.raises(DatasetError) as caught:
+    with pytest.raises(ValueError, match=r"main_data\.hdf5") as caught:
         convert(open_reader(name), tmp_path / "made", frb.datasets.Conversion(infos=["speed"]))
     assert what in str(caught.value)
-    assert "main_data.hdf5" in str(caught.value)
 
 
 def test_what_is_no_dataset_is_named(made: Path, tmp_path: Path) -> None:
@@ -230,7 +229,7 @@ def test_what_is_no_dataset_is_named(made: Path, tmp_path: Path) -> None:
     assert open_reader("minari:copied/x-v0", str(tmp_path)).counts["steps"] == 11
     table = copied / "data" / "1" / "part-0.arrow"
     table.write_bytes(table.read_bytes()[:-100])
-    with pytest.raises(DatasetError, match=r"part-0\.arrow: expected a table of arrow"):
+    with pytest.raises(ValueError, match=r"part-0\.arrow: expected a table of arrow"):
         convert(open_reader(f"minari:{copied}"), tmp_path / "made")
     parts = tmp_path / "parts"
     shutil.copytree(made / "parts" / "arrow-v0" / "data", parts)
@@ -239,10 +238,10 @@ def test_what_is_no_dataset_is_named(made: Path, tmp_path: Path) -> None:
     assert content.count("".join(said).encode()) == 1
     bad = b"\xff" * len("".join(said))  # no UTF-8: the lengths of what is there are right
     (parts / "0" / "part-0.arrow").write_bytes(content.replace("".join(said).encode(), bad))
-    with pytest.raises(DatasetError, match=r"0/part-0\.arrow: expected a table of arrow: .*UTF8"):
+    with pytest.raises(ValueError, match=r"0/part-0\.arrow: expected a table of arrow: .*UTF8"):
         read(open_reader(f"minari:{parts}"))
     table.unlink()
-    with pytest.raises(DatasetError, match="expected the episode's table"):
+    with pytest.raises(ValueError, match="expected the episode's table"):
         open_reader(f"minari:{copied}")
     metadata = copied / "data" / "metadata.json"
     told = json.loads(metadata.read_text())
@@ -253,10 +252,10 @@ def test_what_is_no_dataset_is_named(made: Path, tmp_path: Path) -> None:
         "observation_space": "{}",
     }.items():
         metadata.write_text(json.dumps(told | {name: value}))
-        with pytest.raises(DatasetError, match=rf"metadata\.json: {name}"):
+        with pytest.raises(ValueError, match=rf"metadata\.json: {name}"):
             open_reader(f"minari:{copied}")
     metadata.write_text("[]")
-    with pytest.raises(DatasetError, match="expected metadata by name"):
+    with pytest.raises(ValueError, match="expected metadata by name"):
         open_reader(f"minari:{copied}")
 
 
@@ -286,9 +285,8 @@ IMAGES = {
 @pytest.mark.parametrize("what", IMAGES)
 def test_images_of_another_kind_or_size_are_named(made: Path, what: str, tmp_path: Path) -> None:
     name = rewritten(made, tmp_path / "wrong", IMAGES[what], "images")
-    with pytest.raises(DatasetError) as caught:
+    with pytest.raises(ValueError, match=re.escape(f"main_data.hdf5, episode 0, observations, {what}")):
         read(open_reader(name))
-    assert f"main_data.hdf5, episode 0, observations, {what}" in str(caught.value)
 
 
 def columns_changed(table: Any, **columns: Any) -> Any:
@@ -314,7 +312,7 @@ def test_tables_of_another_number_of_rows_are_refused(made: Path, steps: int, tm
     shutil.copytree(made / "box" / "parquet-v0" / "data", tmp_path / "parquet")
     path = tmp_path / "parquet" / "2" / "metadata.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"total_steps": steps}))
-    with pytest.raises(DatasetError, match=rf"episode 2: expected {steps} or {steps + 1} rows, got 7"):
+    with pytest.raises(ValueError, match=rf"episode 2: expected {steps} or {steps + 1} rows, got 7"):
         read(open_reader(f"minari:{tmp_path / 'parquet'}"))
 
 
@@ -325,7 +323,6 @@ def test_what_is_wrong_in_a_table_is_named(made: Path, what: str, tmp_path: Path
     rows = columns_changed(pyarrow.ipc.open_file(pyarrow.py_buffer(path.read_bytes())).read_all(), **TABLES[what])
     with pyarrow.ipc.new_file(str(path), rows.schema) as sink:
         sink.write_table(rows)
-    with pytest.raises(DatasetError) as caught:
+    with pytest.raises(ValueError, match="episode 1") as caught:
         convert(open_reader(f"minari:{tmp_path / 'arrow'}"), tmp_path / "made", frb.datasets.Conversion(infos=True))
     assert what in str(caught.value)
-    assert "episode 1" in str(caught.value)

@@ -12,7 +12,6 @@ import pytest
 import functional_rb as frb
 import torch_backend as rb
 from functional_rb.datasets import openml
-from functional_rb.datasets.episode import DatasetError
 from tests.datasets.episodes import open_reader
 
 ARFF = """% a comment
@@ -97,7 +96,7 @@ def test_words_may_be_one_hot_and_targets_others(write: Any, tmp_path: Path) -> 
     np.testing.assert_array_equal(rows[:, 1:4], [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0], [1, 0, 0]])
     other = open_reader(name, str(tmp_path), target="the colour")
     assert [int(episode.actions[0]) for episode in other.episodes()] == [0, 1, 2, 0, 0]
-    with pytest.raises(DatasetError, match=r"target: expected one of the columns of words .*, got 't'"):
+    with pytest.raises(ValueError, match=r"target: expected one of the columns of words .*, got 't'"):
         open_reader(name, str(tmp_path), target="t")
 
 
@@ -117,19 +116,19 @@ def test_gzip_that_is_damaged_or_cut_is_refused(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for content in (whole[:50] + bytes(9) + whole[59:], whole[:-20]):
         path.write_bytes(content)
-        with pytest.raises(DatasetError, match=r"a\.arff\.gz: it cannot be decompressed.*fetch it again"):
+        with pytest.raises(ValueError, match=r"a\.arff\.gz: it cannot be decompressed.*fetch it again"):
             [*open_reader(name).episodes()]
 
 
 def test_gzip_of_which_more_comes_out_than_a_bound_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = zipped(tmp_path)
     monkeypatch.setattr("functional_rb.datasets.openml.LIMIT", 60)
-    with pytest.raises(DatasetError, match=r"a\.arff\.gz: expected at most 60 bytes, and more come out of it"):
+    with pytest.raises(ValueError, match=r"a\.arff\.gz: expected at most 60 bytes, and more come out of it"):
         open_reader(name)
 
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
 def test_other_tables_are_refused(case: tuple[str, str], tmp_path: Path) -> None:
     name = arff(tmp_path, case[0])
-    with pytest.raises(DatasetError, match=f"a.arff.*{case[1]}"):
+    with pytest.raises(ValueError, match=f"a.arff.*{case[1]}"):
         [*open_reader(name, str(tmp_path)).episodes()]
