@@ -85,6 +85,7 @@ def parts(
         measures["torch, uniform"] = partial(torch, work, "uniform")
         measures["torch, prioritized"] = partial(torch, work, "prioritized")
         measures["torch, launches and waits"] = partial(_counts, work, device)
+        measures["torch, launches of every kind"] = partial(_kinds, device)
         measures["torch, images"] = partial(_images, effort, device, say)
         measures["torch, motions"] = partial(_motions, effort, device, say)
     if len(gpus) == 2:
@@ -186,6 +187,20 @@ def _counts(work: Workload, device: str, title: str) -> Part:
     about = (
         "Of one call, the mean of 20 by torch's profiler, which are not waited for; these numbers no machine changes."
     )
+    return Part(title, [about, "", *markdown(rows)], {"calls": told})
+
+
+def _kinds(device: str, title: str) -> Part:
+    """What one call of ours asks of the GPU, of every kind of buffer."""
+    from benchmarks import gpu_kinds
+
+    found = list(gpu_kinds.rows(device))
+    rows: list[Sequence[str]] = [("buffer", "function", "launches", "copies", "waits", "GPU's work, us")]
+    for kind, function, of in found:
+        numbers = (of.launches, of.copies, of.waits)
+        rows.append((kind, function, *(f"{number:g}" for number in numbers), f"{of.seconds * 1e6:.1f}"))
+    about = "Of one call, as above; of mixtures of two buffers, and of a hash map whose keys are four numbers."
+    told = [{"kind": kind, "function": function, **of._asdict()} for kind, function, of in found]
     return Part(title, [about, "", *markdown(rows)], {"calls": told})
 
 

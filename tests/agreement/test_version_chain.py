@@ -24,6 +24,7 @@ from functional_rb.mixture.value import MixtureSpec
 from functional_rb.native.descriptor import encode_mixture
 from tests.agreement.chain_machine import CHAINS, Programs
 from tests.support import chain_programs as programs
+from tests.support import emulated_gpu
 from tests.support.backends import needs_native
 from tests.support.effort import effort
 from torch_backend.memory import state as torch_state
@@ -304,6 +305,44 @@ class Meddling(torch.overrides.TorchFunctionMode):
             work, self.work = self.work, None
             work()
         return function(*args, **(kwargs or {}))
+
+
+ENDED: Any = {"end_keys": ("done",), "strict_length": False}
+COUNTED = {
+    "items": {},
+    "priorities": {"sampler": frb.Prioritized()},
+    "lanes": {"sampler": frb.Prioritized(), "lanes": 2},
+    "slices": {"sampler": frb.Slices(2, **ENDED), "lanes": 2},
+    "epochs": {"sampler": frb.WithoutReplacement()},
+    "a limit": {"sampler": frb.Uniform(max_times_sampled=3)},
+    "stops": {"writer": frb.StopWhenFull()},
+}
+
+
+@pytest.mark.parametrize("kind", COUNTED)
+@pytest.mark.parametrize("on_gpu", [False, True], ids=["cpu", "as on a gpu"])
+def test_handles_alone_are_counted_where_they_name_nothing(kind: str, on_gpu: bool) -> None:
+    """By native code, for the buffers of a mixture that have no priorities; older states stay as they are."""
+    if on_gpu and kind == "a limit":
+        pytest.skip("no launches know limits")
+    item = {"x": frb.Unbounded((3,)), "done": frb.Binary()}
+    handles = torch.tensor([0, 4, 5, 14, -1, 99, 7, 2**31 - 1, -5], dtype=torch.int32)
+
+    def counted() -> list[Any]:
+        first = rb.init(frb.BufferSpec(item, 12, **COUNTED[kind]))
+        for k in range(2 if kind == "stops" else 5):
+            lead = (2, 2) if first.spec.lanes else (4,)
+            first = rb.add(first, {"x": torch.full((*lead, 3), float(k)), "done": torch.full(lead, k % 2 == 0)})
+        second = rb.update(first, handles)
+        last = rb.update_(rb.update_(rb.update(second, handles), handles[:1]), handles)
+        return [shown(state) for state in (last, second, first)]
+
+    with emulated_gpu.using("scattered") if on_gpu else contextlib.nullcontext() as emulated:
+        found = counted()
+    assert not on_gpu or [name for name, _ in emulated.launched if not name.startswith("add")] == ["update"] * 4
+    with programs.using(programs.NotHere()):
+        assert found == counted()
+    assert found[0] != found[1] != found[2]
 
 
 @pytest.mark.parametrize("by", ["mapping", "mode"])

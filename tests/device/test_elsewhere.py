@@ -414,7 +414,7 @@ def test_torch_maps_are_launches_alone(kernels: emulated_gpu.Emulated) -> None:
 
 @pytest.mark.parametrize("given", [False, True])
 def test_torch_mixtures_are_launches_alone(given: bool, kernels: emulated_gpu.Emulated) -> None:
-    """A draw is one for each buffer, and an update one more than that."""
+    """A draw is one for each buffer, and an update one more than that, also where a buffer has no priorities."""
     states = [rb.add(rb.init(frb.BufferSpec(ITEM, 40, SAMPLERS[name])), batch_of(25)) for name in [*SAMPLERS][:2]]
     shares = torch.tensor([0.2, 0.8])
     mixture = frb.Mixture(states, shares if given else [0.2, 0.8], how="items")
@@ -425,7 +425,7 @@ def test_torch_mixtures_are_launches_alone(given: bool, kernels: emulated_gpu.Em
     kernels.note()
     assert device.counts().waits == before.waits
     names = [name for name, _ in kernels.launched[launched:] if not name.startswith("add")]
-    assert names == ["sample_mixture", "sample_mixture", "apart", "update"]
+    assert names == ["sample_mixture", "sample_mixture", "apart", "update", "update"]
     assert {x.device.type for x in (sample.indices, sample.weights, *sample.items.values())} == {device.NAME}
     on_host = [rb.add(rb.init(state.spec, "cpu"), batch_of(25, "cpu")) for state in states]
     expected = rb.sample(frb.Mixture(on_host, [0.2, 0.8], how="items"), rb.key(0), 16, 0.3)[1]
@@ -453,7 +453,7 @@ def test_torch_mixtures_of_slices_and_lanes_are_launches_alone(flat: bool, kerne
     kernels.note()
     assert device.counts().waits == before.waits
     names = [name for name, _ in kernels.launched[launched:] if not name.startswith("add")]
-    assert names == ["sample_mixed_slices", "sample_mixed_slices", "apart", "update"]
+    assert names == ["sample_mixed_slices", "sample_mixed_slices", "apart", "update", "update"]
     expected = rb.sample(on_host, rb.key(0), 8, 0.3)[1]
     for name in ("indices", "weights", "mask", "is_first", "is_last", "truncated"):
         assert getattr(sample, name).tolist() == getattr(expected, name).tolist()

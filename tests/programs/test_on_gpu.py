@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from benchmarks import __main__ as program
-from benchmarks import floor, gpu_counts, gpu_shapes, on_gpu, ours
+from benchmarks import floor, gpu_counts, gpu_kinds, gpu_shapes, on_gpu, ours
 from benchmarks.compare import Effort, Section
 from benchmarks.contender import Unavailable
 from benchmarks.machine import OtherWork
@@ -49,9 +49,13 @@ def test_each_part_is_written_as_soon_as_it_is_known(
         raise RuntimeError("no peer access")
 
     monkeypatch.setattr(gpu_counts, "crossing", crossing)
+    few = {name: gpu_kinds.KINDS[name] for name in ("prioritized", "slices of 8")}
+    monkeypatch.setattr(gpu_kinds, "KINDS", few)
+    monkeypatch.setattr(gpu_kinds, "CALLS", 1)
     run = program.Run(tmp_path, BRIEF, {}, {}, OtherWork())
     program._on_gpu(run, TINY, {"torch": "H100", "jax": "H100"}, "", "cpu")
-    assert written == [[f"torch, {x}" for x in ("uniform", "prioritized", "launches and waits", "images", "motions")]]
+    before = "uniform", "prioritized", "launches and waits", "launches of every kind", "images", "motions"
+    assert written == [[f"torch, {x}" for x in before]]
     parts = {part["title"]: part for part in json.loads((tmp_path / "gpu.json").read_text())["parts"]}
     assert parts["torch, uniform, 1,000 items"]["capacity"] == 1000
     assert parts["JAX, prioritized"]["capacity"] == 100

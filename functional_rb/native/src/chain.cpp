@@ -254,12 +254,13 @@ template <bool IN_PLACE> PyObject* write(PyObject* self, PyObject* const* args, 
 
 // update(state, indices, priorities, items); the engine gives the items as a list.
 template <bool IN_PLACE> PyObject* update(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  if (count != 4 || (args[2] == Py_None && args[3] == Py_None)) return not_here();
-  if (is_shared(self, args[0])) return update_shared(reinterpret_cast<VersionChain*>(self), args);
+  if (count != 4) return not_here();
+  const bool rewrites = args[3] != Py_None, values = args[2] != Py_None, counts_alone = !rewrites && !values;
+  if (is_shared(self, args[0])) return counts_alone ? not_here() : update_shared(reinterpret_cast<VersionChain*>(self), args);
   Turn turn(reinterpret_cast<VersionChain*>(self), args[0]);
   FRB_TRY(turn.begin());
-  const bool whole = turn.known()->writes, rewrites = args[3] != Py_None, values = args[2] != Py_None;
-  if (!whole && ((rewrites && turn.on_gpu()) || (values && !turn.known()->updates))) return not_here();
+  const bool whole = turn.known()->writes;
+  if (!whole && ((counts_alone && !turn.known()->appends) || (rewrites && turn.on_gpu()) || (values && !turn.known()->updates))) return not_here();
   Batch batch(turn.known(), turn.chain()->arrays, turn.place()->where);
   if (!batch.take_handles(args[1]) || batch.rows <= 0 || !batch.take_priorities(args[2])) return not_here();
   FRB_TRY(take_replacements(turn.known(), args[3], batch));
