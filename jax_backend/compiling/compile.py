@@ -304,7 +304,8 @@ def update(
     """Set priorities and rewrite leaves."""
     spec = state.spec
     given = _arrays(state), spec, handles, priorities, replacements
-    if not spec.known.buffer and (not spec.known.updates or priorities is None or replacements):
+    alone = spec.known.updates and not spec.known.on_hosts_alone and priorities is not None and not replacements
+    if not (spec.known.buffer or alone):  # by part kernels, which `choose` would leave out where none does the whole
         return finished(functions.update(ops.OPS, *given))
     return choose(_declared(kernels.update, *given), functools.partial(functions.update, ops.OPS), *given)
 

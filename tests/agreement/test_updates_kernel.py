@@ -166,6 +166,22 @@ def test_on_jax_an_update_is_one_step(sampler: Any) -> None:
     assert set(programs[0]) <= {"parameter", "constant", "custom-call", "get-tuple-element", "tuple"}
 
 
+@needs_native
+@pytest.mark.parametrize(
+    ("sampler", "writer"),
+    [
+        (frb.Prioritized(max_times_sampled=2), frb.RoundRobin()),
+        (frb.Prioritized(), frb.Reservoir()),
+        (frb.Prioritized(), frb.MaxValue("id")),
+    ],
+    ids=["a limit", "a reservoir", "the best"],
+)
+def test_on_jax_an_update_that_no_kernel_does_whole_takes_part_kernels(sampler: Any, writer: Any) -> None:
+    state = jax_backend.init(frb.BufferSpec(ITEM, 32, sampler, writer))
+    traced = str(jax.make_jaxpr(jax_backend.update)(state, np.arange(3), np.ones(3, np.float32)))
+    assert set(re.findall(r"name='(\w+)'", traced)) == {"updated_values", "set_leaves"}
+
+
 def test_a_stack_of_buffers_is_updated_in_one_call() -> None:
     one = filled_on_jax(SAMPLERS["slices"], 32)
     states = jax.tree.map(lambda x: jnp.stack([x, x]), one)
