@@ -106,7 +106,7 @@ def sample(
         return _drawn(
             state, spec, leaves, {"threefry_at": key, "beta_at": beta} | _beside(state, beside), batch, beside
         )
-    if not spec.known.plain:
+    if not spec.known.plain or spec.known.draws not in _DRAWING:
         return None
     lead = spec.sampler.leading_shape(batch)
     leaves = [Made((*lead, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]

@@ -255,6 +255,28 @@ def test_nothing_else_is_left_in_a_program(emulated: Emulated) -> None:
     assert "scatter" not in added
 
 
+DRAWN_BY_XLA: dict[str, tuple[Any, Any]] = {
+    "a limit": (frb.Uniform(max_times_sampled=2), frb.RoundRobin()),
+    "a reservoir": (frb.Uniform(), frb.Reservoir()),
+    "the best": (frb.Prioritized(), frb.MaxValue("n")),
+    "each once": (frb.Prioritized(replacement=False), frb.RoundRobin()),
+    "newer ones": (frb.Recency(), frb.RoundRobin()),
+    "from an end": (frb.InOrder(), frb.RoundRobin()),
+    "in turn": (frb.WithoutReplacement(shuffle=False), frb.RoundRobin()),
+    "a queue": (frb.Queue(), frb.StopWhenFull()),
+}
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("kind", DRAWN_BY_XLA)
+def test_xla_draws_what_no_launch_does(kind: str) -> None:
+    spec = frb.BufferSpec(ITEM, CAPACITY, *DRAWN_BY_XLA[kind])
+    drawn = jax.eval_shape(lambda key: rb.sample(rb.init(spec), key, DRAWN)[1].items, rb.key(0))
+    assert {name: leaf.shape for name, leaf in drawn.items()} == {
+        name: (DRAWN, *leaf.shape) for name, leaf in spec.item.items()
+    }
+
+
 def test_the_core_does_what_no_launch_can_name() -> None:
     names = [f"x{k}" for k in range(_native.GPU_ROOM[0] + 1)]
     spec = frb.BufferSpec({name: frb.Unbounded(()) for name in names}, 8)
