@@ -86,6 +86,29 @@ def test_goals_are_those_of_the_core(strategy: Strategy, seed: int, lanes: int, 
     assert found[1][found[0]].tolist() == expected[1][expected[0]].tolist()
 
 
+@pytest.mark.parametrize("wild", [-(2**31), -1, 6, 2**30, 2**31 - 1])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_goals_lie_in_the_buffer_whatever_others_have_made_of_its_numbers(strategy: Strategy, wild: int) -> None:
+    ring, rng, given = Ring(10, 2), np.random.default_rng(0), torch.tensor
+    draws = torch.from_numpy(rng.integers(0, 2**31, (40, 4)).astype(np.int32))
+    slots, real = given(rng.integers(-3, 14, 40), dtype=torch.int32), given([True] * 40)
+    numbers = [
+        given([wild, 3], dtype=torch.int32),
+        given([7, wild], dtype=torch.int32),
+        given([wild, 2, wild, 4, 0] * 2),
+    ]
+    for kept in range(3):  # each is what it should be once, beside others that are wild
+        ends, steps = [*numbers[:2]], numbers[2].int()
+        if kept < 2:
+            ends[kept] = given([7, 3], dtype=torch.int32)
+        else:
+            steps = given([0, 1, 2, 3, 4] * 2).int()
+        with emulated_gpu.using("scattered", 3):
+            found = FIND(strategy, math.inf, ring, RingState(*ends), steps, slots, real, draws)
+        assert ((found[1] >= 0) & (found[1] < ring.capacity)).all()
+        assert (found[2] % ring.capacity == found[1]).all()
+
+
 def near(achieved: Any, goal: Any) -> Any:
     return ((achieved - goal) ** 2).sum(-1)
 

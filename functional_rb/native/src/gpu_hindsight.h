@@ -28,7 +28,7 @@ FRB_INLINE int64_t any_slot(const Ring& ring, const Lanes& lanes, const int32_t*
   return lane * ring->length + short_mod(number, ring->length);
 }
 
-// The slot of a step of the trajectory that a stored step belongs to.
+// The slot of a step of the trajectory that a stored step belongs to; one of its lane, whatever others have made of the steps.
 FRB_INLINE int64_t slot_of_goal(const Call& call, const Ring& ring, const Goals& goals, const Lanes& lanes, int64_t slot, const int32_t* two) {
   const int64_t length = ring->length, lane = lane_of(ring, slot), place = slot - lane * length;
   const Lane of(ring, lanes, goals_array<const int32_t>(call, STEPS_IN_EPISODES), lane);
@@ -37,8 +37,7 @@ FRB_INLINE int64_t slot_of_goal(const Call& call, const Ring& ring, const Goals&
   const int64_t ahead = goals->strategy == OF_FINAL    ? after
                         : goals->strategy == OF_FUTURE ? below(two, after + 1)
                                                        : below(two, before + after + 1) - before;
-  const int64_t found = place + ahead;
-  return slot - place + (found < 0 ? found + length : found < length ? found : found - length);
+  return slot - place + floor_mod(place + ahead, length);
 }
 
 // Each column of blocks has `tile` items.
