@@ -3,6 +3,8 @@
 A tree is an immutable pytree of arrays with pure functions, the same on JAX and on torch, as a buffer is.
 """
 
+from typing import Any as _Any
+
 from functional_rb.base import lazy as _lazy
 from functional_rb.base.arrays import DeviceLike as _DeviceLike
 from functional_rb.lib import A as _A
@@ -13,6 +15,7 @@ from functional_rb.trees import forest as _forest
 from functional_rb.trees import forest_growth as _growth
 from functional_rb.trees.forest import Forest
 from functional_rb.trees.forest_spec import ForestSpec
+from functional_rb.trees.lib import TreesLib as _TreesLib
 from functional_rb.trees.policies import GumbelMuZero, MuZero
 from functional_rb.trees.scores import EXP3, PUCT, UCB1, CompletedQ
 from functional_rb.trees.spec import TreeSpec
@@ -35,9 +38,23 @@ _structures.register(
 _structures.register({"init": _forest.init}, ForestSpec)
 
 
+# Trees need more of a backend than its `Lib` has, which lies in a module that is imported when it is used.
+_MORE: dict[str, _TreesLib[_Any]] = {}
+
+
+def _look_up(backend: str) -> bool:
+    if backend not in _MORE:
+        _MORE[backend] = _lazy.imported(f"{backend}.trees").LIB
+    return True
+
+
+# What torch.compile knows as `torch.compiler.assume_constant_result`: it can neither import nor wait for a lock.
+_look_up._dynamo_marked_constant = True  # type: ignore[attr-defined]  # any function takes attributes
+
+
 def _planted(lib: _Lib[_A], spec: TreeSpec, device: _DeviceLike, items: Expansion) -> Tree:
-    # Trees need more of a backend than its `Lib` has, which lies in a module that is imported when it is used.
-    return _api.init(_lazy.imported(f"{lib.name}.trees").LIB, spec, items, device)
+    _look_up(lib.name)
+    return _api.init(_MORE[lib.name], spec, items, device)
 
 
 _structures.register({"init": _planted}, TreeSpec)

@@ -176,7 +176,7 @@ def test_draws_and_updates_of_torch() -> None:
     names = [name for name, _ in emulated.launched]
     assert names[-3:] == ["sample_mixture"] * 3
     assert names.count("apart") == 4
-    assert names.count("update") == 8
+    assert names.count("update") == 12  # also of the buffers that have no priorities
 
 
 # --- JAX --------------------------------------------------------------------------------------------------------------
