@@ -234,6 +234,31 @@ def test_torch_func_inside(way: programs.Noting) -> None:
 MIXED = encode_mixture(MixtureSpec((0.5, 0.5), "items", None, 2, False), 2, 3, (0.5, 0.5), False).tobytes()
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the memory of a process is limited as Linux does it")
+def test_a_batch_of_a_mixture_that_there_is_no_memory_to_share_out() -> None:
+    """There is for what is drawn, 16 bytes a row and the items' 16, but not for the number of each row's buffer."""
+    states, rows, before = [full(), full()], 2**25, resource.getrlimit(resource.RLIMIT_AS)
+    told = encode_mixture(MixtureSpec((0.5, 0.5), "exact", None, 2, False), 2, rows, (0.5, 0.5), False).tobytes()
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 34 * rows, before[1]))
+    try:
+        with pytest.raises(MemoryError, match="33554432 items of 16 bytes"):
+            TORCH.chain.mixed(tuple(states), told, None, rb.key(0), 0.0, rows)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.parametrize("how", ["exact", "items"])
+def test_slices_of_a_mixture_come_without_slots(how: Any) -> None:
+    """In which they lie in the order of the buffers, if at all."""
+    spec = frb.BufferSpec({"done": frb.Binary()}, 8, frb.Slices(2, end_keys=("done",)))
+    states = tuple(rb.add(rb.init(spec), {"done": torch.zeros(8, dtype=torch.bool)}) for _ in range(2))
+    told = encode_mixture(MixtureSpec((0.5, 0.5), how, None, 2, False), 2, 4, (0.5, 0.5), False).tobytes()
+    _, _, slots, handles, *_ = TORCH.chain.mixed(states, told, None, rb.key(0), 0.0, 4)
+    assert slots is None
+    assert handles.shape == (4, 2, 2)
+
+
 @pytest.mark.parametrize("size", [5, 7000])
 @pytest.mark.parametrize("sampler", [frb.Uniform(), frb.Prioritized()])
 @pytest.mark.parametrize("how", ["exact", "items", "buffers"])

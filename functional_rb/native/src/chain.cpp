@@ -436,7 +436,8 @@ Found mix_on_host(std::deque<std::optional<Turn>>& turns, const gpu::Call& told,
   const gpu::Words choices(false, gpu::split(key, 0));
   gpu::Shares shares;
   if (!(gpu::share_out(told, choices, shares) > 0)) return Found::ELSEWHERE;
-  std::vector<int32_t> of(size_t(draw.draws));
+  const std::unique_ptr<int32_t[]> of(new (std::nothrow) int32_t[size_t(draw.draws)]());
+  if (!of) return drawn.no_room(), Found::FAILED;
   std::vector<int64_t> counts(turns.size()), ends(turns.size());
   for (int64_t row = 0; row < draw.draws; ++row) {
     const int64_t chosen = gpu::chosen_by(mixture, choices, row);
@@ -458,7 +459,7 @@ Found mix_on_host(std::deque<std::optional<Turn>>& turns, const gpu::Call& told,
     if (found != Found::READY) return found;
     ends[k] = first += own.draws;
   }
-  drawn.take_mixed(by_buffer, of, ends, shares.of);
+  drawn.take_mixed(by_buffer, of.get(), ends, shares.of);
   drawn.weigh_mixed(mixture->weighs, shares.least, draw.beta);
   return Found::READY;
 }

@@ -29,7 +29,7 @@ inline bool take_beta(const KnownBuffer* known, PyObject* given, float* beta) {
 // read them.
 class Drawn {
  public:
-  // Of a mixture handles are of two numbers, and no slots are told.
+  // Of a mixture handles are of two numbers, and no slots are told: kernels on a host leave them in the order of the buffers.
   Drawn(Turn& turn, int64_t draws, PyObject* given = Py_None, bool mixed = false)
       : Drawn(turn.known(), draws, turn.place()->where, turn.chain(), given, mixed) {
     if (where_.on_gpu) take_on_gpu(turn);
@@ -82,11 +82,11 @@ class Drawn {
 
   // Take items or slices that the buffers of a mixture have drawn, each buffer as many as `ends` tells, one after the other: the
   // i-th is one of `of[i]`, and its chance is by the share of that. They may be these rows, if they are in order.
-  void take_mixed(const Drawn& drawn, const std::vector<int32_t>& of, std::vector<int64_t>& ends, const float* shares) {
+  void take_mixed(const Drawn& drawn, const int32_t* of, std::vector<int64_t>& ends, const float* shares) {
     const int64_t length = known_->length;
     int32_t* pairs = column<int32_t>(HANDLES);
     for (int64_t i = draws_ - 1; i >= 0; --i) {  // from the last on, as a pair takes the place of two handles
-      const int32_t number = of[size_t(i)];
+      const int32_t number = of[i];
       const int64_t from = --ends[size_t(number)];
       for (int64_t step = length - 1; step >= 0; --step) {
         const int32_t handle = drawn.column<int32_t>(HANDLES)[from * length + step];
@@ -115,7 +115,7 @@ class Drawn {
     const Ref leaves = as_leaves(chain);
     Ref parts(PyTuple_New(3 + columns()));
     Ref slots = where_.on_gpu && slots_ ? Ref::to(on_gpu_[SLOTS].get())
-                : slots_                ? handed(chain, told_, reinterpret_cast<char*>(slots_), INT32, 1, &steps_)
+                : slots_ && !mixed_     ? handed(chain, told_, reinterpret_cast<char*>(slots_), INT32, 1, &steps_)
                                         : Ref::to(Py_None);
     if (!leaves || !parts || !slots || PyTuple_SetItem(parts.get(), 0, Py_NewRef(state)) ||
         PyTuple_SetItem(parts.get(), 1, Py_NewRef(leaves.get())) || PyTuple_SetItem(parts.get(), 2, slots.give()))
