@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from functional_rb.lib import Lib
 from jax_backend import dispatch, mixtures
@@ -19,7 +20,8 @@ from jax_backend.scale import engine as sharded
 
 
 def _as_array(x: object, like: object) -> jax.Array:
-    return x if isinstance(x, jax.Array) else jnp.asarray(x)
+    # A copy of NumPy's memory: JAX reads in the background, and the caller may write.
+    return x if isinstance(x, jax.Array) else jnp.asarray(x.copy() if isinstance(x, np.ndarray) else x)
 
 
 def _not_here(*given: object) -> Any:

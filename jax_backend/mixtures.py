@@ -191,9 +191,9 @@ def _most(mixture: Mixture, batch: int) -> Sequence[int] | None:
     if part_kernels.in_force() and all(map(compile.leaves_out, specs)):
         return None
     numbers = np.array(mixture.spec.p, np.float32)
-    if not numbers.all():
-        return None
     shares = normalized(numpy_ops.OPS, numbers, numbers > 0)
+    if not shares.all():
+        return None
     whole, rest = quotas(numpy_ops.OPS, shares, np.array(batch, np.int32))
     return [int(count) for count in whole + (rest > 0)]
 
@@ -235,6 +235,11 @@ def stacked(numbers: Sequence[object]) -> BackendArray:
     if not any(isinstance(x, jax.Array) for x in numbers):
         return np.asarray(numbers, np.float32)
     return jnp.stack([jnp.asarray(x, jnp.float32) for x in numbers])
+
+
+def waits_for(p: jax.Array) -> bool:
+    """Whether a draw would wait for an accelerator only to read these shares. No, as it waits for handles anyway."""
+    return False
 
 
 register_array(jax.Array, lambda p: None if isinstance(p, jax.core.Tracer) else np.asarray(p).tolist())

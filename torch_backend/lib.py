@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from functional_rb.lib import Lib
 from functional_rb.native.switch import HAVE_KERNELS
 from torch_backend import dispatch, mixtures
 from torch_backend.arrays import ops
+from torch_backend.arrays.convert import from_numpy
 from torch_backend.engines import carried, execute, restore, values
 from torch_backend.memory.library import TORCH
 from torch_backend.scale import engine as sharded
@@ -25,6 +27,8 @@ if HAVE_KERNELS:
 def _as_array(x: object, like: torch.Tensor | None) -> torch.Tensor:
     if isinstance(x, torch.Tensor):
         return x
+    if isinstance(x, np.ndarray):  # torch itself warns of read-only memory, and knows no bfloat16 of NumPy's
+        x = from_numpy(x)
     return torch.as_tensor(x, device=None if like is None else like.device)
 
 

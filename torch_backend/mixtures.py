@@ -57,7 +57,7 @@ class _OnTorch(drawing.Carrier[State]):
 
     def weights(self, chances: torch.Tensor, least: BackendArray, beta: float | torch.Tensor) -> torch.Tensor:
         least, exponent = (torch.as_tensor(x, dtype=torch.float32, device=chances.device) for x in (least, beta))
-        with using(_kernels_for(chances)):
+        with using(_kernels_for(chances, exponent)):
             return super().weights(chances, least, exponent)
 
 
@@ -77,7 +77,9 @@ class _Known(_OnTorch):
         return status
 
     def floats(self, p: object, like: NumpyArray) -> NumpyArray:
-        return np.asarray(p.numpy(force=True) if isinstance(p, torch.Tensor) else p, np.float32)
+        if isinstance(p, torch.Tensor):  # also of bfloat16, which NumPy lacks
+            p = p.to(torch.float32).numpy(force=True)
+        return np.asarray(p, np.float32)
 
     def keys(self, key: torch.Tensor, n: int) -> Sequence[torch.Tensor]:
         return random.split(key.to("cpu"), n).unbind()
@@ -141,13 +143,13 @@ def _status_of(state: VersionedState) -> NumpyArray:
     return _in_numpy(execute.look(state, drawing.status))
 
 
-def _kernels_for(x: torch.Tensor) -> Table:
-    """The kernels that compute weights of an array."""
-    if is_compiling() or is_batched(x) or not (HAVE_KERNELS and switch.on):
+def _kernels_for(chances: torch.Tensor, exponent: torch.Tensor) -> Table:
+    """The kernels that compute weights."""
+    if is_compiling() or is_batched(chances) or is_batched(exponent) or not (HAVE_KERNELS and switch.on):
         return NONE
-    if x.device.type == "cpu":
+    if chances.device.type == "cpu":
         return TORCH.kernels.TABLE
-    return TORCH.on_gpu.TABLE if _is_launched([x]) else NONE
+    return TORCH.on_gpu.TABLE if _is_launched([chances]) else NONE
 
 
 def draw(mixture: drawing.M, request: Request, consume: bool) -> tuple[drawing.M, Leaves, Selection]:
@@ -156,7 +158,7 @@ def draw(mixture: drawing.M, request: Request, consume: bool) -> tuple[drawing.M
     traced = is_compiling()
     if not traced and TRANSFORMS() is not None:  # whether a function of torch's maps over an array that is read
         counters = [state.counters for state in mixture.buffers]
-        traced = any(map(is_batched, (request.key, request.p, mixture.p, *counters)))
+        traced = any(map(is_batched, (request.key, request.p, request.beta, mixture.p, *counters)))
     with modes.without_gradients():
         if traced or not request.batch:
             drawing.check_heeding(mixture)
@@ -216,6 +218,11 @@ def stacked(numbers: Sequence[object]) -> BackendArray:
     if device is None and not is_compiling():
         return np.asarray(numbers, np.float32)
     return torch.stack([torch.as_tensor(x, dtype=torch.float32, device=device or ops.CPU) for x in numbers])
+
+
+def waits_for(p: torch.Tensor) -> bool:
+    """Whether a draw would wait for an accelerator only to read these shares."""
+    return p.device.type != "cpu"
 
 
 register_array(torch.Tensor, lambda p: None if is_compiling() or is_batched(p) else p.tolist())

@@ -212,7 +212,8 @@ def can_sample(backend: Backend, state: State, n: int | None = None) -> Array:
     That is, at least n items are stored and some can be drawn; of slices, which may come again, whether there is any.
 
     Args:
-        state: the buffer.
+        state: the buffer; or a `Mixture`, from which something can be drawn by its own shares, and whose buffers store
+            at least n items together.
         n: by default the spec's batch size, else 1.
 
     Example:

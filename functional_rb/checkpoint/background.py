@@ -162,7 +162,8 @@ def save(
         CheckpointError: if the system refuses for another reason, which is an `OSError` as well, or if checkpoints of a
             future format are there.
         TypeError: for Python objects that are no JSON values, naming the leaf.
-        ValueError: for `keep`, and for a spec that has no JSON form (a lambda in it, say).
+        ValueError: for `keep`, for a spec that has no JSON form (a lambda in it, say), and in the background for a
+            buffer that is dealt to shards.
 
     Example:
         >>> import tempfile

@@ -191,6 +191,7 @@ def _look(carrier: Carrier[After], node: State | Mixture, p: BackendArray | None
     normalized = shares.normalized(ops, p, drawable > 0)
     stored = shares.added_up(ops.where(normalized > 0, sizes, ops.full_like(sizes, 0)))
     any_drawable = ops.cast(ops.count(normalized > 0) > 0, "float32")
+    # What stands for the least chance is read by nobody: `Plan.least` goes by the buffers.
     return _Looked(Status(any_drawable, stored, least[0]), normalized, members)
 
 
@@ -203,7 +204,8 @@ def plan(carrier: Carrier[After], mixture: Mixture, request: Request) -> Plan:
     looked = _look(carrier, mixture, request.p)
     if carrier.known:
         check_drawable(mixture, bool(looked.status.drawable > 0))
-    wanted = carrier.ops.cast(carrier.ops.full_like(looked.status.size, request.batch), "int32")
+    # Where nothing can be drawn no buffer gives a row: neither one without a share, nor one that would lose it.
+    wanted = carrier.ops.cast(looked.status.drawable * request.batch, "int32")
     return _shared_out(carrier, mixture, looked, request.key, request.batch, wanted)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from functional_rb.base import nest
@@ -22,6 +22,7 @@ from functional_rb.core.counters import SIZE
 from functional_rb.lib import A, Lib
 from functional_rb.mixture.drawing import NOTHING, M
 from functional_rb.mixture.layout import form_of, stored_leaves
+from functional_rb.mixture.shares import LEAST
 from functional_rb.mixture.value import Mixture, specs_of_buffers
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.part_kernels import replaceable
@@ -83,9 +84,9 @@ def update(lib: Lib[A], mixture: M, indices: ArrayLike, priorities: ArrayLike, i
         replacements = checks.replacements(state.spec, items, converts[engine], count)
         checked.append((engine.as_vector(handles, "indices"), own, replacements))
     # Nothing is written before all buffers' arguments have passed.
-    after = []
+    after, in_place = [], function == "update_" and not mixture.repeats
     for state, engine, (handles, own, replacements) in zip(buffers, engines, checked, strict=True):
-        carry_out = lib.in_place(engine).update_ if function == "update_" else engine.update
+        carry_out = lib.in_place(engine).update_ if in_place else engine.update
         after.append(carry_out(state, handles, own, replacements))
     return mixture.with_buffers(after)
 
@@ -221,16 +222,38 @@ def sum_of(ops: Ops, _: None, counts: Sequence[BackendArray]) -> BackendArray:
 
 
 def can_sample(lib: Lib[A], mixture: Mixture, n: int | None = None) -> BackendArray:
-    """Whether something can be drawn, and n items are stored in all buffers together; see `reading.can_sample`."""
+    """Whether something can be drawn by the mixture's own shares, and n items are stored in all buffers together.
+
+    See `reading.can_sample`.
+    """
     wanted = 1 if n is None else checks.needed(n)
     buffers = check_buffers(lib, mixture, "can_sample")
-    possible = [reading.can_sample(lib.engine(state), state, 1) for state in buffers]
-    return lib.mixtures.carry_out(enough, wanted, possible, [state.counters for state in buffers])
+    sharing = [(reading.can_sample(lib.engine(state), state, 1), own) for state, own in _sharing(mixture)]
+    return lib.mixtures.carry_out(enough, wanted, sharing, [state.counters for state in buffers])
 
 
-def enough(ops: Ops, wanted: int, possible: Sequence[BackendArray], counters: Sequence[BackendArray]) -> BackendArray:
-    """Whether any of the buffers can be drawn from, bool scalars, and so many items are stored together."""
-    some = functools.reduce(operator.or_, possible)
+def _sharing(mixture: Mixture) -> Iterator[tuple[State, tuple[BackendArray, ...]]]:
+    # The buffers that are not known to have no share, and of each the shares on the way to it that are arrays.
+    for k, state in enumerate(mixture.states):
+        if mixture.spec.p is not None and mixture.spec.p[k] < LEAST:
+            continue
+        own = () if mixture.p is None else (mixture.p[k],)
+        for one, below in _sharing(state) if isinstance(state, Mixture) else [(state, ())]:
+            yield one, own + below
+
+
+def enough(
+    ops: Ops,
+    wanted: int,
+    sharing: Sequence[tuple[BackendArray, Sequence[BackendArray]]],
+    counters: Sequence[BackendArray],
+) -> BackendArray:
+    """Whether any of the buffers that have a share can be drawn from, and so many items are stored in all together.
+
+    Of each of those there is told whether it can be, a bool scalar, and all shares that have to be more than 0.
+    """
+    drawable = (functools.reduce(operator.and_, (share >= LEAST for share in own), one) for one, own in sharing)
+    some = functools.reduce(operator.or_, drawable)
     return some & (total(ops, None, counters) >= min(wanted, INT32_MAX)) & (wanted <= INT32_MAX)
 
 

@@ -113,7 +113,8 @@ def layout_of(form: Form, mapper: Mapper, size: int) -> Layout:
         and not (spec.known.on_hosts_alone or spec.plan.objects or spec.on_sample)
         for spec in specs
     )
-    alike = plain and len(form[1]) == len(specs) and set(leaves.places) == {tuple(range(len(specs[0].plan.leaves)))}
+    nested = any(not isinstance(one, BufferSpec) for one in form[1])
+    alike = plain and not nested and set(leaves.places) == {tuple(range(len(specs[0].plan.leaves)))}
     return Layout(leaves, steps, flat, mapped, short, betas, without_chance, alike)
 
 

@@ -37,7 +37,7 @@ def sample(
     layout = (layout_of if lib.is_traced(key) else layout_at_once)(form_of(mixture), lib.mapper, size)
     shares = None if p is None else _shares(lib, engine, p, len(mixture))
     request = Request(layout, key, size, shares, _beta(engine, layout, beta))
-    after, leaves, drawn = lib.mixtures.draw(mixture, request, function == "sample_")
+    after, leaves, drawn = lib.mixtures.draw(mixture, request, function == "sample_" and not mixture.repeats)
     return after, _packed(lib, mixture.spec, layout, size, leaves, drawn)
 
 
@@ -84,7 +84,8 @@ def _shares(lib: Lib[A], engine: Engine, p: ArrayLike, count: int) -> BackendArr
         if texts or not all(isinstance(x, (int, float)) or getattr(x, "shape", None) == () for x in numbers):
             raise TypeError(f"sample: p: expected {count} numbers, or an array of them, got {p!r}")
         p = lib.mixtures.stacked(numbers)
-    return checked_shares(engine.as_vector(as_floats(p), "p"), count, "sample")
+    array = engine.as_vector(as_floats(p), "p")
+    return checked_shares(array, count, "sample", read=not lib.mixtures.waits_for(array))
 
 
 def _beta(engine: Engine, layout: Layout, beta: ArrayLike) -> float | BackendArray | None:

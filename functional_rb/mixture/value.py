@@ -202,6 +202,11 @@ class Mixture(StateHolder):
         return tuple(buffers)
 
     @property
+    def repeats(self) -> bool:
+        """Whether a buffer is in it more than once: to write it in place would consume it where it is left as it is."""
+        return len(set(map(id, self.buffers))) < len(self.buffers)
+
+    @property
     def paths(self) -> tuple[tuple[int, ...], ...]:
         """The numbers that name each of these buffers, one for each level of mixtures."""
         paths: list[tuple[int, ...]] = []
@@ -233,10 +238,6 @@ class Mixture(StateHolder):
         return (
             f"; it takes single buffers: rb.{function}(mixture[k], ...), and mixture.replace(k, state) if it gives one"
         )
-
-    def __getstate__(self) -> dict[str, object]:
-        """What pickles and copies hold: the parts, and not what was found out about them."""
-        return {"states": self.states, "p": self.p, "spec": self.spec}
 
     def __repr__(self) -> str:
         static = ", ".join(f"{name}={value!r}" for name, value in vars(self.spec).items() if value is not None)
@@ -285,13 +286,14 @@ def as_floats(p: object) -> object:
     return p.astype(np.float32) if isinstance(p, np.ndarray) and p.dtype.kind in "iu" else p
 
 
-def checked_shares(p: BackendArray, count: int, who: str) -> BackendArray:
-    """An array of shares, one for each buffer; others are refused, as far as its numbers are known."""
+def checked_shares(p: BackendArray, count: int, who: str, *, read: bool = True) -> BackendArray:
+    """An array of shares, one for each buffer; others are refused, by its numbers too if they are known and read."""
     if tuple(p.shape) != (count,):
         raise ValueError(f"{who}: p: expected shape ({count},), one share for each buffer, got {tuple(p.shape)}")
     if "float" not in str(p.dtype):
         raise TypeError(f"{who}: p: expected dtype float32, got {p.dtype}; convert it yourself")
-    numbers = next((read(p) for kind, read in _readers.items() if isinstance(p, kind)), None)
+    reader = next((reader for kind, reader in _readers.items() if read and isinstance(p, kind)), None)
+    numbers = None if reader is None else reader(p)
     if numbers is not None:
         _check_numbers(numbers, who)
     return p

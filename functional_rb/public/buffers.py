@@ -142,7 +142,7 @@ def _add(lib: Lib[A], function: str, state: Nest, items: Nest, *given: Any) -> A
         return own(lib, state, items, mask)
     if isinstance(state, Mixture):
         *given_each, to = given
-        write = add if function == "add" else add_
+        write = add if function == "add" or state.repeats else add_
         return mixed.add(lambda one, *args, **named: write(lib, one, *args, **named), state, to, items, *given_each)
     if isinstance(state, lib.sharded.ShardedState):
         return lib.sharded.add_items(state, items, *given, function)

@@ -156,7 +156,9 @@ def pairs_of_groups(
                 f"pairs_of_groups: leaf {nest.show(path)!r}: expected the leading axes {tuple(ranked.shape)} of the "
                 f"scores, got {got}"
             )
-        leaf = lib.as_array(leaf, ranked) if isinstance(leaf, np.ndarray) else leaf
+        if isinstance(leaf, np.ndarray):
+            checks.check_numpy(nest.show(path), leaf)
+            leaf = lib.as_array(leaf, ranked)
         arrays.append(lib.convert(leaf, Unbounded(tuple(leaf.shape), shown(leaf.dtype)), nest.show(path)))
     best, worst, differ = lib.run(_extremes, arrays, ranked, real)
     shape = (int(ranked.shape[0]),)

@@ -389,7 +389,8 @@ class Engine:
         """Draw by the core; the next state remembers it, if the sampler is such a one."""
         library, spec, counters = self.library, state.spec, state._counters
         told: list[Any] = []  # the leaves and the selection
-        at_hand = batch > 0 and not library.is_tracing()
+        # Of a buffer of a mixture, of which some rows are wanted, others give what it has not.
+        at_hand = batch > 0 and wanted is None and not library.is_tracing()
         # Known without a look at the device's numbers.
         if at_hand and not version.own().written:
             checks.check_nonempty(spec, False, 0)

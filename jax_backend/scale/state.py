@@ -235,7 +235,7 @@ def shard(state: State, sharding: NamedSharding | None) -> State:
         >>> shard(state, None) is state
         True
     """
-    if sharding is None:
+    if sharding is None and isinstance(state, State):
         return joined(state)
     if type(state) is not State:
         dealt = isinstance(state, ShardedState)

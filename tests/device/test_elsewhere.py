@@ -412,15 +412,15 @@ def test_torch_maps_are_launches_alone(kernels: emulated_gpu.Emulated) -> None:
     assert found.tolist() == rb.lookup(on_host, keys.cpu()).tolist()
 
 
-@pytest.mark.parametrize("given", [False, True])
-def test_torch_mixtures_are_launches_alone(given: bool, kernels: emulated_gpu.Emulated) -> None:
+@pytest.mark.parametrize("given", [None, "with the mixture", "with the call"])
+def test_torch_mixtures_are_launches_alone(given: str | None, kernels: emulated_gpu.Emulated) -> None:
     """A draw is one for each buffer, and an update one more than that, also where a buffer has no priorities."""
     states = [rb.add(rb.init(frb.BufferSpec(ITEM, 40, SAMPLERS[name])), batch_of(25)) for name in [*SAMPLERS][:2]]
     shares = torch.tensor([0.2, 0.8])
-    mixture = frb.Mixture(states, shares if given else [0.2, 0.8], how="items")
+    mixture = frb.Mixture(states, shares if given == "with the mixture" else [0.2, 0.8], how="items")
     beta = torch.tensor(0.3, dtype=torch.float64) if given else 0.3
     before, launched = device.counts(), len(kernels.launched)
-    mixture, sample = rb.sample(mixture, rb.key(0), 16, beta)
+    mixture, sample = rb.sample(mixture, rb.key(0), 16, beta, p=shares if given == "with the call" else None)
     mixture = rb.update(mixture, sample.indices, sample.weights)
     kernels.note()
     assert device.counts().waits == before.waits

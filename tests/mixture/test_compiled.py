@@ -102,6 +102,27 @@ def test_what_is_empty_is_left_out_by_the_program_that_draws_from_it_later() -> 
     assert [int(rb.counts(one).stale) for one in mixture] == [0, 0]
 
 
+@pytest.mark.parametrize("how", ["items", *effort([], ["exact", "buffers"])])
+def test_a_buffer_without_a_share_gives_nothing_where_the_others_are_empty(how: Any) -> None:
+    """And loses nothing, where it is not known before that nothing can be drawn."""
+
+    def mixed(rb: Any, sampler: Any) -> frb.Mixture:
+        states = [filled(rb, frb.BufferSpec(ITEM, 8, sampler), 0, 4), rb.init(UNIFORM)]
+        mixture = frb.Mixture(states, p=[0.0, 1.0], how=how)
+        with pytest.raises(ValueError, match="nothing can be drawn from any of the 2 buffers"):
+            rb.sample(mixture, rb.key(0), 4)
+        return mixture
+
+    rb, on_torch = torch_backend, mixed(torch_backend, frb.Uniform())
+    mapped = torch.func.vmap(lambda key: rb.sample(on_torch, key, 4)[1].indices)(rb.split(rb.key(0), 2))
+    assert mapped.tolist() == [[[-1, -1]] * 4] * 2
+    draw = jax.jit(lambda *args: jax_backend.sample(*args, 4))
+    after, sample = draw(mixed(jax_backend, frb.Queue()), jax_backend.key(0))
+    assert sample.indices.tolist() == [[-1, -1]] * 4
+    assert sample.weights.tolist() == sample.probabilities.tolist() == [0] * 4
+    assert jax_backend.size(after, each=True).tolist() == [4, 0]
+
+
 def test_shares_may_be_traced_and_one_trace_serves_them_all() -> None:
     rb, traces = jax_backend, []
 
@@ -177,6 +198,8 @@ def test_shares_that_are_plain_numbers_are_drawn_without_the_rest() -> None:
         for by_plan, by_rows in zip(*(jax.tree.leaves(f(state, rb.key(3))) for f in (draw, told)), strict=True):
             np.testing.assert_array_equal(by_plan, by_rows)
     assert "stablehlo.case" in draw.lower(mixture, rb.key(0)).as_text()
+    tiny = frb.Mixture(mixture.states, p=[1.0, 1e-31])  # a share that counts as none
+    assert jax.eval_shape(draw, tiny, rb.key(0)).indices.shape == (10, 2)
 
     def step(mixture: frb.Mixture, key: Any) -> Any:
         mixture, sample = rb.sample(mixture, key, 10)
@@ -260,6 +283,40 @@ def test_torch_maps_over_keys() -> None:
     keys = rb.split(rb.key(0), 3)
     found = torch.func.vmap(lambda key: rb.sample(mixture, key, 6)[1].items["x"])(keys)
     assert found.tolist() == [rb.sample(mixture, key, 6)[1].items["x"].tolist() for key in keys]
+
+
+def test_torch_maps_over_keys_where_a_buffer_is_empty() -> None:
+    rb = torch_backend
+    mixture = frb.Mixture([rb.init(UNIFORM), filled(rb, UNIFORM, 0, 4)], p=[0.5, 0.5])
+    keys = rb.split(rb.key(0), 2)
+    found = torch.func.vmap(lambda key: rb.sample(mixture, key, 4)[1].indices)(keys)
+    assert found.tolist() == [rb.sample(mixture, key, 4)[1].indices.tolist() for key in keys]
+
+
+def test_torch_maps_over_beta() -> None:
+    rb, betas = torch_backend, torch.tensor([0.0, 0.4, 1.0])
+    mixture = pair(rb, p=[0.25, 0.75])
+    found = torch.func.vmap(lambda beta: rb.sample(mixture, rb.key(0), 6, beta)[1].weights)(betas)
+    for weights, beta in zip(found, betas, strict=True):
+        torch.testing.assert_close(weights, rb.sample(mixture, rb.key(0), 6, beta)[1].weights)
+
+
+def test_shares_of_bfloat16_are_shares() -> None:
+    """Of buffers that one call draws from, and of others."""
+    rb, shares = torch_backend, torch.tensor([0.25, 0.75])
+    for other in (SKEWED, frb.BufferSpec(ITEM, 8, frb.Recency(2))):
+        mixture = pair(rb, other)
+        few, expected = (rb.sample(mixture, rb.key(0), 8, p=p)[1] for p in (shares.bfloat16(), shares))
+        assert few.indices.tolist() == expected.indices.tolist()
+
+
+def test_no_single_call_draws_from_mixtures_in_a_mixture() -> None:
+    """Whose handles have more columns; also where each has one buffer alone."""
+    one = filled(torch_backend, UNIFORM, 0, 5)
+    for states, alike in (([one, one], True), ([frb.Mixture([one]), frb.Mixture([one])], False)):
+        mixture = frb.Mixture(states)
+        assert layout_of(form_of(mixture), execute, 4).alike is alike
+        assert torch_backend.sample(mixture, torch_backend.key(0), 4)[1].indices.shape == (4, mixture.depth + 1)
 
 
 class Careless(frb.Uniform):

@@ -84,6 +84,11 @@ def test_nothing_at_all_is_an_error(library: Backend) -> None:
         only = frb.Mixture([library.rb.init(UNIFORM), filled(library, UNIFORM, 0, 2)], p=[1.0, 0.0])
         with gpu.refused(library.library, "nothing can be drawn"):  # whose launches do not wait for shares
             library.rb.sample(only, library.rb.key(0), 4)
+        assert not bool(library.rb.can_sample(only))
+        by_array = frb.Mixture(only.states, p=library.array(np.float32([1, 0])))
+        assert not bool(library.rb.can_sample(by_array))
+        assert not bool(library.rb.can_sample(frb.Mixture([only.states[0], by_array])))
+        assert bool(library.rb.can_sample(frb.Mixture([only.states[1], by_array], p=[0.5, 0.5])))
 
 
 @pytest.mark.parametrize("how", ["exact", "items"])
@@ -165,6 +170,21 @@ def test_handles_find_their_buffer(library: Backend, in_place: bool) -> None:
     assert library.numpy(rb.size(mixture, each=True)).tolist() == [5, 6]
     assert bool(rb.can_sample(mixture, 11))
     assert not bool(rb.can_sample(mixture, 12))
+
+
+def test_a_buffer_may_be_in_a_mixture_twice(library: Backend) -> None:
+    """In-place forms then give what the others give, and consume nothing that they leave as it is."""
+    rb, one = library.rb, filled(library, SKEWED, 0, 4, [1, 1, 1, 1])
+    mixture = frb.Mixture([one, one], p=[0.5, 0.5])
+    indices = library.array(np.array([[0, 1], [1, 2]], np.int32))
+    mixture = rb.update_(mixture, indices, library.array(np.array([5, 7], np.float32)))
+    told = [library.numpy(rb.priorities(state, np.arange(4, dtype=np.int32))).tolist() for state in mixture]
+    assert told == [[1, 5, 1, 1], [1, 1, 7, 1]]
+    inner = frb.Mixture([mixture[0], mixture], p=[0.5, 0.5])
+    inner = rb.add_(inner, {"x": np.zeros(1, np.float32)}, to=(1, 0))
+    assert [int(rb.size(state)) for state in inner.buffers] == [4, 5, 4]
+    inner, sample = rb.sample_(inner, rb.key(0), 4)
+    assert (library.numpy(sample.indices)[:, -1] >= 0).all()
 
 
 def test_items_for_several_buffers_are_converted_once(library: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -487,4 +507,4 @@ def test_more_than_an_int32_tells_are_not_enough() -> None:
     counters = np.zeros(SIZE + 1, np.int32)
     counters[SIZE] = 2**31 - 1
     for wanted, expected in ((2**31 - 1, True), (2**31, False)):
-        assert bool(functions.enough(numpy_ops, wanted, [np.True_, np.False_], [counters] * 2)) is expected
+        assert bool(functions.enough(numpy_ops, wanted, [(np.True_, ()), (np.False_, ())], [counters] * 2)) is expected

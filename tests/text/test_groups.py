@@ -8,6 +8,7 @@ import statistics
 from typing import Any
 
 import hypothesis
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import strategies as st
@@ -309,6 +310,19 @@ def test_pairs_of_records_on_either_backend(library: Backend) -> None:
     assert differ.tolist() == [True, True]
     with pytest.raises(ValueError, match=r"leaf 'x': expected the leading axes \(2, 3\) of the scores, got \(2, 2\)"):
         rb.text.pairs_of_groups({"x": array(np.zeros((2, 2), np.float32))}, scores)
+
+
+def test_pairs_of_arrays_of_numpy_whatever_their_memory(library: Backend) -> None:
+    """That is read-only, runs backwards, has a dtype that is not NumPy's own; another byte order is refused."""
+    fixed = np.arange(6, dtype=np.int32).reshape(2, 3)
+    fixed.flags.writeable = False
+    given = {"fixed": fixed, "back": fixed[:, ::-1], "few": fixed.astype(ml_dtypes.bfloat16)}
+    pairs, _ = library.rb.text.pairs_of_groups(given, np.float32([[1, 3, 2], [6, 5, 4]]))
+    assert {name: x.tolist() for name, x in pairs.chosen_data.items()} == {
+        "fixed": [1, 3], "back": [1, 5], "few": [1, 3]
+    }  # fmt: skip
+    with pytest.raises(TypeError, match=r"leaf 'x'.*int32"):
+        library.rb.text.pairs_of_groups({"x": fixed.astype(">i4")}, np.zeros((2, 3), np.float32))
 
 
 def test_advantages_of_groups_are_those_of_plain_python(library: Backend) -> None:
