@@ -63,7 +63,8 @@ def _fields(stream: IO[bytes], where: str) -> dict[str, NumpyArray]:
         raise DatasetError(f"{where}: expected a dict, pickled by numpy.save, got an array {header.shape}")
     fields = unpickle(stream, where, MOST)
     if not isinstance(fields, dict) or not all(isinstance(fields.get(name), np.ndarray) for name in FIELDS):
-        raise DatasetError(f"{where}: expected arrays {', '.join(FIELDS)}, got {sorted(map(str, fields))[:20]}")
+        got = sorted(name for name in fields if isinstance(name, str)) if isinstance(fields, dict) else type(fields)
+        raise DatasetError(f"{where}: expected arrays {', '.join(FIELDS)}, got {got!r:.200}")
     rewards, dones, observations = fields["rewards"], fields["dones"], fields["observations"]
     n = len(rewards) if rewards.ndim == 1 else 0
     same_rows({name: fields[name] for name in ("actions", "dones")}, n, where)

@@ -299,6 +299,7 @@ FILES: dict[str, tuple[Callable[[Path], str], str]] = {
     "gen_dgrl, words": (gen_dgrl_of(of(3, actions=np.array(["a"] * 3))), "'a.npy', actions: expected rows of numbers"),
     "gen_dgrl, code": (gen_dgrl_of({"observations": Runs()}), "'a.npy': the pickle holds .*system.*no code is run"),
     "gen_dgrl, a list": (gen_dgrl_of([1, 2]), r"expected a dict, pickled by numpy.save, got an array \(2,\)"),
+    "gen_dgrl, a number": (gen_dgrl_of(3), "expected arrays observations, actions.*, got <class 'int'>"),
     "gen_dgrl, other fields": (gen_dgrl_of({"rewards": np.zeros(3)}), "expected arrays observations, actions"),
     "gen_dgrl, done in the midst": (gen_dgrl_of(of(3, dones=np.array([0, 1, 0]))), "done after the last one only"),
     "gen_dgrl, fewer actions": (gen_dgrl_of(of(3, actions=np.zeros(2))), r"'a.npy', actions: expected 3 rows"),

@@ -14,6 +14,13 @@ class RefusedError(Exception):
     """Why a pickle is refused: what it holds."""
 
 
+def _shown(value: object) -> str:
+    # Of what lies in containers no text is made: lists that each have the one before twice would fill the memory.
+    if isinstance(value, tuple) and all(type(part) is int for part in value):
+        return f"{value[:20]!r:.80}"
+    return repr(value[:80]) if isinstance(value, str) else f"a {type(value).__name__}"
+
+
 class Name:
     """A function or a class that pickles of arrays name."""
 
@@ -53,7 +60,7 @@ class PickledType:
         self.holds_objects = text == "O8"
         if not isinstance(text, str) or not re.fullmatch(r"[biufcSU]\d{1,9}|O8", text, re.ASCII):
             raise RefusedError(
-                f"an array of dtype {text!r:.80}, expected numbers, truth values, or texts of one length"
+                f"an array of dtype {_shown(text)}, expected numbers, truth values, or texts of one length"
             )
         self.dtype = np.dtype(text)
 
@@ -85,7 +92,7 @@ class PendingArray:
         elif type(content) is list and shape in ((), (len(content),)) and (shape or len(content) == 1):
             self.value = content if shape else content[0]
         else:
-            raise RefusedError(f"an array of objects of shape {shape!r:.80}")
+            raise RefusedError(f"an array of objects of shape {_shown(shape)}")
 
 
 def made(name: object, arguments: object) -> object:
@@ -105,7 +112,8 @@ def made(name: object, arguments: object) -> object:
             return {}
         case Name(), (bytes(content),) if name is BYTEARRAY:
             return content
-    raise RefusedError(f"a call of {getattr(name, 'name', name)!r:.80} as arrays are not written with")
+    called = name.name if isinstance(name, Name) else _shown(name)
+    raise RefusedError(f"a call of {called} as arrays are not written with")
 
 
 def _array(content: object, kind: object, shape: object, order: object) -> NumpyArray:
@@ -114,9 +122,9 @@ def _array(content: object, kind: object, shape: object, order: object) -> Numpy
     if kind.holds_objects:
         raise RefusedError("an array of objects that is made of bytes")
     if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
-        raise RefusedError(f"an array of shape {shape!r:.80}")
+        raise RefusedError(f"an array of shape {_shown(shape)}")
     try:
         flat = np.frombuffer(content, kind.dtype) if content else np.zeros(0, kind.dtype)
         return flat.reshape(shape, order=order)
     except ValueError:
-        raise RefusedError(f"an array {kind.dtype} {shape!r:.80} of {len(content)} bytes") from None
+        raise RefusedError(f"an array {kind.dtype} {_shown(shape)} of {len(content)} bytes") from None

@@ -13,6 +13,8 @@ import pickletools
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
+import numpy as np
+
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats.pickled_arrays import KNOWN, Name, PendingArray, PickledType, RefusedError, made
 from functional_rb.datasets.formats.streams import read_exactly
@@ -21,6 +23,8 @@ from functional_rb.datasets.formats.streams import read_exactly
 MOST = 2**31
 # Bytes that a small object takes, about.
 OBJECT = 100
+# Bytes that a line may have: names of functions and of classes come in lines.
+LINE = 1000
 
 
 def unpickle(stream: IO[bytes] | bytes, where: str, most: int = MOST) -> Any:
@@ -84,6 +88,9 @@ class _Machine:
         line = b""
         while not line.endswith(b"\n"):
             line += self.read(1)
+            # What follows a backslash would be taken for an escape, with a warning where it is none.
+            if len(line) > LINE or line.endswith(b"\\"):
+                raise RefusedError("a line that is no name of NumPy's")
         return line
 
     def push(self, value: object) -> None:
@@ -105,10 +112,20 @@ class _Machine:
         del self.stack[at:]
         return parts
 
-    def name(self, name: str) -> None:
-        if name not in KNOWN:
-            raise RefusedError(name[:200])
-        self.push(KNOWN[name])
+    def name(self, module: object, name: object) -> None:
+        # Of containers no text is made: a list that has the one before twice, fifty times over, would fill the memory.
+        if not isinstance(module, str) or not isinstance(name, str):
+            raise RefusedError("a name that is no text")
+        if f"{module}.{name}" not in KNOWN:
+            raise RefusedError(f"{module[:100]}.{name[:100]}")
+        self.push(KNOWN[f"{module}.{name}"])
+
+    def call(self) -> None:
+        value = made(*self.several(2))
+        # Copies, of which a pickle may ask for any number, of what it holds once.
+        if isinstance(value, bytes | np.generic):
+            self.take(len(value) if isinstance(value, bytes) else value.nbytes)
+        self.push(value)
 
     def build(self) -> None:
         value, state = self.several(2)
@@ -189,8 +206,8 @@ _INSTRUCTIONS: dict[str, Callable[[_Machine, Any], object]] = {
     "MEMOIZE": lambda machine, _: machine.memorize(len(machine.memo)),
     **dict.fromkeys(("BINPUT", "LONG_BINPUT"), lambda machine, at: machine.memorize(at)),
     **dict.fromkeys(("BINGET", "LONG_BINGET"), lambda machine, at: machine.push(machine.memo[at])),
-    "GLOBAL": lambda machine, name: machine.name(name.replace(" ", ".", 1)),
-    "STACK_GLOBAL": lambda machine, _: machine.name(".".join(map(str, machine.several(2)))),
-    "REDUCE": lambda machine, _: machine.push(made(*machine.several(2))),
+    "GLOBAL": lambda machine, names: machine.name(*names.split(" ", 1)),
+    "STACK_GLOBAL": lambda machine, _: machine.name(*machine.several(2)),
+    "REDUCE": lambda machine, _: machine.call(),
     "BUILD": lambda machine, _: machine.build(),
 }

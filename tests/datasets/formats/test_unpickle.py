@@ -173,6 +173,11 @@ def array_with(shape: bytes, content: bytes = b"C\x08" + bytes(8), dtype: bytes 
     return b"\x80\x04" + name + b"(K\x01" + shape + kind + b"\x89" + content + b"tb."
 
 
+def doubled(times: int) -> bytes:
+    """A list that has the one before twice, whose text would be twice as long each time; it is left on the stack."""
+    return b"]\x940" + b"".join(b"](h%ch%ce\x940" % (k, k) for k in range(times)) + b"h%c" % times
+
+
 HOSTILE = {
     "more values than bytes": array_with(b"K\x02\x85"),
     "a negative length": array_with(b"J\xff\xff\xff\xff\x85"),
@@ -200,6 +205,14 @@ HOSTILE = {
     "an array without a state": array_with(b"K\x01\x85").split(b"(K\x01K")[0] + b".",
     "from outside": b"\x80\x05\x97.",
     "depth": b"]" * 200 + b"a" * 199 + b".",
+    "a name of lists in lists": doubled(21) + b"\x8c\x01a\x93.",
+    "a call of lists in lists": doubled(21) + b")R.",
+    "a shape of lists in lists": array_with(doubled(21) + b"\x85"),
+    "objects of such a shape": array_with(doubled(21) + b"\x85", b"]", dtype=b"\x8c\x02O8"),
+    "a name of what is far too deep": b"]" * 3000 + b"a" * 2999 + b"\x8c\x01a\x93.",
+    "a call of what is far too deep": b"]" * 3000 + b"a" * 2999 + b")R.",
+    "a name with what is no escape": b"cnum\\py\nndarray\n.",
+    "a name that does not end": b"c" + b"a" * 10**6,
 }
 
 
@@ -218,10 +231,25 @@ def test_the_array_written_by_hand_is_one() -> None:
     np.testing.assert_array_equal(unpickle(array_with(b"K\x01\x85"), "here"), [0.0])
 
 
+# A text of 100,000 letters, kept at 0, and what is called 100 times, each time giving a copy of it.
+LETTERS = (100_000).to_bytes(4, "little") + b"a" * 100_000
+ENCODED = b"X" + LETTERS + b"\x94c_codecs\nencode\n\x94X\6\0\0\0latin1\x94](" + b"h\1h\0h\2\x86R" * 100 + b"e."
+NUMBERS = b"B" + LETTERS + b"\x94cnumpy._core.multiarray\nscalar\n\x94cnumpy\ndtype\n\x8c\7S100000\x85R\x94]("
+NUMBERS += b"h\1h\2h\0\x86R" * 100 + b"e."
+
+
 def test_memory_is_bounded_by_what_may_be_taken() -> None:
-    for content in (b"]" * 100_000, pickle.dumps(bytes(5_000_000)), b"K\x00" + b"\x85" * 100_000):
+    every = b"]" * 100_000, pickle.dumps(bytes(5_000_000)), b"K\x00" + b"\x85" * 100_000, ENCODED, NUMBERS
+    for content in every:
         with pytest.raises(DatasetError, match="more than may be taken of memory"):
             unpickle(content, "here", most=2**20)
+
+
+def test_of_a_name_that_does_not_end_little_is_read() -> None:
+    stream = io.BytesIO(b"c" + b"a" * 10**6)
+    with pytest.raises(DatasetError, match="a line that is no name of NumPy's"):
+        unpickle(stream, "here")
+    assert stream.tell() < 10_000
 
 
 @settings(max_examples=effort(50, 10_000), deadline=None)
