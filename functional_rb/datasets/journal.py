@@ -144,7 +144,13 @@ def read_lines(path: str) -> list[Line]:
 
 def problem_of_line(directory: str, line: Line) -> str | None:
     """Why the files are not what a line says, naming one; None if they are."""
-    for name, (first, stop, digest) in line["files"].items():
+    spans = line.get("files")
+    if not isinstance(spans, dict) or not all(
+        isinstance(span, list) and [*map(type, span)] == [int, int, str] and name == os.path.basename(name)
+        for name, span in spans.items()
+    ):
+        return f"{os.path.join(directory, JOURNAL)}: a line does not say what was written"
+    for name, (first, stop, digest) in spans.items():
         path, digester, at = os.path.join(directory, name), checksum.running(), first
         try:
             with open(path, "rb") as file:

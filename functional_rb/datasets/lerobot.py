@@ -50,6 +50,11 @@ class Lerobot(RowReader):
         for part in ("observation", "action"):
             if not self._named(part):
                 raise DatasetError(f"{path}, {INFO}: expected numbers or images in {part!r}, got {[*features]}")
+            names = self._named(part).values()
+            for outer, inner in ((outer, inner) for outer in names for inner in names if inner.startswith(f"{outer}.")):
+                raise DatasetError(
+                    f"{path}, {INFO}: expected values or a nest by the name {outer!r}, got {inner!r} beside it"
+                )
         self.observation, self.action = (
             {path: self._kind(name) for path, name in self._named(part).items()} for part in ("observation", "action")
         )

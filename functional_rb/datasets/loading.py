@@ -119,7 +119,7 @@ def info(dataset: Dataset, verify: bool = False) -> Description:
         return described
     begin, *lines = read_lines(os.path.join(directory, JOURNAL)) or [{}]
     # The journal tells the checksums: of another dataset, or cut, it would pass what is wrong.
-    if (begin.get("name"), lines[-1]["steps"] if lines else None) != (described.name, described.steps):
+    if (begin.get("name"), lines[-1].get("steps") if lines else None) != (described.name, described.steps):
         raise DatasetError(f"{os.path.join(directory, JOURNAL)}: the file is damaged, or of another dataset")
     for line in lines:
         problem = problem_of_line(directory, line)

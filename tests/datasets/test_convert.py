@@ -377,6 +377,17 @@ def test_damage_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     frb.datasets.info(tmp_path / "made", verify=True)
 
 
+@pytest.mark.parametrize("key", [b'"files"', b'"steps"'])
+def test_a_journal_whose_lines_have_other_keys_is_damaged(key: bytes, tmp_path: Path) -> None:
+    convert(MadeUp([3]), tmp_path / "made")
+    path = tmp_path / "made" / "journal.jsonl"
+    whole = path.read_bytes()
+    at = whole.rindex(key) + len(key) - 2  # so that their order, which is that of the alphabet, stays
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    with pytest.raises(ValueError, match=r"journal\.jsonl"):
+        frb.datasets.info(tmp_path / "made", verify=True)
+
+
 def test_steps_are_as_many_as_can_be_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(converting, "INT32_MAX", 7)
     assert convert(MadeUp([4, 3]), tmp_path / "made").steps == 7

@@ -180,6 +180,10 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
         {"features": {"observation": {"dtype": "int64", "shape": [1]}}},
         "expected numbers or images in 'act",
     ),
+    "values that are a nest too": (
+        {"features": {name: {"dtype": "int64", "shape": [1]} for name in ("observation", "action", "action.x.y")}},
+        r"info\.json: expected values or a nest by the name 'action', got 'action\.x\.y' beside it",
+    ),
     "no feature": ({"features": {"action": 3}}, "info.json, action: expected dtype and shape of a feature, got 3"),
     "a feature without a shape": ({"features": {"action": {"dtype": "int64"}}}, "expected dtype and shape"),
     "another column": (
