@@ -13,6 +13,7 @@ import numpy as np
 from functional_rb.base import nest
 from functional_rb.base.arrays import ArrayLike
 from functional_rb.base.dtypes import shown
+from functional_rb.base.object_arrays import is_object_array
 from functional_rb.buffer import checks
 from functional_rb.lib import A
 from functional_rb.ops.protocol import Array, TreeOps
@@ -150,16 +151,21 @@ def pairs_of_groups(
     leaves, structure = nest.flatten(items, lambda x: hasattr(x, "dtype") and not hasattr(x, "keys"))
     arrays = []
     for path, leaf in zip(structure.paths, leaves, strict=True):
+        name = nest.show(path)
         if not hasattr(leaf, "shape") or tuple(leaf.shape[:2]) != tuple(ranked.shape):
             got = tuple(leaf.shape) if hasattr(leaf, "shape") else type(leaf).__name__
             raise ValueError(
-                f"pairs_of_groups: leaf {nest.show(path)!r}: expected the leading axes {tuple(ranked.shape)} of the "
-                f"scores, got {got}"
+                f"pairs_of_groups: leaf {name!r}: expected the leading axes {tuple(ranked.shape)} of the scores, got "
+                f"{got}"
             )
         if isinstance(leaf, np.ndarray):
-            checks.check_numpy(nest.show(path), leaf)
+            checks.check_numpy(name, leaf)
+            if is_object_array(leaf):
+                raise TypeError(
+                    f"pairs_of_groups: leaf {name!r}: expected numbers, got Python objects; leave the leaf out"
+                )
             leaf = lib.as_array(leaf, ranked)
-        arrays.append(lib.convert(leaf, Unbounded(tuple(leaf.shape), shown(leaf.dtype)), nest.show(path)))
+        arrays.append(lib.convert(leaf, Unbounded(tuple(leaf.shape), shown(leaf.dtype)), name))
     best, worst, differ = lib.run(_extremes, arrays, ranked, real)
     shape = (int(ranked.shape[0]),)
     sides = [nest.unflatten(structure, row, lib.build_mapping, shape) for row in (best, worst)]

@@ -639,6 +639,8 @@ def test_what_does_not_fit_is_refused() -> None:
         rb.add(state, now.items | {"episode": now.items["reward"]})
     with refused(ValueError, match="none of the|hold|stored|empty"):
         rb.sample(rb.init(spec, sharding=sharding), rb.key(0), 8)
+    with refused(TypeError, match="shard: expected a state on one device, got tuple"):
+        rb.shard((state, None), None)  # type: ignore[arg-type]  # refused
     with refused(ValueError, match=r"rb.shard\(rb.with_spec"):
         rb.with_spec(state, dataclasses.replace(spec, capacity=80))
     for function in (frb.Mixture, rb.from_dlpack, rb.state_dict):

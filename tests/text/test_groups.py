@@ -313,7 +313,7 @@ def test_pairs_of_records_on_either_backend(library: Backend) -> None:
 
 
 def test_pairs_of_arrays_of_numpy_whatever_their_memory(library: Backend) -> None:
-    """That is read-only, runs backwards, has a dtype that is not NumPy's own; another byte order is refused."""
+    """That is read-only, runs backwards, has a dtype that is not NumPy's own; others are refused."""
     fixed = np.arange(6, dtype=np.int32).reshape(2, 3)
     fixed.flags.writeable = False
     given = {"fixed": fixed, "back": fixed[:, ::-1], "few": fixed.astype(ml_dtypes.bfloat16)}
@@ -321,6 +321,8 @@ def test_pairs_of_arrays_of_numpy_whatever_their_memory(library: Backend) -> Non
     assert {name: x.tolist() for name, x in pairs.chosen_data.items()} == {
         "fixed": [1, 3], "back": [1, 5], "few": [1, 3]
     }  # fmt: skip
+    with pytest.raises(TypeError, match="leaf 'x': expected numbers, got Python objects; leave the leaf out"):
+        library.rb.text.pairs_of_groups({"x": np.full((2, 3), "a", object)}, np.zeros((2, 3), np.float32))
     with pytest.raises(TypeError, match=r"leaf 'x'.*int32"):
         library.rb.text.pairs_of_groups({"x": fixed.astype(">i4")}, np.zeros((2, 3), np.float32))
 
