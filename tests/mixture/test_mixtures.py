@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import pickle
@@ -82,7 +83,8 @@ def test_nothing_at_all_is_an_error(library: Backend) -> None:
         library.rb.sample(mixture, library.rb.key(0), 4)
     if library.library == "torch" or effort(False, True):
         only = frb.Mixture([library.rb.init(UNIFORM), filled(library, UNIFORM, 0, 2)], p=[1.0, 0.0])
-        with gpu.refused(library.library, "nothing can be drawn"):  # whose launches do not wait for shares
+        waits = gpu.ELSEWHERE or not gpu.ASKED or library.library == "jax"  # where no launches draw
+        with pytest.raises(ValueError, match="nothing can be drawn") if waits else contextlib.nullcontext():
             library.rb.sample(only, library.rb.key(0), 4)
         assert not bool(library.rb.can_sample(only))
         by_array = frb.Mixture(only.states, p=library.array(np.float32([1, 0])))
