@@ -540,3 +540,12 @@ def test_torch_queues_know_without_a_look_that_there_is_room(length: int | None,
             rb.add(older, batch)
         assert int(rb.get(older, sample.indices.reshape(-1)[:1])["obs"].shape[0]) == 1  # by memory of its own
     assert int(rb.size(rb.add(state, batch))) == 45
+
+
+def test_torch_trees_of_numpy_lie_where_tensors_are_made() -> None:
+    spec = frb.trees.TreeSpec({"x": frb.Unbounded(())}, capacity=4, children=2)
+    value, prior = np.zeros(3, np.float32), np.zeros((3, 2), np.float32)
+    root = frb.trees.Expansion({"x": value}, prior, value)
+    assert rb.init(spec, items=root).visits.device.type == device.NAME
+    on_host = frb.trees.Expansion({"x": value}, torch.zeros(3, 2, device="cpu"), value)
+    assert rb.init(spec, items=on_host).visits.device.type == "cpu"
