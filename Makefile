@@ -43,7 +43,7 @@ test-all: $(VENV)/.installed-dev ## run them with the long searches and the harn
 on_device := members every_variant epochs errors errors_of_strategies n_step n_step_agents leaf_order arguments distribution \
     slice_start spans hindsight writers frame_dedup respec forged_states subclasses keys
 test-device: ARGS = tests/device $(on_device:%=tests/contract/test_%.py) tests/mixture tests/items/test_images.py \
-    tests/text/test_rollouts.py tests/specs/test_shapes.py tests/trees/test_maps.py
+    tests/text/test_rollouts.py tests/specs/test_shapes.py
 test-device: $(VENV)/.installed-dev ## run tests of torch on a device without one, whose memory the host may not touch
 	TESTS_DEVICE=elsewhere $(bin)/python -m pytest $(ARGS)
 
