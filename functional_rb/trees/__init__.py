@@ -7,6 +7,7 @@ from typing import Any as _Any
 
 from functional_rb.base import lazy as _lazy
 from functional_rb.base.arrays import DeviceLike as _DeviceLike
+from functional_rb.base.tracing import constant as _constant
 from functional_rb.lib import A as _A
 from functional_rb.lib import Lib as _Lib
 from functional_rb.public import structures as _structures
@@ -42,14 +43,11 @@ _structures.register({"init": _forest.init}, ForestSpec)
 _MORE: dict[str, _TreesLib[_Any]] = {}
 
 
+@_constant  # as torch.compile can neither import nor wait for a lock
 def _look_up(backend: str) -> bool:
     if backend not in _MORE:
         _MORE[backend] = _lazy.imported(f"{backend}.trees").LIB
     return True
-
-
-# What torch.compile knows as `torch.compiler.assume_constant_result`: it can neither import nor wait for a lock.
-_look_up._dynamo_marked_constant = True  # type: ignore[attr-defined]  # any function takes attributes
 
 
 def _planted(lib: _Lib[_A], spec: TreeSpec, device: _DeviceLike, items: Expansion) -> Tree:

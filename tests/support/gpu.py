@@ -123,10 +123,12 @@ def missing() -> str:
 
 def use() -> None:
     """Let tests of torch have their tensors on the GPU, from now on and in this thread."""
-    import jax
     import torch
 
-    jax.config.update("jax_default_matmul_precision", "highest")  # by default a GPU rounds what it multiplies
+    if not ELSEWHERE:  # by default a GPU rounds what JAX multiplies
+        import jax
+
+        jax.config.update("jax_default_matmul_precision", "highest")
     to_array, to_numpy, from_numpy = torch.Tensor.__array__, torch.Tensor.numpy, torch.from_numpy
     tensor: Any = torch.Tensor
 

@@ -14,11 +14,11 @@ import torch
 from functional_rb.base import nest
 from functional_rb.base.arrays import BackendArray
 from functional_rb.base.nest import Structure
+from functional_rb.base.tracing import constant
 from functional_rb.ops.protocol import Array
 from functional_rb.specs import Categorical, NonTensor, OneHot
 from functional_rb.specs.values import Outline, is_leaf
 from torch_backend.arrays import ops as primitives
-from torch_backend.arrays.tracing import constant
 
 # Units by number: what is traced may carry a number as a constant, but no object.
 _UNITS: list[Any] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from functional_rb.base.arrays import Nest
+from functional_rb.base.tracing import constant
 from functional_rb.ops.part_kernels import Table
 from functional_rb.trees import policies
 from functional_rb.trees import search as core
@@ -13,7 +14,6 @@ from functional_rb.trees.search import Leaf
 from functional_rb.trees.spec import TreeSpec
 from functional_rb.trees.state import FIELDS, Tree
 from torch_backend.arrays import ops
-from torch_backend.arrays.tracing import constant
 
 constant(policies.visits_wanted)
 

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from functional_rb.base.arrays import BackendArray, Nest
+from functional_rb.base.tracing import constant
 from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops, part_kernels
 from torch_backend.arrays import modes, ops
 from torch_backend.arrays.convert import is_batched
-from torch_backend.arrays.tracing import constant
 from torch_backend.memory.library import HAVE_KERNELS, TORCH
 
 # The containers of a nest: None, the position of a tensor, or a class of tuples or lists and its parts.

@@ -11,6 +11,7 @@ import torch
 
 from functional_rb.base import nest
 from functional_rb.base.arrays import BackendArray
+from functional_rb.base.tracing import constant
 from functional_rb.buffer import mapping
 from functional_rb.buffer.mapping import Lead
 from functional_rb.buffer.spec import BufferSpec
@@ -21,7 +22,6 @@ from functional_rb.specs.values import Outline
 from functional_rb.transforms.map_items import MapItems
 from torch_backend.arrays import ops, random
 from torch_backend.arrays.convert import build_mapping, convert, is_batched
-from torch_backend.arrays.tracing import constant
 from torch_backend.memory import library
 
 _compiling = torch.compiler.is_compiling

@@ -23,6 +23,7 @@ import torch
 from functional_rb import _native
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.description import REMEMBERED, Description
+from functional_rb.base.tracing import constant
 from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays, Draft
@@ -38,7 +39,6 @@ from functional_rb.structures.ring import Removal, RingState
 from functional_rb.structures.sparse_set import SparseSet
 from functional_rb.transforms.step_queue import Line
 from torch_backend.arrays import ops, random
-from torch_backend.arrays.tracing import constant
 from torch_backend.kernels import launches
 from torch_backend.kernels.chain import CHAIN
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from functional_rb.base.tracing import constant
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.native import gpu
 from functional_rb.versions.memory import Memory
 from torch_backend.arrays import modes, ops
-from torch_backend.arrays.tracing import constant
 
 NUMBERS = torch.int32, torch.float32, torch.bool, torch.uint8
 
