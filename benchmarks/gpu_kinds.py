@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -117,12 +118,18 @@ def _drawn(life: Life, kind: str, device: str, updated: bool) -> Iterator[Row]:
 
 def _of_a_map(device: str) -> Iterator[Row]:
     map = rb.init(frb.HashMapSpec(frb.Unbounded((4,), "int32"), CAPACITY), device)
-    words = torch.randint(5000, (DRAWN, 4), dtype=torch.int32, device=device)
+    words = torch.arange(DRAWN * 4, dtype=torch.int32, device=device).reshape(DRAWN, 4)
+    unseen = (words + words.numel() * k for k in itertools.count(1))
 
-    def put() -> None:
+    def put(keys: torch.Tensor) -> None:
         nonlocal map
-        map, _ = rb.add_(map, words)
+        map, _ = rb.add_(map, keys)
 
-    calls: tuple[tuple[str, Callable[[], object]], ...] = ("add_", put), ("lookup", lambda: rb.lookup(map, words))
+    put(words)
+    calls: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("add_", lambda: put(words)),
+        ("add_ unseen", lambda: put(next(unseen))),
+        ("lookup", lambda: rb.lookup(map, words)),
+    )
     for name, call in calls:
         yield Row("hash map", f"{name} {DRAWN}", counted(call, device, CALLS))

@@ -115,7 +115,7 @@ def main(config: Config, local: bool, checkpoint: str | None = None) -> tuple[fl
     """Train; the mean return of the greedy policy, and what the buffer has counted."""
     torch.manual_seed(config.seed)
     spec = replace(buffer_spec(config), capacity=config.capacity)
-    options = frb.ray.Options(save_every=10_000)
+    options = frb.ray.Options(save_every=10_000 if checkpoint else None)
     client = frb.ray.start(spec, SHARDS, backend=rb, checkpoint=checkpoint, options=options, local=local)
     actors = InTurn(client, config) if local else OnRay(client, config)
     learner = Learner(config)

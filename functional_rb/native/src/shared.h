@@ -1,8 +1,8 @@
 // The protocol of buffers that processes share (docs/shared.md): `functional_rb.shared` calls these between its locks.
 //
-// control: int64 words, see `shared.control_words`. journal: 3 + wide arrays, the slots int32, values float32, and items
-// that a write saves. room: int64 [2], how many slots the journal has room for: with their priorities alone, and with
-// their items.
+// control: int64 words, see `functional_rb/native/shared_control.py`. journal: 3 + wide arrays, the slots int32, values
+// float32, and items that a write saves. room: int64 [2], how many slots the journal has room for: with their priorities
+// alone, and with their items.
 //
 // x86 keeps the order of stores and of loads by itself, ARM does not, and compilers on neither: hence the atomics.
 #pragma once

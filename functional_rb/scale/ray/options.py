@@ -17,8 +17,7 @@ class Options:
         detached: whether the shards go on when the program ends that started them; then end them by `ray.kill`.
         actors: options of Ray for the actors of shards, such as `num_cpus`, `resources`, `scheduling_strategy`.
         save_every: after so many items that a shard was given, it writes a checkpoint, in the background: what a shard
-            that dies loses is what was added since. None: only `Client.save` writes. Where `start` was given no
-            directory for checkpoints nothing is saved.
+            that dies loses is what was added since. `start` needs a directory for it. None: only `Client.save` writes.
         in_flight: so many writes a client sends to a shard before it waits for the first to be acknowledged.
         per_call: so many writes to a shard are gathered and sent in one call, which saves calls. Fewer go when the
             client is next asked for anything else: to draw, to flush, for a receipt's result.

@@ -48,7 +48,8 @@ def start(
 
     Raises:
         TypeError: for what is no spec, limit, backend or options.
-        ValueError: for a capacity that the shards do not divide, or a sampler or writer that shards cannot have.
+        ValueError: for a capacity that the shards do not divide, a sampler or writer that shards cannot have, or
+            `Options(save_every=)` without a directory for checkpoints.
         ImportError: without Ray.
 
     Example:
@@ -63,6 +64,11 @@ def start(
     place = None if checkpoint is None else os.path.abspath(as_path(checkpoint, "start: checkpoint"))
     if not isinstance(options, Options):
         raise TypeError(f"start: options: expected frb.ray.Options(...), got {options!r}")
+    if options.save_every is not None and place is None:
+        raise ValueError(
+            f"start: checkpoint: expected a directory, as Options(save_every={options.save_every}) asks for "
+            f"checkpoints, got None; give checkpoint=path, or leave save_every out"
+        )
     limited = check_limit(limit)
     about = About(spec, options, limited is not None)
     if local:

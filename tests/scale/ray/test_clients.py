@@ -141,6 +141,11 @@ def test_other_arguments_that_do_not_fit_are_refused():
         (frb.BufferSpec(SPEC.item, 8, sampler=frb.Prioritized(replacement=False)), {}, "BufferSpec.sampler"),
         (frb.BufferSpec({"n": frb.Unbounded((), "bfloat16")}, 8), {}, "leaf 'n': expected a dtype of NumPy"),
         (SPEC, {"shards": 0}, "start: shards"),
+        (
+            SPEC,
+            {"options": frb.ray.Options(save_every=9)},
+            r"start: checkpoint: expected a directory, as .*save_every=9",
+        ),
     ],
 )
 def test_what_shards_cannot_do_is_refused(spec, arguments, told):
