@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
-from functional_rb.datasets.by_rows import Forward, RowReader, Whole, located, of, same_rows
+from functional_rb.datasets.by_rows import Forward, Path, RowReader, Whole, located, marks, same_rows
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import streams
 from functional_rb.datasets.formats.npy import HEADER, NpyStream
@@ -65,7 +65,7 @@ class AtariDqn(RowReader):
         for file in files[:3]:
             with _array(file, LIMIT) as array:
                 kinds.append(kind_of_rows(array.shape, array.dtype, file))
-        self.observation, self.action, self.reward = {(): kinds[0]}, {(): kinds[1]}, kinds[2]
+        self.leaves = dict(zip((("observations",), ("actions",), ("rewards",)), kinds, strict=True))
 
     def wholes(self, first: int, most: int) -> Iterator[Whole]:
         at = 0
@@ -113,14 +113,17 @@ def _episode(numbers: _Numbers, frames: Forward, start: int, stop: int, path: st
     padding = int(np.argmin([*zero, False]))
     first = min(start + padding, stop - 1)  # of an episode that is nothing but zeros one is left, which leads nowhere
 
-    def rows(begin: int, end: int) -> NumpyArray:
+    def read(path: Path, begin: int, end: int) -> NumpyArray:
+        begin, end = first + begin, first + end
+        if path != ("observations",):
+            return (numbers.action if path == ("actions",) else numbers.reward)[begin:end]
         # The stream does not go back to the frames that were looked at.
-        inside = head[first + begin - start : first + end - start]
-        behind = first + begin + len(inside)
-        return inside if behind >= first + end else np.concatenate([inside, frames.rows(behind, first + end)])
+        inside = head[begin - start : end - start]
+        behind = begin + len(inside)
+        return inside if behind >= end else np.concatenate([inside, frames.rows(behind, end)])
 
-    action, reward, terminal = numbers
-    return Whole(stop - first, rows, of(action, first), of(reward, first), bool(terminal[stop - 1]), False, path)
+    is_terminal = bool(marks(numbers.terminal[stop - 1], path).any())
+    return Whole(stop - first, read, is_terminal, False, path)
 
 
 @contextlib.contextmanager

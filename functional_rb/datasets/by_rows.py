@@ -15,14 +15,14 @@ from functional_rb.base.strict_json import Json
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.formats.npy import NpyStream
 from functional_rb.datasets.pieces import Kind, repeated, spans, spec_of_values, steps_of_piece
-from functional_rb.specs import freeze
+from functional_rb.specs import Unbounded
 from functional_rb.specs.base import SpecNest
 
-# The names of dicts in each other, () for what is no dict.
+# Where numbers stand in an episode: its field, as `Episode` has it, and the names of dicts in each other.
 Path = tuple[str, ...]
-Leaves = Mapping[Path, Kind]
-# Gives rows [first, stop) of a nest.
-Read = Callable[[int, int], Nest]
+Leaves = dict[Path, Kind]
+# Gives rows [first, stop).
+Read = Callable[[int, int], NumpyArray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Whole:
 
     Attributes:
         steps: how many; row t of the observations is what step t begins from.
-        observations: there are as many rows as steps, and one more if the last one was observed.
-        actions, rewards, infos: of steps; `rewards` of None are zeros.
+        read: gives rows [first, stop) of what stands at a path. Of observations there are as many rows as steps, and
+            one more if the last one was observed.
         terminated: whether the last step led to a terminal state; or what reads marks of steps.
         final_observed: whether the last observation was observed.
         file: it is read from.
@@ -41,55 +41,12 @@ class Whole:
     """
 
     steps: int
-    observations: Read
-    actions: Read
-    rewards: Read | None
+    read: Callable[[Path, int, int], Nest]
     terminated: bool | Read
     final_observed: bool
     file: str
-    infos: Mapping[str, Read] = dataclasses.field(default_factory=dict)
     about: Mapping[str, object] = dataclasses.field(default_factory=dict)
     truncated: Read | None = None
-
-    def pieces(self, most: int) -> Iterator[Episode]:
-        """The episode in pieces of so many steps."""
-        for first, stop in spans(self.steps, most):
-            is_last, none = stop == self.steps, np.zeros(stop - first, bool)
-            # The observation after a piece is the first one of the next piece.
-            is_seen = not is_last or self.final_observed
-            observations = self.observations(first, stop + is_seen)
-            if isinstance(self.terminated, bool):
-                terminated = none.copy()
-                terminated[-1] = is_last and self.terminated
-            else:
-                terminated = self.terminated(first, stop).astype(bool)
-            yield Episode(
-                observations if is_seen else repeated(observations),
-                self.actions(first, stop),
-                np.zeros(stop - first, np.float32) if self.rewards is None else self.rewards(first, stop),
-                terminated,
-                none if self.truncated is None else self.truncated(first, stop).astype(bool),
-                _Infos(self.infos, first, stop),
-                final_observed=is_seen,
-                goes_on=not is_last,
-                file=self.file,
-                about=self.about if first == 0 else {},
-            )
-
-
-class _Infos(Mapping[str, Nest]):
-    # Infos are read only if they are stored: some, such as images, are most of a file.
-    def __init__(self, infos: Mapping[str, Read], first: int, stop: int) -> None:
-        self._infos, self._first, self._stop = infos, first, stop
-
-    def __getitem__(self, name: str) -> Nest:
-        return self._infos[name](self._first, self._stop)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._infos)
-
-    def __len__(self) -> int:
-        return len(self._infos)
 
 
 class RowReader(abc.ABC):
@@ -98,56 +55,96 @@ class RowReader(abc.ABC):
     A format's own class says what its files hold, and gives the episodes.
 
     Attributes:
-        observation, action: of what a row has, by their paths.
-        reward: of a row.
-        infos: the same for what else a row has, by name.
+        leaves: of what a row has: ("observations", "arm"), ("actions",), ("infos", "success"). Without ("rewards",)
+            they are zeros.
     """
 
-    observation: Leaves
-    action: Leaves
-    reward: Kind = ((), np.float32)
-    infos: Mapping[str, Leaves]
+    leaves: Leaves
 
     def __init__(self, name: str, files: Sequence[str], **counts: int) -> None:
-        self.name, self.files, self.infos = name, files, {}
+        self.name, self.files = name, files
         self.facts: Json = {}
         self.counts: dict[str, int] = {**counts, "bytes": sum(map(os.path.getsize, files))}
 
     def spec(self, narrow: bool) -> StepSpec:
-        observation, action = (spec_of_leaves(leaves, narrow) for leaves in (self.observation, self.action))
-        infos = {name: spec_of_leaves(leaves, narrow) for name, leaves in self.infos.items()}
-        return StepSpec(observation, action, spec_of_values(*self.reward, narrow), infos)
+        fields = nested({path: self.spec_of(path, narrow) for path in self.leaves})
+        reward = fields.get("rewards", Unbounded(()))
+        return StepSpec(fields["observations"], fields["actions"], reward, fields.get("infos", {}))
+
+    def spec_of(self, path: Path, narrow: bool) -> SpecNest:
+        return spec_of_values(*self.leaves[path], narrow)
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         most = steps_of_piece(self.spec(narrow=False))
-        for whole in self.wholes(first, most):
-            yield from whole.pieces(most)
+        for number, whole in enumerate(self.wholes(first, most), first):
+            # It would be no episode for the converter, which resumes by the number of those that it was given.
+            if whole.steps < 1:
+                raise DatasetError(f"{whole.file}, episode {number}: expected some steps, got none")
+            for begin, stop in spans(whole.steps, most):
+                yield self._piece(whole, begin, stop)
 
     @abc.abstractmethod
     def wholes(self, first: int, most: int) -> Iterator[Whole]:
         """The episodes from one on, which are read in pieces of so many steps."""
 
+    def _piece(self, whole: Whole, first: int, stop: int) -> Episode:
+        is_last, none = stop == whole.steps, np.zeros(stop - first, bool)
+        # The observation after a piece is the first one of the next piece.
+        is_seen = not is_last or whole.final_observed
+        observations = self._part(whole, ("observations",), first, stop + is_seen)
+        actions = self._part(whole, ("actions",), first, stop)
+        has_rewards = ("rewards",) in self.leaves
+        rewards = whole.read(("rewards",), first, stop) if has_rewards else np.zeros(stop - first, np.float32)
+        if isinstance(whole.terminated, bool):
+            terminated = none.copy()
+            terminated[-1] = is_last and whole.terminated
+        else:
+            terminated = marks(whole.terminated(first, stop), f"{whole.file}, terminated")
+        truncated = none if whole.truncated is None else whole.truncated(first, stop)
+        return Episode(
+            observations if is_seen else repeated(observations),
+            actions,
+            rewards,
+            terminated,
+            marks(truncated, f"{whole.file}, truncated"),
+            _Infos(
+                dict.fromkeys(path[1] for path in self.leaves if path[0] == "infos"),
+                lambda name: self._part(whole, ("infos", name), first, stop),
+            ),
+            final_observed=is_seen,
+            goes_on=not is_last,
+            file=whole.file,
+            about=whole.about if first == 0 else {},
+        )
 
-def spec_of_leaves(leaves: Leaves, narrow: bool) -> SpecNest:
-    return freeze(nested({path: spec_of_values(*kind, narrow) for path, kind in leaves.items()}))
+    def _part(self, whole: Whole, at: Path, first: int, stop: int) -> Nest:
+        n = len(at)
+        return nested({path[n:]: whole.read(path, first, stop) for path in self.leaves if path[:n] == at})
 
 
-def of(array: NumpyArray, shift: int = 0) -> Read:
-    """What reads rows of an array, from the row `shift` on."""
-    return lambda first, stop: array[first + shift : stop + shift]
+@dataclasses.dataclass(frozen=True)
+class _Infos(Mapping[str, Nest]):
+    # Infos are read only if they are stored: some, such as images, are most of a file.
+    names: Mapping[str, None]
+    read: Callable[[str], Nest]
+
+    def __getitem__(self, name: str) -> Nest:
+        return self.read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
 
 
-def by_first_name(leaves: Leaves) -> dict[str, Leaves]:
-    """Leaves as infos: by the first name of their paths, and the rest of these."""
-    groups: dict[str, dict[Path, Kind]] = {}
-    for path, kind in leaves.items():
-        if path:
-            groups.setdefault(path[0], {})[path[1:]] = kind
-    return dict(groups)
-
-
-def nested_read(leaves: Mapping[Path, Read]) -> Read:
-    return lambda first, stop: nested({path: read(first, stop) for path, read in leaves.items()})
+def marks(values: NumpyArray, where: str) -> NumpyArray:
+    """Marks of steps as bool. Formats have them in numbers of any dtype, 0 or 1: NaN is neither."""
+    values = np.asarray(values)
+    marked = values.astype(bool)
+    if (marked != values).any():
+        raise DatasetError(f"{where}: expected marks, 0 or 1, got {values[marked != values].flat[0]}")
+    return marked
 
 
 class Forward:

@@ -14,6 +14,7 @@ There, the next row is of another episode. Four things in these files are not wh
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -24,9 +25,9 @@ import numpy as np
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.strict_json import Json
 from functional_rb.datasets import hdf5
-from functional_rb.datasets.by_rows import Leaves, Read, RowReader, Whole, located
+from functional_rb.datasets.by_rows import Leaves, Path, RowReader, Whole, located, marks
 from functional_rb.datasets.episode import DatasetError
-from functional_rb.datasets.pieces import PIECE, can_be_stored, kind_of_rows
+from functional_rb.datasets.pieces import PIECE, Kind, can_be_stored, kind_of_rows
 
 if TYPE_CHECKING:
     from h5py import Dataset, Group
@@ -105,46 +106,31 @@ class D4rl(RowReader):
         self._stops: list[int] = (ends.nonzero()[0] + 1).tolist()
         super().__init__(name, [path], episodes=len(self._stops), steps=n)
         self.facts = facts
-        self.observation, self.action = {(): kinds["observations"]}, {(): kinds["actions"]}
-        self.reward, self.infos = kinds["rewards"], infos
+        self.leaves = {**{(field,): kind for field, kind in kinds.items()}, **infos}
 
     def wholes(self, first: int, most: int) -> Iterator[Whole]:
         path = self.files[0]
         with hdf5.opened(path) as file:
             blocks = hdf5.Blocks(file, most)
             for k in range(first, len(self._stops)):
-                start = self._stops[k - 1] if k else 0
-                yield self._episode(blocks, start, self._stops[k], f"{path}, episode {k}")
+                start, end = self._stops[k - 1] if k else 0, self._stops[k]
+                read = functools.partial(self._read, blocks, f"{path}, episode {k}", start, end)
+                is_observed = self._has_next and self._quirks.reward_of == "action"
+                yield Whole(end - start, read, bool(self._terminals[end - 1]), is_observed, path)
 
-    def _episode(self, blocks: hdf5.Blocks, start: int, end: int, where: str) -> Whole:
-        def rows(field: str, shift: int = 0) -> Read:
-            return lambda first, stop: blocks.rows(field, start + shift + first, start + shift + stop, where)
-
-        def observations(first: int, stop: int) -> NumpyArray:
-            inside = blocks.rows("observations", start + first, min(start + stop, end), where)
-            if start + stop <= end:
-                return inside
-            following = _as_stored(blocks.rows(NEXT, end - 1, end, where), inside)
-            return np.concatenate([inside, following])
-
-        def rewards_after(first: int, stop: int) -> NumpyArray:
-            inside = blocks.rows("rewards", start + first + 1, min(start + stop + 1, end), where)
-            if start + stop < end:
-                return inside
+    def _read(
+        self, blocks: hdf5.Blocks, where: str, start: int, end: int, path: Path, first: int, stop: int
+    ) -> NumpyArray:
+        # Steps [first, stop) of the episode that has the rows [start, end).
+        name, first, stop = "/".join(path), start + first, start + stop
+        if path == ("rewards",) and self._quirks.reward_of == "observation":
+            inside = blocks.rows(name, first + 1, min(stop + 1, end), where)
             # That of the last action is not known; the step is dropped, unless it ended the episode.
-            return np.concatenate([inside, blocks.rows("rewards", end - 1, end, where)])
-
-        of_action = self._quirks.reward_of == "action"
-        return Whole(
-            end - start,
-            observations,
-            rows("actions"),
-            rows("rewards") if of_action else rewards_after,
-            bool(self._terminals[end - 1]),
-            self._has_next and of_action,
-            self.files[0],
-            {key: rows(f"infos/{key}") for key in self.infos},
-        )
+            return inside if stop < end else np.concatenate([inside, blocks.rows(name, end - 1, end, where)])
+        inside = blocks.rows(name, first, min(stop, end), where)
+        if stop <= end:
+            return inside
+        return np.concatenate([inside, _as_stored(blocks.rows(NEXT, end - 1, end, where), inside)])
 
 
 def open_d4rl(
@@ -173,15 +159,14 @@ def _file(place: str) -> str | None:
     return next((path for path in (os.path.join(folder, name) for name in names) if os.path.isfile(path)), None)
 
 
-def _infos(file: Group, n: int, path: str) -> dict[str, Leaves]:
-    if not hdf5.has(file, "infos", path):
-        return {}
-    group, infos = hdf5.member(file, "infos", path), dict[str, Leaves]()
-    for name in hdf5.names(group, path):
+def _infos(file: Group, n: int, path: str) -> Leaves:
+    infos: dict[Path, Kind] = {}
+    group = hdf5.member(file, "infos", path) if hdf5.has(file, "infos", path) else None
+    for name in [] if group is None else hdf5.names(group, path):
         member = hdf5.member(group, name, path)
         if hasattr(member, "shape") and member.ndim and can_be_stored(member.dtype) and len(member) == n:
             dataset = hdf5.data(group, name, path)
-            infos[name] = {(): kind_of_rows(dataset.shape, dataset.dtype, path)}
+            infos["infos", name] = kind_of_rows(dataset.shape, dataset.dtype, path)
     return infos
 
 
@@ -189,10 +174,10 @@ def _flags(file: Group, name: str, n: int, path: str) -> NumpyArray:
     # Which rows are marked, bool [n]; none if there are no marks of that name.
     if not hdf5.has(file, name, path):
         return np.zeros(n, bool)
-    marks = hdf5.rows(hdf5.data(file, name, path), 0, n, path)
-    if marks.reshape(-1).shape != (n,):
-        raise DatasetError(f"{path}: {name}: expected {n} marks, one for each reward, got shape {marks.shape}")
-    return marks.reshape(-1).astype(bool)
+    marked = hdf5.rows(hdf5.data(file, name, path), 0, n, path)
+    if marked.size != n:
+        raise DatasetError(f"{path}: {name}: expected {n} marks, one for each reward, got shape {marked.shape}")
+    return marks(marked.reshape(-1), f"{path}: {name}")
 
 
 def _jumps(observations: Dataset, most: float, path: str) -> NumpyArray:

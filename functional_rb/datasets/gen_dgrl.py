@@ -13,7 +13,7 @@ from typing import IO
 import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
-from functional_rb.datasets.by_rows import RowReader, Whole, located, of, same_rows
+from functional_rb.datasets.by_rows import Path, RowReader, Whole, located, marks, same_rows
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import tars
 from functional_rb.datasets.formats.npy import NpyStream
@@ -33,20 +33,20 @@ class GenDgrl(RowReader):
         inside, fields = next(self._contents(0), ("", {}))
         if not inside:
             raise DatasetError(f"{path}: expected files of .npy in it, got none")
-        observation, action, self.reward = (
-            kind_of_rows(fields[field].shape, fields[field].dtype, f"{path}, {inside!r}, {field}")
+        self.leaves = {
+            (field,): kind_of_rows(fields[field].shape, fields[field].dtype, f"{path}, {inside!r}, {field}")
             for field in FIELDS[:3]
-        )
-        self.observation, self.action = {(): observation}, {(): action}
+        }
 
     def wholes(self, first: int, most: int) -> Iterator[Whole]:
         for name, fields in self._contents(first):
-            observations, actions, rewards, dones = (fields[field] for field in FIELDS)
-            n, ends = len(rewards), bool(dones[-1])
-            last_observed = len(observations) > n
-            yield Whole(
-                n, of(observations), of(actions), of(rewards), ends, last_observed, self.files[0], about={"file": name}
-            )
+
+            def read(path: Path, begin: int, stop: int, fields: dict[str, NumpyArray] = fields) -> NumpyArray:
+                return fields[path[0]][begin:stop]
+
+            n, path = len(fields["rewards"]), self.files[0]
+            is_terminal = bool(marks(fields["dones"][-1:], f"{path}, {name!r}, dones").any())
+            yield Whole(n, read, is_terminal, len(fields["observations"]) > n, path, {"file": name})
 
     def _contents(self, first: int) -> Iterator[tuple[str, dict[str, NumpyArray]]]:
         at = 0

@@ -129,18 +129,18 @@ def data(group: Group, name: str, where: str) -> Dataset:
 def leaves(
     group: Group, name: str, where: str, depth: int = 0, looks: Iterator[int] | None = None
 ) -> dict[tuple[str, ...], Kind]:
-    """The data sets in a group that hold numbers for each row, by their paths; or the one of that name, at ()."""
+    """The data sets that hold numbers for each row, by their paths: that of this name, or those in the group."""
     looks = itertools.count() if looks is None else looks
     if next(looks) == MANY:
         raise DatasetError(f"{where}: {name!r}: expected at most {MANY} groups and data sets, got more paths to them")
     part = member(group, name, where)
     if hasattr(part, "shape"):
-        return {(): (part.shape[1:], part.dtype)} if part.shape and can_be_stored(part.dtype) else {}
+        return {(name,): (part.shape[1:], part.dtype)} if part.shape and can_be_stored(part.dtype) else {}
     if depth == DEPTH:
         raise DatasetError(f"{where}: {name!r}: expected at most {DEPTH} groups in each other, got {part.name:.200}")
     inner: dict[tuple[str, ...], Kind] = {}
     for key in names(part, where):
-        inner |= {(key, *path): kind for path, kind in leaves(part, key, where, depth + 1, looks).items()}
+        inner |= {(name, *path): kind for path, kind in leaves(part, key, where, depth + 1, looks).items()}
     return inner
 
 

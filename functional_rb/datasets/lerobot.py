@@ -17,7 +17,7 @@ import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.datasets import lerobot_videos
-from functional_rb.datasets.by_rows import Path, Read, RowReader, Whole, located, nested_read
+from functional_rb.datasets.by_rows import Path, RowReader, Whole, located
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import images
 from functional_rb.datasets.formats.json_files import json_object
@@ -28,6 +28,7 @@ from functional_rb.datasets.pieces import Kind, can_be_stored
 REWARD, TIME = "next.reward", "timestamp"
 # What may say that the last step led to a terminal state; the first one that the dataset has is believed.
 ENDS = ("next.terminated", "next.success", "next.done")
+FIELDS = {"observation": "observations", "action": "actions"}
 TOLD = ("codebase_version", "robot_type", "fps")
 
 
@@ -41,41 +42,40 @@ class Lerobot(RowReader):
         features = {name: _feature(feature, f"{path}, {INFO}, {name}") for name, feature in info["features"].items()}
         kinds = ("video", "image") if video else ("image",)
         self._features = {name: x for name, x in features.items() if x[1] in kinds or _is_number(x[1])}
+        if any(kind == "video" for _, kind in self._features.values()) and TIME not in self._features:
+            raise DatasetError(f"{path}, {INFO}: expected numbers in {TIME!r}, which say where frames of videos are")
         self._video = video
         self._decoding()  # which refuses a library that is not there
         self._places, self._tasks = places(path, info), tasks_of(path)
         tables = dict.fromkeys(place.file for place in self._places)
         steps = sum(place.steps for place in self._places)
         super().__init__(name, [os.path.join(path, INFO), *tables], episodes=len(self._places), steps=steps)
-        for part in ("observation", "action"):
-            if not self._named(part):
+        # The feature of each leaf: dots stand between the names of dicts in each other, but not in infos.
+        self._names: dict[Path, str] = {}
+        for name, (_, kind) in self._features.items():
+            part, *rest = name.split(".")
+            if part in FIELDS:
+                self._names[FIELDS[part], *rest] = name
+            elif name == REWARD or _is_number(kind):
+                self._names[("rewards",) if name == REWARD else ("infos", name)] = name
+        for part, field in FIELDS.items():
+            names = [name for leaf, name in self._names.items() if leaf[0] == field]
+            if not names:
                 raise DatasetError(f"{path}, {INFO}: expected numbers or images in {part!r}, got {[*features]}")
-            names = self._named(part).values()
             for outer, inner in ((outer, inner) for outer in names for inner in names if inner.startswith(f"{outer}.")):
                 raise DatasetError(
                     f"{path}, {INFO}: expected values or a nest by the name {outer!r}, got {inner!r} beside it"
                 )
-        self.observation, self.action = (
-            {path: self._kind(name) for path, name in self._named(part).items()} for part in ("observation", "action")
-        )
-        if REWARD in self._features:
-            self.reward = ((), self._features[REWARD][1])
-        parts = ("observation", "action")
-        others = [name for name in self._features if name.split(".")[0] not in parts and name != REWARD]
-        self.infos = {name: {(): self._kind(name)} for name in others if _is_number(self._features[name][1])}
+        self.leaves = {leaf: self._kind(name) for leaf, name in self._names.items()}
         self.facts = {key: info[key] for key in TOLD if key in info}
         if self._tasks:
             self.facts["tasks"] = {str(number): task for number, task in self._tasks.items()}
         self.facts["left out"] = sorted(set(features) - set(self._features))
         self.facts["rewards"] = "as recorded" if REWARD in features else "none: zeros"
 
-    def _named(self, part: str) -> dict[Path, str]:
-        names = [name for name in self._features if name == part or name.startswith(f"{part}.")]
-        return {tuple(name.split(".")[1:]): name for name in names}
-
     def _kind(self, name: str) -> Kind:
         shape, kind = self._features[name]
-        return shape, kind if _is_number(kind) else "uint8"
+        return () if name == REWARD else shape, kind if _is_number(kind) else "uint8"
 
     def wholes(self, first: int, most: int) -> Iterator[Whole]:
         columns = [name for name, (_, kind) in self._features.items() if kind != "video"]
@@ -95,28 +95,19 @@ class Lerobot(RowReader):
     def _episode(
         self, place: Place, rows: Rows, about: Mapping[str, object], decode: lerobot_videos.Decode | None
     ) -> Whole:
-        def read(name: str) -> Read:
-            return lambda first, stop: self._read(name, rows, place, first, stop, decode)
+        def read(path: Path, first: int, stop: int) -> NumpyArray:
+            values = self._read(self._names[path], rows, place, first, stop, decode)
+            return values.reshape(-1) if path == ("rewards",) else values
 
         def terminated(first: int, stop: int) -> NumpyArray:
-            marks = np.zeros(stop - first, bool)
+            marks = np.zeros(stop - first)
+            # Other rows are not looked at: a success may be marked before the end.
             if stop == place.steps and end is not None:
-                marks[-1] = np.any(read(end)(first, stop)[-1])
+                marks[-1] = np.ravel(self._read(end, rows, place, first, stop, decode)[-1]).max()
             return marks
 
         end = next((name for name in ENDS if name in self._features), None)
-        rewards = read(REWARD)
-        return Whole(
-            place.steps,
-            nested_read({path: read(name) for path, name in self._named("observation").items()}),
-            nested_read({path: read(name) for path, name in self._named("action").items()}),
-            (lambda first, stop: rewards(first, stop).reshape(-1)) if REWARD in self._features else None,
-            terminated,
-            False,
-            place.file,
-            {name: read(name) for name in self.infos},
-            about,
-        )
+        return Whole(place.steps, read, terminated, False, place.file, about)
 
     def _read(
         self, name: str, rows: Rows, place: Place, first: int, stop: int, decode: lerobot_videos.Decode | None
@@ -130,7 +121,7 @@ class Lerobot(RowReader):
         column = rows.column(name, place.row + first, place.row + stop)
         if kind == "image":
             return images.decoded(bytes_of(column, where), shape, "uint8", where)
-        return numbers_of(column, shape, where).astype(kind)
+        return numbers_of(column, shape, where)
 
 
 def _is_number(kind: str) -> bool:

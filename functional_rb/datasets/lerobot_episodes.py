@@ -58,7 +58,7 @@ def places(folder: str, info: Json) -> list[Place]:
             return _checked(_version_2(folder, info, videos), folder)
         if version.startswith("v3."):
             return _checked(_version_3(folder, info, videos), folder)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise DatasetError(f"{folder}: expected metadata of LeRobot, {error!r} is missing or of another kind") from None
     raise DatasetError(f"{folder}/{INFO}: codebase_version: expected v2.0, v2.1 or v3.0, got {version!r}")
 

@@ -17,7 +17,7 @@ from functional_rb.base import files
 from functional_rb.base.arrays import Nest
 from functional_rb.base.extras import imported
 from functional_rb.base.strict_json import Json
-from functional_rb.datasets.by_rows import Leaves, Path, Read, Whole, by_first_name, nested_read
+from functional_rb.datasets.by_rows import Leaves, Path, Read, Whole
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import images
 from functional_rb.datasets.formats.json_files import json_object
@@ -38,7 +38,7 @@ class Arrow(Minari):
         if self._tables:
             with self._opened(self._tables[0][0], 1) as (schema, _, _):
                 if "infos" in schema.names:
-                    self.infos = by_first_name(_kinds(schema.field("infos").type))
+                    self.leaves |= _kinds(schema.field("infos").type, ("infos",))
 
     def tables(self, episodes: int) -> list[str]:
         self._tables = [_tables(os.path.join(self.path, str(k))) for k in range(episodes)]
@@ -67,36 +67,21 @@ class Arrow(Minari):
                 raise DatasetError(f"{where}: there is no column {name!r}, expected some of {window.names}")
             return window.column(name, first, stop)
 
-        def numbers(name: str) -> Read:
+        def marks(name: str) -> Read:
             return lambda first, stop: numbers_of(column(name, first, stop), (), f"{where}, {name}")
 
-        def values(name: str, space: object) -> Read:
-            return lambda first, stop: self._values(column(name, first, stop), space, where, name)
+        def read(leaf: Path, first: int, stop: int) -> Nest:
+            (name, *inner), (shape, _) = leaf, self.leaves[leaf]
+            if leaf in self.spaces:
+                return self._values(column(name, first, stop), self.spaces[leaf], where, name)
+            shift = before if name == "infos" else 0
+            array = column(name, first + shift, stop + shift)
+            for key in inner:
+                array, name = _field(array, key, where, name), f"{name}/{key}"
+            return numbers_of(array, shape, f"{where}, {name}")
 
-        def info(names: Path, shape: tuple[int, ...]) -> Read:
-            def read(first: int, stop: int) -> Nest:
-                array, path = column("infos", first + before, stop + before), "infos"
-                for name in names:
-                    array, path = _field(array, name, where, path), f"{path}/{name}"
-                return numbers_of(array, shape, f"{where}, {path}")
-
-            return read
-
-        def infos(name: str, leaves: Leaves) -> Read:
-            return nested_read({inner: info((name, *inner), shape) for inner, (shape, _) in leaves.items()})
-
-        return Whole(
-            n,
-            values("observations", self.observation_space),
-            values("actions", self.action_space),
-            numbers("rewards"),
-            numbers("terminations"),
-            before > 0,
-            path,
-            {name: infos(name, leaves) for name, leaves in self.infos.items()},
-            {name: about[name] for name in ("id", "seed", "options") if name in about},
-            numbers("truncations"),
-        )
+        facts: Json = {name: about[name] for name in ("id", "seed", "options") if name in about}
+        return Whole(n, read, marks("terminations"), before > 0, path, facts, marks("truncations"))
 
     def _values(self, array: pyarrow.Array, space: Any, where: str, name: str) -> Nest:
         kind = type(space).__name__
@@ -155,12 +140,13 @@ def _field(array: pyarrow.Array, name: str, where: str, of: str) -> pyarrow.Arra
     return array.field(name)
 
 
-def _kinds(struct: pyarrow.StructType) -> dict[Path, Kind]:
+def _kinds(struct: pyarrow.StructType, path: Path) -> Leaves:
+    # The numbers in a struct, by their paths below that of the struct.
     kinds: dict[Path, Kind] = {}
     for number in range(struct.num_fields):
         field = struct.field(number)
         if str(field.type).startswith("struct"):
-            kinds |= {(field.name, *path): kind for path, kind in _kinds(field.type).items()}
+            kinds |= _kinds(field.type, (*path, field.name))
             continue
         is_list = str(field.type).startswith("fixed_size_list")
         size = field.type.list_size if is_list else 1
@@ -172,5 +158,5 @@ def _kinds(struct: pyarrow.StructType) -> dict[Path, Kind]:
         except (NotImplementedError, TypeError):  # so Arrow says of times, and NumPy of types of pandas
             continue
         if can_be_stored(dtype) and np.prod(shape, dtype=np.int64) == size:
-            kinds[field.name,] = shape, dtype
+            kinds[*path, field.name] = shape, dtype
     return kinds

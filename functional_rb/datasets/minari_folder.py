@@ -13,11 +13,10 @@ import numpy as np
 
 from functional_rb.base.extras import imported
 from functional_rb.base.strict_json import Json
-from functional_rb.convert.common import stored_dtype
 from functional_rb.convert.gymnasium import spec_of_space
-from functional_rb.datasets.by_rows import RowReader, spec_of_leaves
-from functional_rb.datasets.episode import DatasetError, StepSpec
-from functional_rb.specs import Unbounded
+from functional_rb.datasets.by_rows import Path, RowReader
+from functional_rb.datasets.episode import DatasetError
+from functional_rb.specs.base import SpecNest
 
 if TYPE_CHECKING:
     from gymnasium import Space
@@ -36,7 +35,8 @@ class Minari(RowReader):
     Attributes:
         path: of the folder.
         metadata: all of it.
-        observation_space, action_space: of Gymnasium, as the metadata say.
+        spaces: of Gymnasium, as the metadata say, by the paths of observations and actions: the values of each are a
+            nest of their own.
     """
 
     def __init__(self, name: str, path: str, metadata: Json, limits: tuple[int | None, int | None]) -> None:
@@ -49,26 +49,25 @@ class Minari(RowReader):
             if not isinstance(number, int) or number < 0:
                 raise DatasetError(f"{where}: total_{what}: expected how many there are, got {number!r}")
             counts[what] = number
-        self.observation_space, self.action_space = (
-            _space_of(metadata.get(name), f"{where}: {name}") for name in ("observation_space", "action_space")
-        )
+        self.spaces = {
+            (f"{part}s",): _space_of(metadata.get(f"{part}_space"), f"{where}: {part}_space")
+            for part in ("observation", "action")
+        }
+        # Gymnasium's rewards are float64.
+        self.leaves = {**dict.fromkeys(self.spaces, ((), object)), ("rewards",): ((), np.float64)}
         super().__init__(name, [where, *self.tables(counts["episodes"])], **counts)
         self.facts = {key: metadata[key] for key in TOLD if key in metadata}
-        if any(self.is_compressed(space) for space in _leaves(self.observation_space, self.action_space)):
+        if any(self.is_compressed(space) for space in _leaves(*self.spaces.values())):
             self.facts["lossy"] = "images were compressed (JPEG) as they were recorded"
 
     @abc.abstractmethod
     def tables(self, episodes: int) -> Sequence[str]:
         """The files beside the metadata, in which so many episodes lie."""
 
-    def spec(self, narrow: bool) -> StepSpec:
-        """What the spaces say; the reward is what Gymnasium's is, float64."""
-        observation, action = (
-            spec_of_space(space, narrow, *self._limits, WHO, (part,))
-            for part, space in (("observation", self.observation_space), ("action", self.action_space))
-        )
-        infos = {name: spec_of_leaves(leaves, narrow) for name, leaves in self.infos.items()}
-        return StepSpec(observation, action, Unbounded((), stored_dtype("float64", narrow)), infos)
+    def spec_of(self, path: Path, narrow: bool) -> SpecNest:
+        if path not in self.spaces:
+            return super().spec_of(path, narrow)
+        return spec_of_space(self.spaces[path], narrow, *self._limits, WHO, (path[0].removesuffix("s"),))
 
     def is_compressed(self, space: Any) -> bool:
         """Whether Minari takes values of a space for images, which it compresses by default."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from functional_rb.base.arrays import Nest, NumpyArray
+from functional_rb.base.arrays import Nest
 from functional_rb.base.strict_json import Json
 from functional_rb.datasets import hdf5
-from functional_rb.datasets.by_rows import Leaves, Read, Whole, by_first_name, nested_read
+from functional_rb.datasets.by_rows import Path, Read, Whole
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import images
 from functional_rb.datasets.minari_folder import Minari
@@ -34,7 +34,8 @@ class Hdf5(Minari):
             with hdf5.opened(file_path) as file:
                 group = hdf5.member(file, "episode_0", file_path)
                 if hdf5.has(group, "infos", file_path):
-                    self.infos = by_first_name(hdf5.leaves(group, "infos", file_path))
+                    infos = hdf5.leaves(group, "infos", file_path)
+                    self.leaves |= {path: kind for path, kind in infos.items() if path[1:]}
 
     def tables(self, episodes: int) -> list[str]:
         return [os.path.join(self.path, "main_data.hdf5")]
@@ -48,7 +49,7 @@ class Hdf5(Minari):
 
     def _episode(self, group: Group, where: str) -> Whole:
         data: Data = functools.cache(lambda name: hdf5.data(group, name, where))  # each is looked for once
-        n, observed = len(data("rewards")), _length(data, "observations", self.observation_space, where)
+        n, observed = len(data("rewards")), _length(data, "observations", self.spaces["observations",], where)
         if observed not in (n, n + 1):
             raise DatasetError(f"{where}, observations: expected {n + 1} for {n} rewards, got {observed}")
         with hdf5.damage(where, "the seed"):
@@ -57,25 +58,17 @@ class Hdf5(Minari):
         def rows(name: str) -> Read:
             return lambda first, stop: hdf5.rows(data(name), first, stop, where)
 
-        def values(name: str, space: object) -> Read:
-            return lambda first, stop: self._values(data, name, space, first, stop, where)
+        def read(path: Path, first: int, stop: int) -> Nest:
+            name = "/".join(path)
+            if path in self.spaces:
+                return self._values(data, name, self.spaces[path], first, stop, where)
+            # Where there is an info of the reset too, it comes before those that steps have returned.
+            before = len(data(name)) - n if path[0] == "infos" else 0
+            if before not in (0, 1):
+                raise DatasetError(f"{where}, {name}: expected {n + 1} for {n} rewards, got {before + n}")
+            return hdf5.rows(data(name), first + before, stop + before, where)
 
-        def infos(name: str, leaves: Leaves) -> Read:
-            names = {path: "/".join(("infos", name, *path)) for path in leaves}
-            return nested_read({path: _after_reset(data, full, n, where) for path, full in names.items()})
-
-        return Whole(
-            n,
-            values("observations", self.observation_space),
-            values("actions", self.action_space),
-            rows("rewards"),
-            rows("terminations"),
-            observed > n,
-            self.files[1],
-            {name: infos(name, leaves) for name, leaves in self.infos.items()},
-            about,
-            rows("truncations"),
-        )
+        return Whole(n, read, rows("terminations"), observed > n, self.files[1], about, rows("truncations"))
 
     def _values(self, data: Data, name: str, space: Any, first: int, stop: int, where: str) -> Nest:
         kind = type(space).__name__
@@ -92,17 +85,6 @@ class Hdf5(Minari):
         if self.is_compressed(space) and data(name).ndim < 1 + len(space.shape):
             return images.decoded(list(rows), space.shape, np.uint8, f"{where}, {name}", ("JPEG",))
         return rows
-
-
-def _after_reset(data: Data, name: str, n: int, where: str) -> Read:
-    # What reads an info that steps have returned: where there is one of the reset too, that comes first.
-    def read(first: int, stop: int) -> NumpyArray:
-        before = len(data(name)) - n
-        if before not in (0, 1):
-            raise DatasetError(f"{where}, {name}: expected {n + 1} for {n} rewards, got {before + n}")
-        return hdf5.rows(data(name), first + before, stop + before, where)
-
-    return read
 
 
 def _length(data: Data, name: str, space: Any, where: str) -> int:

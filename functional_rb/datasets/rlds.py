@@ -22,7 +22,7 @@ import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.strict_json import Json
-from functional_rb.datasets.by_rows import Leaves, Path, Read, RowReader, Whole, located, nested_read
+from functional_rb.datasets.by_rows import Path, RowReader, Whole, located
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import images, tfrecord
 from functional_rb.datasets.formats.examples import Feature, example
@@ -33,6 +33,8 @@ FEATURES = "features.json"
 SHARD = re.compile(r"(.+)-([^-]+)\.tfrecord-(\d{5,})-of-(\d{5,})", re.ASCII)
 # The most numbers that a value in `Episode.about` has.
 MOST = 1024
+# The fields of an episode that parts of a step become; all others are infos.
+FIELDS = {"observation": "observations", "action": "actions", "reward": "rewards"}
 MARKS = ("is_first", "is_last", "is_terminal")
 Last = Literal["padding", "step"]
 # How deep features may lie in each other.
@@ -73,26 +75,23 @@ class Rlds(RowReader):
             if leaf[:1] != ("steps",)
             and (feature.kind == "text" or (feature.kind == "tensor" and math.prod(feature.sizes) <= MOST))
         }
-        self._leaves = {
+        self._features = {
             leaf[1:]: _sized(feature, leaf, shards) for leaf, feature in all_features.items() if leaf[:1] == ("steps",)
         }
-        self.observation, self.action = self._stored("observation"), self._stored("action")
-        for field, leaves in (("observation", self.observation), ("action", self.action)):
-            if not leaves:
+        # Where each leaf that can be stored stands among the features of a step.
+        self._paths: dict[Path, Path] = {}
+        self.leaves = {}
+        for part, feature in sorted(self._features.items(), key=lambda pair: pair[0][0]):
+            can_be = feature.kind in ("tensor", "image") and can_be_stored(np.dtype(feature.dtype))
+            if part == ("reward",) and not can_be:
+                raise DatasetError(f"{self.files[0]}: expected numbers in steps/reward, got {feature}")
+            if can_be and part[0] not in MARKS and (part[0] != "reward" or part == ("reward",)):
+                leaf = (FIELDS[part[0]], *part[1:]) if part[0] in FIELDS else ("infos", *part)
+                self._paths[leaf] = part
+                self.leaves[leaf] = (() if part == ("reward",) else feature.sizes, feature.dtype)
+        for field in ("observation", "action"):
+            if not any(leaf[0] == FIELDS[field] for leaf in self.leaves):
                 raise DatasetError(f"{self.files[0]}: expected numbers or images in steps/{field}, got none")
-        self._has_reward = ("reward",) in self._leaves
-        if self._has_reward:
-            self.reward = ((), self._leaves["reward",].dtype)
-        others = {path[0] for path in self._leaves} - {"observation", "action", "reward", *MARKS}
-        self.infos = {field: leaves for field in sorted(others) if (leaves := self._stored(field))}
-
-    def _stored(self, field: str) -> Leaves:
-        # What can be stored of a part of steps, by its path in that part.
-        return {
-            path[1:]: (leaf.sizes, leaf.dtype)
-            for path, leaf in self._leaves.items()
-            if path[0] == field and leaf.kind in ("tensor", "image") and can_be_stored(np.dtype(leaf.dtype))
-        }
 
     def wholes(self, first: int, most: int) -> Iterator[Whole]:
         for shard in self.files[1:]:
@@ -107,58 +106,43 @@ class Rlds(RowReader):
             first = 0
 
     def _episode(self, values: Mapping[str, Feature], where: str, shard: str) -> Whole:
-        def read(field: str, leaves: Leaves) -> Read:
-            def one(path: Path) -> Read:
-                return lambda first, stop: self._decoded(path, values, first, stop, where)
-
-            return nested_read({path: one((field, *path)) for path in leaves})
+        def decoded_rows(path: Path, first: int, stop: int) -> NumpyArray | list[str]:
+            name, feature = "/".join(("steps", *path)), self._features[path]
+            return decoded(feature, values.get(name, []), n, first, stop, f"{where}, {name}")
 
         n = self._count(values, where)
-        terminal = ("is_terminal",) in self._leaves and bool(
-            self._decoded(("is_terminal",), values, n - 1, n, where)[0]
-        )
+        has_mark = ("is_terminal",) in self._features
+        is_terminal = has_mark and bool(decoded_rows(("is_terminal",), n - 1, n)[0])
+        # What there is once in an episode, and the texts of its steps: one, where all have the same.
+        about: Json = {}
+        for path, leaf in self._metadata.items():
+            name = "/".join(path)
+            if len(feature := values.get(name, [])):  # which may be missing
+                value = decoded(leaf, feature, 1, 0, 1, f"{where}, {name}")[0]
+                about[name] = value if isinstance(value, str) else value.tolist()
+        for path, leaf in self._features.items():
+            if leaf.kind == "text":
+                texts = decoded_rows(path, 0, n)
+                about["/".join(path)] = texts[0] if len(set(texts)) == 1 else texts
         # A single row has no action that led anywhere: it is given as one step, which is dropped.
         padded = self._last == "padding" and n > 1
         return Whole(
             n - 1 if padded else n,
-            read("observation", self.observation),
-            read("action", self.action),
-            read("reward", {(): self.reward}) if self._has_reward else None,
-            terminal and (padded or self._last == "step"),
+            lambda path, first, stop: decoded_rows(self._paths[path], first, stop),
+            is_terminal and (padded or self._last == "step"),
             padded,
             shard,
-            {name: read(name, leaves) for name, leaves in self.infos.items()},
-            self._about(values, n, where),
+            about,
         )
 
     def _count(self, values: Mapping[str, Feature], where: str) -> int:
         # How many steps there are, by a feature with one number for each.
-        for path, leaf in self._leaves.items():
+        for path, leaf in self._features.items():
             if leaf.kind == "tensor" and leaf.shape == () and path[0] in (*MARKS, "reward", "discount"):
                 n = len(values.get("/".join(("steps", *path)), ()))
                 if n:
                     return n
         raise DatasetError(f"{where}: expected steps with is_first, is_last, is_terminal, reward or discount, got none")
-
-    def _decoded(
-        self, path: Path, values: Mapping[str, Feature], first: int, stop: int, where: str
-    ) -> NumpyArray | list[str]:
-        name = "/".join(("steps", *path))
-        return decoded(self._leaves[path], values.get(name, []), first, stop, f"{where}, {name}")
-
-    def _about(self, values: Mapping[str, Feature], n: int, where: str) -> Json:
-        # What there is once in an episode, and the texts of its steps: one, where all have the same.
-        told: Json = {}
-        for path, leaf in self._metadata.items():
-            name = "/".join(path)
-            if len(feature := values.get(name, [])):  # which may be missing
-                value = decoded(leaf, feature, 0, 1, f"{where}, {name}")[0]
-                told[name] = value if isinstance(value, str) else value.tolist()
-        for path, leaf in self._leaves.items():
-            if leaf.kind == "text":
-                texts = self._decoded(path, values, 0, n, where)
-                told["/".join(path)] = texts[0] if len(set(texts)) == 1 else texts
-        return told
 
 
 def _sized(leaf: Leaf, path: Path, shards: list[str]) -> Leaf:
@@ -271,12 +255,13 @@ def _shape(node: Json) -> tuple[int | None, ...]:
     return tuple(None if n < 0 else n for n in numbers)
 
 
-def decoded(leaf: Leaf, feature: Feature, first: int, stop: int, where: str) -> NumpyArray | list[str]:
-    """The values of steps [first, stop): an array, or a list of texts."""
+def decoded(leaf: Leaf, feature: Feature, n: int, first: int, stop: int, where: str) -> NumpyArray | list[str]:
+    """The values of steps [first, stop), of n: an array, or a list of texts."""
     size = math.prod(leaf.sizes) if leaf.kind == "tensor" else 1
+    # Those of all steps are counted: of more than that nobody could tell which belong to which step.
+    if len(feature) != n * size:
+        raise DatasetError(f"{where}: expected values for {n} steps, {size} for each, got {len(feature)}")
     part = feature[first * size : stop * size]
-    if len(part) != (stop - first) * size:
-        raise DatasetError(f"{where}: expected values for {stop} steps, {size} for each, got {len(feature)}")
     if leaf.kind == "tensor":
         return _numbers(leaf, part, (stop - first, *leaf.sizes), where)
     if not isinstance(part, list):

@@ -7,6 +7,7 @@ In the last row nothing was done any more: its action is no number.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -14,22 +15,14 @@ from typing import TYPE_CHECKING, Literal
 
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.datasets import hdf5
-from functional_rb.datasets.by_rows import (
-    Leaves,
-    Path,
-    Read,
-    RowReader,
-    Whole,
-    by_first_name,
-    located,
-    nested_read,
-)
+from functional_rb.datasets.by_rows import Path, RowReader, Whole, located, marks
 from functional_rb.datasets.episode import DatasetError
 
 if TYPE_CHECKING:
-    from h5py import Group
+    from h5py import Dataset, Group
 
 RewardOf = Literal["action", "observation"]
+INFOS = "env_infos"
 TRIAL = re.compile(r"Trial(\d{1,9})", re.ASCII)
 
 
@@ -53,11 +46,12 @@ class Roboset(RowReader):
         file_path, trial = self._trials[0]
         with hdf5.opened(file_path) as file:
             group = hdf5.member(file, trial, file_path)
-            self.observation = hdf5.leaves(group, "observations", file_path)
-            self.action = hdf5.leaves(group, "actions", file_path)
-            self.reward = ((), hdf5.data(group, "rewards", file_path).dtype)
-            if hdf5.has(group, "env_infos", file_path):
-                self.infos = by_first_name(hdf5.leaves(group, "env_infos", file_path))
+            leaves = hdf5.leaves(group, "observations", file_path) | hdf5.leaves(group, "actions", file_path)
+            leaves["rewards",] = ((), hdf5.data(group, "rewards", file_path).dtype)
+            if hdf5.has(group, INFOS, file_path):
+                infos = hdf5.leaves(group, INFOS, file_path)
+                leaves |= {("infos", *path[1:]): kind for path, kind in infos.items() if path[1:]}
+            self.leaves = leaves
 
     def wholes(self, first: int, most: int) -> Iterator[Whole]:
         for path, trial in self._trials[first:]:
@@ -65,38 +59,32 @@ class Roboset(RowReader):
                 yield self._whole(hdf5.member(file, trial, path), f"{path}, {trial}", path)
 
     def _whole(self, group: Group, where: str, path: str) -> Whole:
-        n, shift = len(hdf5.data(group, "rewards", where)), self._shift
-        if n == 0:
-            raise DatasetError(f"{where}: expected rows, got none")
+        @functools.cache  # each is looked for once
+        def rows(name: str) -> Dataset:
+            dataset = hdf5.data(group, name, where)
+            if len(dataset) != n:
+                raise DatasetError(f"{where}, {name}: expected {n} rows, one for each reward, got {len(dataset)}")
+            return dataset
 
-        def nest(field: str, leaves: Leaves) -> Read:
-            return nested_read({leaf: _rows(group, (field, *leaf), n, where) for leaf in leaves})
+        def read(path: Path, first: int, stop: int) -> NumpyArray:
+            field, *inner = path
+            shift = self._shift if field == "rewards" else 0
+            name = "/".join((INFOS if field == "infos" else field, *inner))
+            # A trial of a single row has no reward in a row behind it; its step is dropped.
+            values = hdf5.rows(rows(name), min(first + shift, n - 1), min(stop + shift, n), where)
+            return values.reshape(-1) if field == "rewards" else values
 
-        rewards = _rows(group, ("rewards",), n, where)
+        n = len(hdf5.data(group, "rewards", where))
+        is_done = n > 1 and hdf5.has(group, "done", where)
         return Whole(
             # A single row has no action that led anywhere: it is given as one step, which is dropped.
-            max(n - 1, 1),
-            nest("observations", self.observation),
-            nest("actions", self.action),
-            None if n == 1 else lambda first, stop: rewards(first + shift, stop + shift).reshape(-1),
-            n > 1 and hdf5.has(group, "done", where) and bool(_rows(group, ("done",), n, where)(n - 1, n).any()),
+            min(n, max(n - 1, 1)),
+            read,
+            is_done and bool(marks(hdf5.rows(rows("done"), n - 1, n, where), f"{where}, done").any()),
             n > 1,
             path,
-            {name: nest(f"env_infos/{name}", leaves) for name, leaves in self.infos.items()},
             {"trial": group.name.strip("/")},
         )
-
-
-def _rows(group: Group, path: Path, n: int, where: str) -> Read:
-    name = "/".join(path)
-    dataset = hdf5.data(group, name, where)
-    if len(dataset) != n:
-        raise DatasetError(f"{where}, {name}: expected {n} rows, one for each reward, got {len(dataset)}")
-
-    def read(first: int, stop: int) -> NumpyArray:
-        return hdf5.rows(dataset, first, stop, where)
-
-    return read
 
 
 def open_roboset(rest: str, root: str | None = None, *, reward_of: RewardOf = "observation") -> Roboset:

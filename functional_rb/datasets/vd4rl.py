@@ -16,7 +16,7 @@ import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.datasets import hdf5
-from functional_rb.datasets.by_rows import Read, RowReader, Whole, located, nested_read, same_rows
+from functional_rb.datasets.by_rows import Path, RowReader, Whole, located, same_rows
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import npy
 from functional_rb.datasets.pieces import can_be_stored
@@ -24,6 +24,7 @@ from functional_rb.datasets.pieces import can_be_stored
 if TYPE_CHECKING:
     from h5py import File
 
+PIXELS = ("observations", "pixels")
 KNOWN = ("is_first", "is_last", "is_terminal", "step_type", "discount")
 # The `step_type` of a row that begins an episode.
 FIRST = 0
@@ -50,9 +51,8 @@ class VD4rl(RowReader):
             if not shape or not can_be_stored(dtype):
                 raise DatasetError(f"{first}, {field}: expected rows of numbers, got {dtype} {shape}")
         rows = {name: (shape[1:], dtype) for name, (shape, dtype) in kinds.items() if shape and can_be_stored(dtype)}
-        self.observation, self.action = {("pixels",): rows[self._image]}, {(): rows["action"]}
-        self.reward = ((), rows["reward"][1])
-        self.infos = {name: {(): kind} for name, kind in rows.items() if name not in parts}
+        self.leaves = {PIXELS: rows[self._image], ("actions",): rows["action"], ("rewards",): ((), rows["reward"][1])}
+        self.leaves |= {("infos", name): kind for name, kind in rows.items() if name not in parts}
 
     def wholes(self, first: int, most: int) -> Iterator[Whole]:
         at = 0
@@ -64,20 +64,20 @@ class VD4rl(RowReader):
                     at += 1
 
     def _episode(self, file: _File, start: int, stop: int, path: str) -> Whole:
-        def rows(name: str, shift: int = 0) -> Read:
-            return lambda begin, end: file.read(name, start + begin + shift, start + end + shift)
+        # What led to an image stands in its row: to the first one nothing did.
+        columns = {
+            PIXELS: (self._image, start),
+            ("actions",): ("action", start + 1),
+            ("rewards",): ("reward", start + 1),
+        }
+        columns |= {path: (path[1], start) for path in self.leaves if path[0] == "infos"}
 
-        reward = rows("reward", 1)
-        return Whole(
-            stop - start - 1,
-            nested_read({("pixels",): rows(self._image)}),
-            rows("action", 1),
-            lambda begin, end: reward(begin, end).reshape(-1),
-            file.is_terminal(stop - 1),
-            True,
-            path,
-            {name: rows(name) for name in self.infos},
-        )
+        def read(path: Path, first: int, end: int) -> NumpyArray:
+            name, begin = columns[path]
+            values = file.read(name, begin + first, begin + end)
+            return values.reshape(-1) if path == ("rewards",) else values
+
+        return Whole(stop - start - 1, read, file.is_terminal(stop - 1), True, path)
 
 
 class _File:

@@ -16,8 +16,10 @@ import numpy as np
 import pandas
 import pyarrow
 import pytest
+import torch
 
 import functional_rb as frb
+import torch_backend as rb
 from functional_rb.datasets import lerobot_videos as videos
 from functional_rb.datasets import parquet
 from tests.datasets import datasets_of_others as others
@@ -194,6 +196,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
         {"features": {name: {"dtype": "float32", "shape": [7]} for name in ("action", "observation.state")}},
         r"episode 0, (action|observation.state): expected numbers, 3 times shape \(7,\)",
     ),
+    "no files in a folder": ({"chunks_size": 0}, "metadata of LeRobot, ZeroDivisionError"),
     "a longer episode": ({}, "expected 9 rows, the file has 3"),
 }
 
@@ -216,6 +219,43 @@ def test_lengths_that_are_none_are_refused_in_tables_too(tmp_path: Path) -> None
     reading.write_table(rows.set_column(rows.column_names.index("length"), "length", lengths), path)
     with pytest.raises(ValueError, match=r"doors, episode \d+: length: expected how many rows, got -1"):
         open_reader(name, str(tmp_path))
+
+
+def test_numbers_that_are_not_whole_are_refused(tmp_path: Path) -> None:
+    """They would be made whole by cutting them off."""
+    name, folder = others.lerobot_v2(tmp_path), tmp_path / "lerobot" / "doors"
+    info = json.loads((folder / "meta" / "info.json").read_text())
+    info["features"]["count"] = {"dtype": "int64", "shape": [1]}
+    (folder / "meta" / "info.json").write_text(json.dumps(info))
+    paths = sorted((folder / "data").rglob("*.parquet"))
+    for path in paths:
+        rewritten(path, lambda rows: rows.assign(count=rows.index * 2))
+    with_counts = frb.datasets.Conversion(infos=["count"])
+    made = frb.datasets.load(name, rb, root=tmp_path, conversion=with_counts)
+    assert rb.items(made)["info"]["count"].dtype == torch.int32
+    for number in (0.5, 1e300):
+        rewritten(paths[1], lambda rows: rows.assign(count=number))  # noqa: B023  # called at once
+        with pytest.raises(ValueError, match=r"000001\.parquet.*leaf 'infos/count': expected dtype int32"):
+            frb.datasets.convert(open_reader(name, str(tmp_path)), tmp_path / str(number), with_counts)
+
+
+def test_episodes_without_steps_are_refused(tmp_path: Path) -> None:
+    """The converter would not count them: one that goes on would begin at another episode."""
+    name = others.lerobot_v2(tmp_path)
+    lines = tmp_path / "lerobot" / "doors" / "meta" / "episodes.jsonl"
+    lines.write_text("\n".join(json.dumps({"episode_index": k, "length": 3 * (k != 1)}) for k in range(2)))
+    with pytest.raises(ValueError, match=r"000001\.parquet, episode 1: expected some steps, got none"):
+        [*open_reader(name, str(tmp_path)).episodes()]
+
+
+def test_videos_without_times_are_refused(tmp_path: Path) -> None:
+    name, meta = others.lerobot_v2(tmp_path), tmp_path / "lerobot" / "doors" / "meta"
+    info = json.loads((meta / "info.json").read_text())
+    del info["features"]["timestamp"]
+    (meta / "info.json").write_text(json.dumps(info))
+    assert [*open_reader(name, str(tmp_path)).episodes()]
+    with pytest.raises(ValueError, match=r"info\.json: expected numbers in 'timestamp', which say where frames of vid"):
+        open_reader(name, str(tmp_path), video=f"{__name__}:wrong_size")
 
 
 @pytest.mark.parametrize("case", CHANGES.values(), ids=CHANGES)

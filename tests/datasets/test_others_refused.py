@@ -126,8 +126,9 @@ def test_shards_of_other_writings_are_named(other: str, message: str, tmp_path: 
 
 
 RECORDS: dict[str, tuple[dict[str, Any], str]] = {
-    "too few values": ({"steps/action": np.ones(5)}, "steps/action: expected values for 3 steps, 3 for each, got 5"),
-    "bytes for numbers": ({"steps/action": [b"a"] * 9}, "steps/action: expected float32, got bytes"),
+    "too few values": ({"steps/action": np.ones(5)}, "steps/action: expected values for 4 steps, 3 for each, got 5"),
+    "too many values": ({"steps/action": np.ones(15)}, "steps/action: expected values for 4 steps, 3 for each, got 15"),
+    "bytes for numbers": ({"steps/action": [b"a"] * 12}, "steps/action: expected float32, got bytes"),
     "whole numbers": ({"steps/action": np.ones(12, int)}, "steps/action: expected float32, got int64"),
     "large numbers": ({"steps/observation/count": np.full(4, 256)}, "expected uint8, got numbers up to 256"),
     "no image": ({"steps/observation/image": [b"GIF89a"] * 4}, "expected an image, PNG or JPEG"),
