@@ -7,6 +7,8 @@ T = TypeVar("T")
 
 INSTRUCTIONS: str
 """The set of instructions that was chosen for this processor."""
+SOURCES: int
+"""A number of the sources that the extension was compiled from."""
 RECORDS: dict[str, str]
 """The names of the fields of each record, in their order, with commas between."""
 TABLES: dict[str, bytes]
@@ -23,6 +25,16 @@ GPU_LANES_OF_GOALS: int
 """What a launch can name: leaves or arrays, numbers of a plan, of rings, of what is beside, of its plan, its arrays."""
 GPU_KERNELS: tuple[str, ...]
 """The names of the kernels for GPUs, in which `frb_` stands before them."""
+
+def seal(batch: object, arrays: object, records: tuple[object, ...], /) -> int:
+    """A number of all that a program tells a handler beside what lies in its arrays, and of `SOURCES`.
+
+    Args:
+        batch: the first attribute of a call of XLA's behind the seal, int64.
+        arrays: of operands, and then of results, how many there are, and of each the bytes of an element, the number of
+            axes, and the shape, int64.
+        records: the other attributes, int32.
+    """
 
 def gpu_driver(functions: tuple[int, ...], blocks: int, share: int, /) -> None:
     """Have kernels for GPUs launched, by addresses of CUDA's functions.

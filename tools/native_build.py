@@ -5,6 +5,7 @@ Run by the build of the package (tools/build_hook.py), and by hand: python tools
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import runpy
@@ -78,6 +79,7 @@ def build(extra: tuple[str, ...] = (), target: Path = TARGET, sets: tuple[str, .
         )
     sets = sets or (tuple(INSTRUCTIONS) if is_x86() else ("baseline",))
     include = [f"-I{sysconfig.get_paths()['include']}", f"-I{SOURCES}", *(["-DFRB_X86"] if len(sets) > 1 else [])]
+    include.append(f"-DFRB_SOURCES=0x{sources_digest()}u")
     with tempfile.TemporaryDirectory() as folder:
         units = [
             (f"{name}.cpp", Path(folder, f"{name}.o"), ()) for name in ("module", "chain", "launches", "xla_launches")
@@ -98,6 +100,12 @@ def build(extra: tuple[str, ...] = (), target: Path = TARGET, sets: tuple[str, .
         shutil.copyfile(made, part)
         os.replace(part, target)
     return target
+
+
+def sources_digest() -> str:
+    """16 hexadecimal digits for the sources, by which compiled programs know that they are called by what they mean."""
+    texts = [(path.name, path.read_text()) for path in sorted(SOURCES.iterdir())]
+    return hashlib.sha256(repr(texts).encode()).hexdigest()[:16]
 
 
 def build_gpu() -> Path | None:

@@ -137,10 +137,11 @@ def pairs_of_groups(
 
     Raises:
         ValueError: for shapes that do not fit.
-        TypeError: for scores that are no floats, and leaves that are no arrays.
+        TypeError: for scores that are no floats, leaves that are no arrays, and NumPy's of a dtype that the library
+            would change, such as int64 in JAX without its 64-bit mode.
 
     Example:
-        >>> replies = {"tokens": np.arange(6).reshape(2, 3)}
+        >>> replies = {"tokens": np.arange(6, dtype=np.int32).reshape(2, 3)}
         >>> pairs, differ = rb.text.pairs_of_groups(replies, np.array([[1, 3, 2], [4, 4, 4]], np.float32))
         >>> pairs.chosen_data["tokens"].tolist(), pairs.rejected_data["tokens"].tolist(), differ.tolist()
         ([1, 3], [0, 3], [True, False])
@@ -164,8 +165,10 @@ def pairs_of_groups(
                 raise TypeError(
                     f"pairs_of_groups: leaf {name!r}: expected numbers, got Python objects; leave the leaf out"
                 )
-            leaf = lib.as_array(leaf, ranked)
-        arrays.append(lib.convert(leaf, Unbounded(tuple(leaf.shape), shown(leaf.dtype)), name))
+        spec = Unbounded(tuple(leaf.shape), shown(leaf.dtype))
+        if why := lib.unsupported(spec.dtype):
+            raise TypeError(f"pairs_of_groups: leaf {name!r}: dtype {spec.dtype} {why}")
+        arrays.append(lib.convert(lib.as_array(leaf, ranked) if isinstance(leaf, np.ndarray) else leaf, spec, name))
     best, worst, differ = lib.run(_extremes, arrays, ranked, real)
     shape = (int(ranked.shape[0]),)
     sides = [nest.unflatten(structure, row, lib.build_mapping, shape) for row in (best, worst)]

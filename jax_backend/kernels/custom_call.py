@@ -33,6 +33,7 @@ from jax_backend.kernels import gpus, tpus
 R = TypeVar("R")
 # Values of MLIR, whose class JAX does not make public.
 Lowered: TypeAlias = Sequence[Any]
+Words: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 
@@ -255,10 +256,8 @@ def _called(
         math.prod(x.shape[sum(axes) :]) * x.dtype.itemsize
         for x, axes in zip([*arguments, *results], batched, strict=True)
     ]
-    attributes: dict[str, object] = {"batch": _encode_batch(batch.sizes, batched, nbytes)}
-    for k, record in enumerate(kernel.vectors):  # XLA sorts them by their names
-        attributes[f"record_{k:03}"] = record
-    found = _custom_call(ctx, target, values, arguments, results, aliases, attributes)
+    encoded = _encode_batch(batch.sizes, batched, nbytes)
+    found = _custom_call(ctx, target, values, arguments, results, aliases, encoded, kernel.vectors)
     return [x for x, wanted in zip(found, kernel.in_order, strict=False) if wanted is not ABSENT]
 
 
@@ -266,11 +265,21 @@ def _custom_call(
     ctx: mlir.LoweringRuleContext,
     target: str,
     values: Sequence[object],
-    arguments: Sequence[object],
-    results: Sequence[object],
+    arguments: Sequence[Any],
+    results: Sequence[Any],
     aliases: Mapping[int, int],
-    attributes: Mapping[str, object],
+    batch: Words,
+    records: Sequence[object] = (),
 ) -> Lowered:
+    from functional_rb import _native
+
+    arrays = []
+    for each in (arguments, results):
+        arrays += [len(each), *(word for x in each for word in (x.dtype.itemsize, len(x.shape), *x.shape))]
+    # A handler that means something else by these words refuses them: programs may be kept in files.
+    seal = _native.seal(batch, np.asarray(arrays, np.int64), tuple(records))
+    attributes: dict[str, object] = {"batch": np.array([seal, *batch], np.int64)}
+    attributes |= {f"record_{k:03}": record for k, record in enumerate(records)}  # XLA sorts them by their names
     rule = jax.ffi.ffi_lowering(target, operand_output_aliases=dict(aliases))
     return rule(ctx.replace(avals_in=arguments, avals_out=results), *values, **attributes)
 
@@ -290,10 +299,8 @@ def _register() -> None:
         jax.ffi.register_ffi_target(f"functional_rb_{name}", handler, platform="cpu")
 
 
-def _encode_batch(
-    sizes: Sequence[int], batched: Sequence[Sequence[bool]], nbytes: Sequence[int]
-) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """The attribute of a call that stands for many, as `xla::Batch` reads it (`functional_rb/native/src/xla_frame.h`).
+def _encode_batch(sizes: Sequence[int], batched: Sequence[Sequence[bool]], nbytes: Sequence[int]) -> Words:
+    """What the first attribute tells behind its seal, as `xla::Batch` reads it (`native/src/xla_frame.h`).
 
     Args:
         sizes: of the axes that all these calls make, the outermost first.
@@ -347,7 +354,7 @@ def _lower_barrier_on_cpu(ctx: mlir.LoweringRuleContext, *arrays: object, count:
     if not _undivided(ctx.module_context.axis_context):
         return arrays[:count]
     aliases = {k: k for k in range(count)}
-    single = {"batch": _encode_batch((), (), ())}
+    single = _encode_batch((), (), ())
     return _custom_call(ctx, _target("barrier"), arrays, ctx.avals_in, ctx.avals_out, aliases, single)
 
 

@@ -327,6 +327,19 @@ def test_pairs_of_arrays_of_numpy_whatever_their_memory(library: Backend) -> Non
         library.rb.text.pairs_of_groups({"x": fixed.astype(">i4")}, np.zeros((2, 3), np.float32))
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float64])
+def test_pairs_never_change_a_dtype(library: Backend, dtype: type) -> None:
+    """What JAX has in its 64-bit mode alone comes back as it is, or is refused."""
+    given = {"reply": {"id": np.array([[1, 2**40, 3]], dtype)}}
+    if library.name.startswith("torch"):
+        pairs, _ = library.rb.text.pairs_of_groups(given, np.float32([[0, 1, 0.5]]))
+        assert pairs.chosen_data["reply"]["id"].tolist() == [2**40]
+        return
+    expected = rf"pairs_of_groups: leaf 'reply/id': dtype {dtype.__name__} needs JAX's 64-bit mode.*or use "
+    with pytest.raises(TypeError, match=expected):
+        library.rb.text.pairs_of_groups(given, np.float32([[0, 1, 0.5]]))
+
+
 def test_advantages_of_groups_are_those_of_plain_python(library: Backend) -> None:
     rng = np.random.default_rng(0)
     scores = (rng.normal(size=(9, 4)) * 10.0 ** rng.integers(-2, 4, (9, 1)) + 3).astype(np.float32)

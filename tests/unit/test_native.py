@@ -184,7 +184,9 @@ def test_a_wrong_call_is_refused(case: str) -> None:
 def test_no_kernel_takes_another_number_of_arguments_or_names() -> None:
     kernels = {name: kernel for name, kernel in vars(_native).items() if isinstance(kernel, types.BuiltinFunctionType)}
     assert len(kernels) > 15
-    for name in [name for name in kernels if name.startswith("gpu_")]:  # which tell of kernels, or ask
+    for name in [
+        name for name in kernels if name.startswith("gpu_") or name == "seal"
+    ]:  # which tell of kernels, or ask
         with pytest.raises(TypeError, match=r"exactly \d argument"):
             kernels.pop(name)(*[0] * 30)
     for name, kernel in kernels.items():

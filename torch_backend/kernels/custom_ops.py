@@ -71,11 +71,13 @@ class Form(NamedTuple):
     """What a call is but for its tensors, and numbers that may be symbols.
 
     Attributes:
+        sources: what the kernels were compiled from, as programs may be kept in files.
         operands: which tensor each is, those that are changed first; None for one that is not given.
         records: of each its words, None for a number.
         outputs: of each which tensor is changed, or the dtype and the number of axes of what is made; None for nothing.
     """
 
+    sources: int
     operands: list[int | None]
     records: list[list[int] | None]
     outputs: list[Any]
@@ -88,7 +90,7 @@ def by_operation(kernel: Kernel) -> list[torch.Tensor]:
     changed = [x for x, is_one in zip(kernel.operands, is_changed, strict=True) if is_one and x is not None]
     given = [x for x, is_one in zip(kernel.operands, is_changed, strict=True) if not is_one and x is not None]
     places = {id(x): place for place, x in enumerate([*changed, *given])}
-    form = Form([places.get(id(x)) for x in kernel.operands], [], [])
+    form = Form(_native.SOURCES, [places.get(id(x)) for x in kernel.operands], [], [])
     for record in kernel.records:
         if isinstance(record, np.ndarray):
             form.records.append(record.tolist())
@@ -118,7 +120,12 @@ def _operation_of(kernel: Kernel) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _form(text: str) -> Form:
-    return Form(*json.loads(text))
+    sources, *others = json.loads(text)
+    if sources != _native.SOURCES:
+        raise RuntimeError(
+            "functional_rb: this program was compiled by another version of functional_rb; trace it again"
+        )
+    return Form(sources, *others)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -55,7 +55,7 @@ class Frame {
   // Take records as attributes, behind that of a single call; false with an error.
   bool take_records(PyObject* records) {
     const Ref each(PySequence_Tuple(records));
-    vectors_.push_back({0, 2, single_});
+    vectors_.push_back({0, 3, single_});
     for (Py_ssize_t k = 0; each && k < PyTuple_Size(each.get()); ++k) {
       Py_buffer* view = &views_.emplace_back();
       if (PyObject_GetBuffer(PyTuple_GetItem(each.get(), k), view, PyBUF_C_CONTIGUOUS)) return views_.pop_back(), false;
@@ -150,7 +150,7 @@ class Frame {
   }
 
   static constexpr int64_t NONE = 0;
-  const int64_t single_[2] = {1, 0};  // one call, of no axes
+  const int64_t single_[3] = {0, 1, 0};  // no seal; one call, of no axes
   const ArrayLibrary& library_;
   PyObject* ready_;
   const Where where_;

@@ -5,6 +5,7 @@
 #include "launches.h"
 #include "setting.h"
 #include "tables.h"
+#include "xla_frame.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -76,6 +77,27 @@ PyObject* records_of(const frb::Exports* exports) {
   return found;
 }
 
+// seal(batch, arrays, records): what `Seal` makes of the words of a call: of its first attribute behind the seal, int64; of
+// its operands and of its results how many there are, and of each the bytes of an element, the axes and the shape, int64; and
+// of its records, int32.
+PyObject* seal(PyObject*, PyObject* args) {
+  PyObject* records;
+  Py_buffer batch, arrays, record;
+  if (!PyArg_ParseTuple(args, "y*y*O!", &batch, &arrays, &PyTuple_Type, &records)) return nullptr;
+  frb::Seal seal;
+  for (Py_buffer* words : {&batch, &arrays}) {
+    seal.take(static_cast<const int64_t*>(words->buf), int64_t(words->len) / 8);
+    PyBuffer_Release(words);
+  }
+  for (Py_ssize_t k = 0; k < PyTuple_Size(records); ++k) {
+    if (PyObject_GetBuffer(PyTuple_GetItem(records, k), &record, PyBUF_SIMPLE)) return nullptr;
+    seal.take_record(record.buf, int64_t(record.len) / 4);
+    PyBuffer_Release(&record);
+  }
+  return PyLong_FromLongLong(seal.value());
+}
+PyMethodDef methods[] = {{"seal", seal, METH_VARARGS, nullptr}, {}};
+
 constexpr Py_ssize_t LENGTH = sizeof(frb::Points);
 
 int fill(PyObject* module) {
@@ -85,10 +107,11 @@ int fill(PyObject* module) {
     return -1;
   }
   const Choice choice = chosen();
-  const bool done = PyModule_AddFunctions(module, choice.exports->methods) == 0 &&
+  const bool done = PyModule_AddFunctions(module, choice.exports->methods) == 0 && PyModule_AddFunctions(module, methods) == 0 &&
                     frb::add_chain(module, choice.exports->buffers) && frb::add_setting(module) &&
                     frb::gpu::add_launches(module) && frb::gpu::add_xla_launches(module) &&
                     put(module, "INSTRUCTIONS", PyUnicode_FromString(choice.name)) &&
+                    put(module, "SOURCES", PyLong_FromUnsignedLongLong(FRB_SOURCES)) &&
                     put(module, "RECORDS", records_of(choice.exports)) &&
                     put(module, "TABLES", Py_BuildValue("{sy#sy#sy#}", "log", &frb::LOG, LENGTH, "inverse", &frb::INVERSE,
                                                         LENGTH, "exp", &frb::EXP, LENGTH)) &&

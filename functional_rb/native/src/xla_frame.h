@@ -9,6 +9,10 @@
 
 #include "ring.h"
 
+#if !defined(FRB_SOURCES)
+#define FRB_SOURCES 0
+#endif
+
 namespace frb {
 namespace xla {
 
@@ -39,17 +43,21 @@ struct Frame {
 };
 constexpr int32_t INVALID_ARGUMENT = 3, RESOURCE_EXHAUSTED = 8, INTERNAL = 13;
 constexpr uint32_t COMMAND_BUFFERS = 1;  // what is launched depends on attributes and shapes alone
+constexpr int32_t ARRAY = 1;             // the type of an attribute
+constexpr int32_t INT32 = 4, INT64 = 5;  // dtypes
+// How many bytes an element has, by its dtype; those behind these have one.
+constexpr uint8_t BYTES[] = {0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 0, 0, 8, 2, 0, 16};
 
 // A custom call may stand for many, as `jax.vmap` makes them: then arrays have axes in front, and the first attribute of the
-// frame, int64, says where in them each call has its part: how many calls there are, how many axes, the size of each; then,
-// if there are axes, for each operand and result how many it has in front, and its stride in bytes along each. Behind it come
-// the records, int32.
+// frame, int64, says behind its seal where in them each call has its part: how many calls there are, how many axes, the size
+// of each; then, if there are axes, for each operand and result how many it has in front, and its stride in bytes along each.
+// Behind it come the records, int32.
 struct Batch {
   const int64_t* at;
-  int64_t calls() const { return at[0]; }
-  int64_t axes() const { return at[1]; }
-  int64_t size(int64_t axis) const { return at[2 + axis]; }
-  const int64_t* entry(int64_t k) const { return at + 2 + axes() + k * (1 + axes()); }
+  int64_t calls() const { return at[1]; }
+  int64_t axes() const { return at[2]; }
+  int64_t size(int64_t axis) const { return at[3 + axis]; }
+  const int64_t* entry(int64_t k) const { return at + 3 + axes() + k * (1 + axes()); }
 };
 
 }  // namespace xla
@@ -177,12 +185,70 @@ inline void* misread(xla::Frame* frame) {
   return failed(frame, "a kernel: an array has elements of another size than it takes", xla::INVALID_ARGUMENT);
 }
 
+// A number of all that a program tells a handler beside what lies in its arrays, and of the sources that read it
+// (`tools/native_build.py`): the first word of the first attribute. JAX keeps programs, and users may, in files too
+// (`jax.export`); where they come to another version of the library, records and operands may mean something else.
+class Seal {
+ public:
+  FRB_INLINE void take(int64_t word) {
+    const uint64_t place = ++count_ * 0x9E3779B97F4A7C15u;
+    value_ += (uint64_t(word) ^ place) * ((place ^ place >> 32) | 1);
+  }
+  FRB_INLINE void take(const int64_t* words, int64_t count) {
+    for (int64_t k = 0; k < count; ++k) take(words[k]);
+  }
+  // A record, by so many numbers.
+  FRB_INLINE void take_record(const void* numbers, int64_t count) {
+    take(count);
+    const char* at = static_cast<const char*>(numbers);
+    for (int64_t bytes = 4 * count; bytes > 0; bytes -= 8, at += 8) {
+      int64_t word = 0;
+      memcpy(&word, at, bytes < 8 ? 4 : 8);
+      take(word);
+    }
+  }
+  FRB_INLINE void take_arrays(const xla::Buffers& arrays) {
+    take(arrays.size);
+    for (int64_t k = 0; k < arrays.size; ++k) {
+      const xla::Buffer& array = *arrays.at[k];
+      take(size_t(array.dtype) < sizeof xla::BYTES ? xla::BYTES[array.dtype] : 1), take(array.rank);
+      take(array.dims, array.rank);
+    }
+  }
+  int64_t value() const { return int64_t(value_); }
+
+ private:
+  uint64_t count_ = 0, value_ = FRB_SOURCES;
+};
+
+// Whether a frame is of a program that was compiled for this build of the kernels, with these records and shapes. Python's own
+// frames (`calls.h`) are of no program.
+inline bool is_sealed(const xla::Frame* frame) {
+  if (!frame->struct_size) return true;
+  const xla::Attributes& attributes = frame->attributes;
+  for (int64_t k = 0; k < attributes.size; ++k)
+    if (attributes.types[k] != xla::ARRAY || attributes.at[k]->dtype != (k ? xla::INT32 : xla::INT64)) return false;
+  if (!attributes.size || attributes.at[0]->size < 3) return false;
+  const xla::Vector& first = *attributes.at[0];
+  Seal seal;
+  seal.take(first.data + 1, int64_t(first.size) - 1);
+  seal.take_arrays(frame->arguments), seal.take_arrays(frame->results);
+  for (int64_t k = 1; k < attributes.size; ++k) seal.take_record(attributes.at[k]->data, int64_t(attributes.at[k]->size));
+  return seal.value() == first.data[0];
+}
+
+inline void* unsealed(xla::Frame* frame) {
+  return failed(frame, "functional_rb: this program was compiled by another version of functional_rb, or for arrays of other "
+                       "shapes; trace it again", xla::INVALID_ARGUMENT);
+}
+
 // Results are operands in the same memory, and there may be more operands to wait for: XLA's reads come before its writes.
 inline void barrier() {}
 
 // A kernel as XLA calls it: it does all calls of a frame and returns null, which is no error.
 template <auto F> void* handle(xla::Frame* frame) {
   if (is_asked(frame, 0)) return nullptr;
+  if (!is_sealed(frame)) return unsealed(frame);
   const int64_t calls = xla::Batch{frame->attributes.at[0]->data}.calls();
   try {
     for (int64_t number = 0; number < calls; ++number) carry_out<F>(Call{frame, number}, F);

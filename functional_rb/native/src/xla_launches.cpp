@@ -59,6 +59,7 @@ int carried_out(int (*launch)(const frb::Call&, void*, int64_t), const frb::Call
 
 template <auto F> void* handle_on_gpu(xla::Frame* frame) {
   if (is_asked(frame, xla::COMMAND_BUFFERS)) return nullptr;
+  if (!is_sealed(frame)) return unsealed(frame);
   xla::Stream stream{sizeof(xla::Stream), nullptr, frame->context, nullptr};
   if (has_streams())
     if (void* none = frame->api->find_stream(&stream)) return none;
