@@ -11,7 +11,6 @@ from functional_rb import trees as trees
 from functional_rb.base import errors as errors
 from functional_rb.buffer.frame_dedup import Compact as Compact
 from functional_rb.buffer.spec import BufferSpec as BufferSpec
-from functional_rb.buffer.state import Sample as Sample
 from functional_rb.buffer.state import State as State
 from functional_rb.buffer.storage_kinds import Device as Device
 from functional_rb.buffer.storage_kinds import Host as Host
@@ -19,6 +18,7 @@ from functional_rb.buffer.storage_kinds import Memmap as Memmap
 from functional_rb.buffer.storage_kinds import Objects as Objects
 from functional_rb.checkpoint import load as load
 from functional_rb.checkpoint import save as save
+from functional_rb.core.sample import Sample as Sample
 from functional_rb.hash_maps.spec import HashMapSpec as HashMapSpec
 from functional_rb.iteration.batches import Prefetch as Prefetch
 from functional_rb.iteration.batches import iterate as iterate

@@ -22,7 +22,9 @@ from torch_backend.lib import LIB as _LIB
 
 if TYPE_CHECKING:
     from functional_rb.trees.signatures import Add as _Add
+    from functional_rb.trees.signatures import Draw as _Draw
     from functional_rb.trees.signatures import Init as _Init
+    from functional_rb.trees.signatures import WithSpec as _WithSpec
     from torch_backend import text as text
     from torch_backend import trees as trees
 else:
@@ -53,14 +55,14 @@ priorities = _LIB.bind(_buffers.priorities)
 probabilities = _LIB.bind(_buffers.probabilities)
 project = _LIB.bind(_values.project)
 rand = _LIB.bind(_values.rand)
-sample = _LIB.bind(_buffers.sample)
-sample_ = _LIB.bind(_buffers.sample_)
+sample = _cast("_Draw", _LIB.bind(_buffers.sample))
+sample_ = _cast("_Draw", _LIB.bind(_buffers.sample_))
 sample_spec = _LIB.bind(_buffers.sample_spec)
 size = _LIB.bind(_buffers.size)
 update = _LIB.bind(_buffers.update)
 update_ = _LIB.bind(_buffers.update_)
 visits = _LIB.bind(_structures.visits)
-with_spec = _LIB.bind(_buffers.with_spec)
+with_spec = _cast("_WithSpec", _LIB.bind(_buffers.with_spec))
 zeros = _LIB.bind(_values.zeros)
 
 __all__ = [*_buffers.NAMES, "own_"]

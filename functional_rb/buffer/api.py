@@ -13,9 +13,10 @@ from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest,
 from functional_rb.buffer import checks, mapping, respec
 from functional_rb.buffer.backend import Backend, check_one, handles_of
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import AnySample, S, SameState, State, sample_of
+from functional_rb.buffer.state import S, SameState, State
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.core import counters
+from functional_rb.core.sample import AnySample, sample_of
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array
 
@@ -306,7 +307,7 @@ def check_update(
     return handles, priorities, checks.replacements(state.spec, items, backend.convert, count)
 
 
-def clear(backend: Backend, state: State) -> State:
+def clear(backend: Backend, state: S) -> S:
     """Take all items out.
 
     What is added from now on is stored and drawn as in a buffer that `init` has just made: trajectories begin, steps

@@ -75,7 +75,7 @@ class Backend(mapping.Mapper, Protocol):
     ) -> SameState:
         """Set priorities and rewrite leaves."""
 
-    def clear(self, state: SameState) -> State:
+    def clear(self, state: SameState) -> SameState:
         """Take all items out."""
 
     def with_spec(self, state: SameState, spec: BufferSpec) -> SameState:

@@ -15,8 +15,9 @@ import numpy as np
 from functional_rb.base import dtypes, nest, object_arrays
 from functional_rb.base.arrays import ArrayLike, BackendArray, Nest, NumpyArray, PRNGKey
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import MaskedSample, Sample, SliceSample, State, StateHolder
+from functional_rb.buffer.state import State, StateHolder
 from functional_rb.core.counters import BASE, read
+from functional_rb.core.sample import MaskedSample, Sample, SliceSample
 from functional_rb.samplers.epochs import EPOCHS_DONE
 from functional_rb.specs import ArraySpec
 from functional_rb.specs.values import Outline

@@ -12,7 +12,8 @@ from typing import Protocol
 from functional_rb.base.arrays import ArrayLike, BackendArray, Nest, PRNGKey
 from functional_rb.buffer import api, checks
 from functional_rb.buffer.backend import Backend
-from functional_rb.buffer.state import AnySample, S, SameState, State
+from functional_rb.buffer.state import S, SameState
+from functional_rb.core.sample import AnySample
 from functional_rb.core.strategy import Selection
 
 # Makes a sample of the leaves that were read, and the selection; it may call a function of the user's, and fail.
@@ -47,7 +48,7 @@ class InPlace(Protocol):
     ) -> SameState:
         """Set priorities and rewrite leaves."""
 
-    def clear_(self, state: SameState) -> State:
+    def clear_(self, state: SameState) -> SameState:
         """Take all items out."""
 
 
@@ -141,7 +142,7 @@ def update_(
     return in_place.update_(state, *api.check_update(backend, state, indices, priorities, items, "update_"))
 
 
-def clear_(backend: Backend, in_place: InPlace, state: State) -> State:
+def clear_(backend: Backend, in_place: InPlace, state: S) -> S:
     """`clear`, in place.
 
     Args:

@@ -12,8 +12,9 @@ from functional_rb.base.arrays import Nest, PRNGKey
 from functional_rb.buffer import api, checks, mapping, reading
 from functional_rb.buffer.backend import Backend, check_one
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import AnySample, State
+from functional_rb.buffer.state import State
 from functional_rb.core.item_function import ItemFunction
+from functional_rb.core.sample import AnySample
 from functional_rb.specs import freeze
 from functional_rb.specs.regrouped import with_lead
 from functional_rb.specs.values import Outline

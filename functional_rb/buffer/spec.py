@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from functional_rb.base.arrays import Nest
 from functional_rb.base.description import Description
@@ -16,14 +17,17 @@ from functional_rb.buffer.storage_kinds import Device, Storage, StorageBase
 from functional_rb.core import episodes, frame_store
 from functional_rb.core.boundaries import EpisodeBoundaries
 from functional_rb.core.plan import Plan
+from functional_rb.core.sample import Drawn, Gives, Sample
 from functional_rb.core.strategy import Transform
 from functional_rb.samplers import Uniform
 from functional_rb.samplers.base import SamplerBase
-from functional_rb.specs import ArraySpec, NonTensor, freeze
+from functional_rb.specs import ArraySpec, NonTensor, Spec, freeze
 from functional_rb.specs.values import Outline
 from functional_rb.structures import ring, row_layout, sum_tree
 from functional_rb.structures.ring import Ring
+from functional_rb.transforms.her import Hindsight
 from functional_rb.transforms.map_items import MapItems, MapOfAdded, MapOfSampled
+from functional_rb.transforms.returns import NStep
 from functional_rb.writers import RoundRobin, StopWhenFull
 from functional_rb.writers.base import WriterBase
 
@@ -31,8 +35,37 @@ from functional_rb.writers.base import WriterBase
 _BY_SAMPLER: Any = None
 
 
+class _HasFields(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+class _Named(Protocol):
+    def _asdict(self) -> dict[str, Any]: ...
+
+
+# A dataclass or NamedTuple of specs: items come as another of its kind, with arrays.
+_Fields = TypeVar("_Fields", bound=_HasFields | _Named)
+# Transforms that leave items of the type that they are.
+_Keeping = NStep | Hindsight
+
+
+class _Options(TypedDict, total=False):
+    batch_size: int | None
+    lanes: int | None
+    compact: Compact | None
+    storage: Storage
+
+
+class _Kept(_Options, total=False):
+    transforms: _Keeping | Sequence[_Keeping]
+
+
+class _Changed(_Options, total=False):
+    transforms: Transform | Sequence[Transform]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class BufferSpec(Description):
+class BufferSpec(Description, Generic[Drawn]):
     """What a buffer holds and how it is written and sampled: frozen and hashable, without any array.
 
     Attributes:
@@ -82,6 +115,83 @@ class BufferSpec(Description):
     on_sample: MapItems | None = dataclasses.field(init=False, repr=False)
     inner: tuple[Transform, ...] = dataclasses.field(init=False, repr=False)
     plan: Plan = dataclasses.field(init=False, repr=False)
+
+    if TYPE_CHECKING:
+        # What type checkers know of samples. Their items are of the type of the item, in which arrays stand in place of
+        # specs, unless a transform makes others of them; the sampler says the rest, `Uniform` where there is none.
+        @overload
+        def __init__(
+            self: BufferSpec[Sample[Any]],
+            item: Spec,
+            capacity: int,
+            *,
+            writer: WriterBase = ...,
+            **more: Unpack[_Kept],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self,
+            item: Spec,
+            capacity: int,
+            sampler: Gives[Any, Drawn],
+            writer: WriterBase = ...,
+            **more: Unpack[_Kept],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: BufferSpec[Sample[dict[str, Any]]],
+            item: Mapping[str, object],
+            capacity: int,
+            *,
+            writer: WriterBase = ...,
+            **more: Unpack[_Kept],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self,
+            item: Mapping[str, object],
+            capacity: int,
+            sampler: Gives[dict[str, Any], Drawn],
+            writer: WriterBase = ...,
+            **more: Unpack[_Kept],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: BufferSpec[Sample[_Fields]],
+            item: _Fields,
+            capacity: int,
+            *,
+            writer: WriterBase = ...,
+            **more: Unpack[_Kept],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self,
+            item: _Fields,
+            capacity: int,
+            sampler: Gives[_Fields, Drawn],
+            writer: WriterBase = ...,
+            **more: Unpack[_Kept],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: BufferSpec[Sample[Any]],
+            item: object,
+            capacity: int,
+            *,
+            writer: WriterBase = ...,
+            **more: Unpack[_Changed],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self,
+            item: object,
+            capacity: int,
+            sampler: Gives[Any, Drawn],
+            writer: WriterBase = ...,
+            **more: Unpack[_Changed],
+        ) -> None: ...
+        def __init__(self, item: object, capacity: int, *args: Any, **more: Any) -> None: ...
 
     def __post_init__(self) -> None:
         """Check everything that can be known now, and plan the storage once."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from functional_rb.base.arrays import BackendArray
@@ -12,13 +11,11 @@ from functional_rb.base.errors import consumed
 from functional_rb.buffer.reader import ArrayReader, Reader, TakeSnapshot
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters
-from functional_rb.core.strategy import NO_EXTRAS, Selection
-
-Items = TypeVar("Items")
+from functional_rb.core.sample import Drawn
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class State:
+class State(Generic[Drawn]):
     """A replay buffer as a value. Use the functions to read it; the fields are for those who write backends.
 
     Attributes:
@@ -59,7 +56,7 @@ class State:
     tree: BackendArray | None
     counters: BackendArray
     auxiliary: dict[str, BackendArray]
-    spec: BufferSpec
+    spec: BufferSpec[Drawn]
 
     # What to give in its place where a buffer on one device is needed, if it is over several.
     instead: ClassVar[str] = ""
@@ -164,133 +161,3 @@ class StateHolder:
     @abc.abstractmethod
     def hint(self, function: str) -> str:
         """How the error goes on that refuses it: what to write instead."""
-
-
-class Sample(NamedTuple, Generic[Items]):
-    """A batch drawn from a buffer, by a sampler all of whose draws are always real.
-
-    Where nothing could be drawn (under jit), indices are -1, weights and probabilities 0; the items there are
-    meaningless.
-
-    Attributes:
-        items: the structure that was added, leaves [B, *shape].
-        indices: int32 [B], handles for `update` and `get`.
-        weights: float32 [B], importance weights in (0, 1].
-        probabilities: float32 [B], the probability of each draw; each sampler says of what.
-        extras: what transforms, and `Groups`, tell of each item, arrays by name, in the shape of the indices.
-    """
-
-    items: Items
-    indices: BackendArray
-    weights: BackendArray
-    probabilities: BackendArray
-    extras: Mapping[str, BackendArray] = NO_EXTRAS
-
-    @property
-    def mask(self) -> None:
-        """None: all draws are real."""
-
-    @property
-    def is_first(self) -> None:
-        """None: of slices only."""
-
-    @property
-    def is_last(self) -> None:
-        """None: of slices only."""
-
-    @property
-    def truncated(self) -> None:
-        """None: of slices only."""
-
-    @property
-    def slice_start(self) -> None:
-        """None: of slices only."""
-
-
-class MaskedSample(NamedTuple, Generic[Items]):
-    """A batch drawn from a buffer, by a sampler that may have less to give than was asked for.
-
-    Attributes:
-        items: as in `Sample`.
-        indices: int32 [B], handles as in `Sample`; -1 where the mask is False.
-        weights: float32 [B], as in `Sample`; 0 where the mask is False.
-        probabilities: float32 [B], as in `Sample`; 0 where the mask is False.
-        mask: bool [B], which draws are real.
-        extras: what transforms, and `Groups`, tell of each item, arrays by name, in the shape of the indices.
-    """
-
-    items: Items
-    indices: BackendArray
-    weights: BackendArray
-    probabilities: BackendArray
-    mask: BackendArray
-    extras: Mapping[str, BackendArray] = NO_EXTRAS
-
-    @property
-    def is_first(self) -> None:
-        """None: of slices only."""
-
-    @property
-    def is_last(self) -> None:
-        """None: of slices only."""
-
-    @property
-    def truncated(self) -> None:
-        """None: of slices only."""
-
-    @property
-    def slice_start(self) -> None:
-        """None: of slices only."""
-
-
-class SliceSample(NamedTuple, Generic[Items]):
-    """A batch of slices.
-
-    Attributes:
-        items: the structure that was added, leaves [B, length, *shape] (flat ones [B * length, *shape]).
-        indices: int32 [B, length], the handle of each step; -1 where the mask is False.
-        weights: float32 [B], importance weights of slices in (0, 1].
-        probabilities: float32 [B], the probability of each draw; each sampler says of what.
-        mask: bool [B, length], which steps are real.
-        is_first: bool [B, length], whether a step is the first of its trajectory.
-        is_last: bool [B, length], whether it is known to be the last of its trajectory.
-        truncated: bool [B, length], whether the slice ends there though the trajectory goes on.
-        slice_start: bool [B, length], whether the slice begins there; computed of the mask, as it is asked for.
-        extras: what transforms, and `Groups`, tell of each item, arrays by name, in the shape of the indices.
-    """
-
-    items: Items
-    indices: BackendArray
-    weights: BackendArray
-    probabilities: BackendArray
-    mask: BackendArray
-    is_first: BackendArray
-    is_last: BackendArray
-    truncated: BackendArray
-    extras: Mapping[str, BackendArray] = NO_EXTRAS
-
-    @property
-    def slice_start(self) -> BackendArray:
-        """Bool in the shape of the mask, whether a slice begins with a step: where a recurrent state begins anew.
-
-        A slice never crosses the end of a trajectory, so these are the only such steps, in flat slices too, of which
-        each begins right behind the one before. Each slice that is real has one; it is the first step of its
-        trajectory only if `is_first` says so.
-        """
-        first = self.mask.reshape(*self.weights.shape, -1)
-        return ((first.cumsum(-1) == 1) & first).reshape(self.mask.shape)
-
-
-# What `sample` returns, as the sampler has it: a tuple of arrays alone, which can be mapped over and batched.
-AnySample = Sample[Items] | MaskedSample[Items] | SliceSample[Items]
-
-
-def sample_of(items: Items, selection: Selection) -> AnySample[Items]:
-    """A sample of items, and of what was selected: of the class that has a field for all of it."""
-    handles, weights, probabilities, mask, extras = *selection[:4], selection.extras
-    if mask is None:
-        return Sample(items, handles, weights, probabilities, extras)
-    if selection.is_first is None:
-        return MaskedSample(items, handles, weights, probabilities, mask, extras)
-    slices: SliceSample[Items] = SliceSample(items, *selection)
-    return slices

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from typing import Literal, overload
+from typing import Literal, TypeAlias, TypedDict, Unpack, overload
 
 from functional_rb.base.errors import CheckpointError
 from functional_rb.checkpoint import queue
@@ -14,6 +14,7 @@ from functional_rb.checkpoint.moment import Moment, hold
 from functional_rb.checkpoint.saving import SaveOptions
 
 _log = logging.getLogger("functional_rb")
+Path: TypeAlias = str | os.PathLike[str]
 
 
 class SaveFuture:
@@ -103,29 +104,21 @@ class SaveFuture:
             _log.error("save to %s failed, and nobody called result(): %r", self._moment.directory, self._error)
 
 
+class _Options(TypedDict, total=False):
+    incremental: bool
+    keep: int
+    progress: bool | None
+
+
 @overload
-def save(
-    state: object,
-    path: str | os.PathLike[str],
-    *,
-    incremental: bool = False,
-    keep: int = 2,
-    progress: bool | None = None,
-    background: Literal[False] = False,
-) -> Checkpoint: ...
+def save(state: object, path: Path, *, background: Literal[False] = False, **more: Unpack[_Options]) -> Checkpoint: ...
 @overload
+def save(state: object, path: Path, *, background: Literal[True], **more: Unpack[_Options]) -> SaveFuture: ...
+@overload
+def save(state: object, path: Path, *, background: bool, **more: Unpack[_Options]) -> Checkpoint | SaveFuture: ...
 def save(
     state: object,
-    path: str | os.PathLike[str],
-    *,
-    incremental: bool = False,
-    keep: int = 2,
-    progress: bool | None = None,
-    background: Literal[True],
-) -> SaveFuture: ...
-def save(
-    state: object,
-    path: str | os.PathLike[str],
+    path: Path,
     *,
     incremental: bool = False,
     keep: int = 2,

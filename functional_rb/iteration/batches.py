@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from functional_rb.base.arrays import DeviceLike, Nest, PRNGKey
 from functional_rb.buffer import checks
-from functional_rb.buffer.state import AnySample, State
+from functional_rb.buffer.state import State
+from functional_rb.core.sample import Drawn
 from functional_rb.iteration.cell import Cell, parted
 from functional_rb.iteration.drawing import Batch, Beta, Drawing, release
 from functional_rb.iteration.turns import Turns
@@ -53,7 +54,7 @@ class Prefetch:
 
 def iterate(
     rb: Any,
-    state: State | Mixture | Cell,
+    state: State[Drawn] | Mixture[Drawn] | Cell[Drawn],
     key: PRNGKey,
     batch_size: int | None = None,
     *,
@@ -61,7 +62,7 @@ def iterate(
     prefetch: int | Prefetch = 2,
     device: DeviceLike = None,
     beta: Beta = None,
-) -> Batches:
+) -> Batches[Drawn]:
     """Draw batch after batch while the caller trains on those before.
 
     What comes is what this loop draws, whatever `prefetch` and `threads` are:
@@ -132,7 +133,7 @@ def iterate(
     return Batches(drawing, state, key, wanted, (ahead, late, workers))
 
 
-class Batches(Iterator[AnySample[Nest]]):
+class Batches(Iterator[Drawn]):
     """Samples in their order, drawn ahead; made by `iterate`.
 
     Threads may use one together: each batch goes to one of those that ask for the next; `apply`, `state` and `close`
@@ -175,7 +176,7 @@ class Batches(Iterator[AnySample[Nest]]):
             self._finalizer.atexit = False
 
     @property
-    def state(self) -> State:
+    def state(self) -> State[Drawn]:
         """The state as of the last batch yielded; assign another one to draw from that.
 
         Reading it waits for the draws that are under way, and holds back those that nobody needs yet until the next
@@ -248,10 +249,10 @@ class Batches(Iterator[AnySample[Nest]]):
             return self._drawing.cell.apply(function, *args, **kwargs)
         return self._in_turn(self._apply, function, args, kwargs)
 
-    def __iter__(self) -> Batches:
+    def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> AnySample[object]:
+    def __next__(self) -> Drawn:
         """The next sample.
 
         Raises:
@@ -284,7 +285,7 @@ class Batches(Iterator[AnySample[Nest]]):
         self._refuse_nested()
         self._close(wait=True)
 
-    def __enter__(self) -> Batches:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -366,7 +367,7 @@ class Batches(Iterator[AnySample[Nest]]):
             self._from.popleft()
         return self._from[0][1]
 
-    def _state_once_drawn(self) -> State:
+    def _state_once_drawn(self) -> State[Any]:
         self._wait_for_draws()
         return self._newest.state
 
@@ -388,7 +389,7 @@ class Batches(Iterator[AnySample[Nest]]):
         if form_of(state) != self._drawing.spec:
             raise ValueError(f"{WHO}: expected a state of the same spec, got one of {form_of(state)!r}")
 
-    def _look(self) -> State:
+    def _look(self) -> State[Any]:
         state = self._state_once_drawn()
         self._seen.exchanges = self._exchanges
         return state

@@ -6,11 +6,12 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
 from functional_rb.base import forks
 from functional_rb.base.arrays import Nest
 from functional_rb.buffer.state import State, StateHolder
+from functional_rb.core.sample import Drawn
 from functional_rb.iteration.turns import Turns
 from functional_rb.mixture.value import Mixture
 
@@ -18,7 +19,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Cell(StateHolder):
+class Cell(StateHolder, Generic[Drawn]):
     """Holds the newest state of a buffer, for threads that add beside those that sample.
 
     `state = rb.add(state, batch)` in one thread loses what another has added between the reading of the variable and
@@ -47,7 +48,7 @@ class Cell(StateHolder):
         (3, 4)
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State[Drawn]) -> None:
         """Hold a state.
 
         Args:
@@ -69,7 +70,7 @@ class Cell(StateHolder):
         return f"; write cell.read(rb.{function}, ...), or cell.apply(rb.{function}, ...) where it returns a state"
 
     @property
-    def state(self) -> State:
+    def state(self) -> State[Drawn]:
         """The newest state; waits for a function that is being applied.
 
         It is a value, and stays as it is, unless functions that consume states are applied: then use `read`. A state
@@ -186,7 +187,7 @@ class Cell(StateHolder):
             "(cell.state), or let processes share a buffer: BufferSpec(..., storage=frb.Memmap(path, shared=True))"
         )
 
-    def _whole(self) -> State:
+    def _whole(self) -> State[Any]:
         self._note_if_consumed("was not applied by the cell")
         self._refuse_lost()
         return self._state

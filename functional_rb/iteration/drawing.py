@@ -14,7 +14,8 @@ from functional_rb.base.arrays import BackendArray, Nest, PRNGKey
 from functional_rb.base.nest import BuildMapping
 from functional_rb.buffer import mapping
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import AnySample, State
+from functional_rb.buffer.state import State
+from functional_rb.core.sample import AnySample
 from functional_rb.iteration.cell import Cell
 from functional_rb.mixture.layout import Form, form_of, remembers
 from functional_rb.mixture.value import Mixture
@@ -74,7 +75,7 @@ class Drawing:
     """
 
     def __init__(
-        self, rb: Any, spec: Form, batch_size: int, beta: Beta, transfer: Transfer | None, cell: Cell | None
+        self, rb: Any, spec: Form, batch_size: int, beta: Beta, transfer: Transfer | None, cell: Cell[Any] | None
     ) -> None:
         self._rb, self._batch_size, self._beta, self._transfer = rb, batch_size, beta, transfer
         self.spec, self.cell = spec, cell
@@ -153,7 +154,7 @@ class Drawing:
         arrays = [*leaves, *extras.values(), *info.values()]
         return sample, self._transfer.send(arrays), tuple(extras), structure, spec
 
-    def receive(self, sent: Nest) -> AnySample[Nest]:
+    def receive(self, sent: Nest) -> Any:
         """The sample, in the thread that uses it."""
         if self._transfer is None:
             drawn = sent

@@ -8,7 +8,7 @@ from functional_rb.base import nest
 from functional_rb.base.arrays import ArrayLike, BackendArray, Nest, PRNGKey
 from functional_rb.buffer import checks
 from functional_rb.buffer.backend import Backend as Engine
-from functional_rb.buffer.state import AnySample, sample_of
+from functional_rb.core.sample import AnySample, sample_of
 from functional_rb.core.strategy import Selection
 from functional_rb.lib import A, Lib
 from functional_rb.mixture.drawing import M, Request, each

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Literal, Self
+from typing import Final, Generic, Literal, Self, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from functional_rb.base.containers import register_record
 from functional_rb.base.nest import Key, checked_keys, show_key
 from functional_rb.buffer.checks import UNPACK, check_together, is_pair
 from functional_rb.buffer.state import State, StateHolder
+from functional_rb.core.sample import Drawn
 
 How = Literal["exact", "items", "buffers"]
 WAYS: Final = ("exact", "items", "buffers")
@@ -43,8 +44,15 @@ class MixtureSpec:
     stacked: bool
 
 
+class _Options(TypedDict, total=False):
+    leaves: Key | Sequence[Key] | None
+    parts: int | None
+    stacked: bool
+    spec: MixtureSpec | None
+
+
 @dataclasses.dataclass(frozen=True, eq=False, init=False, repr=False)
-class Mixture(StateHolder):
+class Mixture(StateHolder, Generic[Drawn]):
     """Several buffers that are drawn from as one, such as a dataset beside what an agent collects.
 
     A mixture is a value, and a pytree on both backends. It goes where a state goes: `rb.sample`, `rb.update`,
@@ -69,6 +77,19 @@ class Mixture(StateHolder):
     p: BackendArray | None
     spec: MixtureSpec
 
+    # Buffers that give samples of different types, of which type checkers have no common one, give any.
+    @overload
+    def __init__(
+        self,
+        states: Sequence[State[Drawn] | Mixture[Drawn]],
+        p: object = None,
+        how: How = "exact",
+        **more: Unpack[_Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Mixture, states: Sequence[State | Mixture], p: object = None, how: How = "exact", **more: Unpack[_Options]
+    ) -> None: ...
     def __init__(
         self,
         states: Sequence[State | Mixture],

@@ -15,9 +15,9 @@ from functional_rb.base.dtypes import ITEMSIZE, kind_of
 from functional_rb.buffer import checks
 from functional_rb.buffer.known import Draws
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import MaskedSample, Sample, SliceSample
 from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.core.handles import CURRENT
+from functional_rb.core.sample import MaskedSample, Sample, SliceSample
 from functional_rb.native import descriptor, launches
 from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops

@@ -13,8 +13,9 @@ from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest, PRNGKey
 from functional_rb.base.description import Described, Description, refuse
 from functional_rb.buffer import api, in_place, reading, samples
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import AnySample, Counts, State
+from functional_rb.buffer.state import Counts, State
 from functional_rb.core.item_function import ItemFunction
+from functional_rb.core.sample import AnySample, Drawn
 from functional_rb.lib import A, Lib, documented_by
 from functional_rb.mixture import functions as mixed
 from functional_rb.mixture import sampling
@@ -22,6 +23,7 @@ from functional_rb.mixture.value import Mixture
 from functional_rb.public.structures import called_on
 
 AnyState = TypeVar("AnyState", bound=State | Mixture | Described)
+OneState = TypeVar("OneState", bound=State)
 
 NAMES: Final = (
     "add",
@@ -247,12 +249,12 @@ def _update(lib: Lib[A], function: str, state: Nest, indices: ArrayLike, priorit
 
 
 @documented_by(api.clear)
-def clear(lib: Lib[A], state: State) -> State:
+def clear(lib: Lib[A], state: OneState) -> OneState:
     return api.clear(lib.engine(state), state)
 
 
 @documented_by(in_place.clear_)
-def clear_(lib: Lib[A], state: State) -> State:
+def clear_(lib: Lib[A], state: OneState) -> OneState:
     engine = lib.engine(state)
     return in_place.clear_(engine, lib.in_place(engine), state)
 
@@ -348,8 +350,8 @@ def _read(
 
 @documented_by(samples.epochs)
 def epochs(
-    lib: Lib[A], state: State, key: A, batch_size: int | None = None, n: int = 1
-) -> Generator[tuple[State, AnySample[Nest]], State | None, None]:
+    lib: Lib[A], state: State[Drawn], key: A, batch_size: int | None = None, n: int = 1
+) -> Generator[tuple[State[Drawn], Drawn], State[Drawn] | None, None]:
     return lib.steps(samples.epochs(lib.engine(state), state, key, batch_size, n))
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from functional_rb.core.boundaries import EpisodeBoundaries
 from functional_rb.core.draft import Draft
 from functional_rb.core.plan import AuxiliaryArray, Plan
+from functional_rb.core.sample import AnySample, Items
 from functional_rb.core.soundness import Found
 from functional_rb.core.strategy import Carried, Selection
 from functional_rb.ops import scalars
@@ -28,6 +30,11 @@ class SamplerBase(abc.ABC):
     Users construct samplers and leave the methods to the buffer. A sampler has `draw_shape`, `draw` and `probabilities`
     of its own; the other methods do by default what fits one that remembers nothing and gives items one by one.
     """
+
+    if TYPE_CHECKING:
+
+        def _gives(self, items: Items, /) -> AnySample[Items]:
+            """The sample of items, for type checkers: each sampler says which of the classes it is."""
 
     @property
     def remembers(self) -> bool:

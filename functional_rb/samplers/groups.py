@@ -14,6 +14,7 @@ from functional_rb.base.nest import Key
 from functional_rb.core import soundness
 from functional_rb.core.boundaries import EpisodeBoundaries
 from functional_rb.core.episodes import STEP_IN_EPISODE
+from functional_rb.core.sample import Items, MaskedSample
 from functional_rb.core.strategy import Selection, need_order
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
@@ -89,6 +90,10 @@ class Groups(SamplerBase):
     reward_key: Key | None = None
     whole: bool = True
     interleaved: bool = False
+
+    if TYPE_CHECKING:
+
+        def _gives(self, items: Items, /) -> MaskedSample[Items]: ...
 
     def __post_init__(self) -> None:
         """Check what can be known before any array exists."""

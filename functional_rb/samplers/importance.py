@@ -45,6 +45,9 @@ def stored_value(ops: Ops, priorities: Array, alpha: float) -> tuple[Array, Arra
     return ops.where(positive, value, ops.full_like(value, 0)), positive | zero
 
 
+NewPriority = Literal["live", "ever"]
+
+
 def priority_of(ops: Ops, values: Array, alpha: float) -> Array:
     """The priorities float32 [n] of which `stored_value` makes given values, 0 or what it has made of some.
 
@@ -143,7 +146,7 @@ class Priorities(SamplerBase):
 
     alpha: float = 0.6
     beta: float = 0.4
-    new_priority: Literal["live", "ever"] = "live"
+    new_priority: NewPriority = "live"
 
     def __post_init__(self) -> None:
         """Check what can be known before any array exists."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from functional_rb.core.sample import Items, MaskedSample
 from functional_rb.core.strategy import Selection, need_order
 from functional_rb.ops import scalars
 from functional_rb.ops.protocol import Array, Ops
@@ -39,6 +40,10 @@ class InOrder(LimitedSampler):
     """
 
     newest_first: bool = False
+
+    if TYPE_CHECKING:
+
+        def _gives(self, items: Items, /) -> MaskedSample[Items]: ...
 
     def check(self, plan: Plan) -> None:
         """There is one order, and it is read off a ring."""

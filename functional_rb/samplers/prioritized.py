@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Literal, overload
 
 from functional_rb.core.plan import AuxiliaryArray
+from functional_rb.core.sample import Items, Mask, MaskedSample, Sample
 from functional_rb.core.strategy import Carried, Selection
 from functional_rb.ops import scalars
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers import draw_limits
 from functional_rb.samplers.base import LEAST_CHANCE, check_bools
-from functional_rb.samplers.importance import Priorities, clear_leaves, importance_weights, raise_peak, write_leaves
+from functional_rb.samplers.importance import (
+    NewPriority,
+    Priorities,
+    clear_leaves,
+    importance_weights,
+    raise_peak,
+    write_leaves,
+)
 from functional_rb.structures import exponential_race, sum_tree
 from functional_rb.structures.duplicates import Batch
 
@@ -23,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Prioritized(Priorities):
+class Prioritized(Priorities, Generic[Mask]):
     """Items are drawn in proportion to `priority ** alpha` (Schaul et al., Prioritized Experience Replay, 2016, 3.3).
 
     The importance weights are `(p_i / p_min) ** -beta` over the stored items that can be drawn, where p includes
@@ -55,6 +63,63 @@ class Prioritized(Priorities):
 
     max_times_sampled: int | None = None
     replacement: bool = True
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self: Prioritized[None],
+            alpha: float = 0.6,
+            beta: float = 0.4,
+            new_priority: NewPriority = "live",
+            max_times_sampled: None = None,
+            replacement: Literal[True] = True,
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Prioritized[Array],
+            alpha: float = 0.6,
+            beta: float = 0.4,
+            new_priority: NewPriority = "live",
+            max_times_sampled: int | None = None,
+            *,
+            replacement: Literal[False],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Prioritized[Array],
+            alpha: float = 0.6,
+            beta: float = 0.4,
+            new_priority: NewPriority = "live",
+            *,
+            max_times_sampled: int,
+            replacement: bool = True,
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Prioritized[Array | None],
+            alpha: float = 0.6,
+            beta: float = 0.4,
+            new_priority: NewPriority = "live",
+            max_times_sampled: int | None = None,
+            replacement: bool = True,
+        ) -> None: ...
+        def __init__(
+            self,
+            alpha: float = 0.6,
+            beta: float = 0.4,
+            new_priority: NewPriority = "live",
+            max_times_sampled: int | None = None,
+            replacement: bool = True,
+        ) -> None: ...
+
+        @overload
+        def _gives(self: Prioritized[None], items: Items, /) -> Sample[Items]: ...
+        @overload
+        def _gives(self: Prioritized[Array], items: Items, /) -> MaskedSample[Items]: ...
+        @overload
+        def _gives(self, items: Items, /) -> Sample[Items] | MaskedSample[Items]: ...
+        def _gives(self, items: Items, /) -> Sample[Items] | MaskedSample[Items]: ...
 
     def __post_init__(self) -> None:
         """Check what can be known before any array exists."""

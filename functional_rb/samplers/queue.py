@@ -7,6 +7,7 @@ import operator
 from typing import TYPE_CHECKING
 
 from functional_rb.core import counters
+from functional_rb.core.sample import Items, MaskedSample
 from functional_rb.core.strategy import Selection, need_order
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.base import SamplerBase, need_one_lane
@@ -41,6 +42,10 @@ class Queue(SamplerBase):
     """
 
     length: int | None = None
+
+    if TYPE_CHECKING:
+
+        def _gives(self, items: Items, /) -> MaskedSample[Items]: ...
 
     def __post_init__(self) -> None:
         """Check what can be known before any array exists."""

@@ -6,6 +6,7 @@ import dataclasses
 import operator
 from typing import TYPE_CHECKING
 
+from functional_rb.core.sample import Items, Sample
 from functional_rb.core.strategy import Selection, need_order
 from functional_rb.ops import scalars
 from functional_rb.ops.protocol import Array, Ops
@@ -39,6 +40,10 @@ class Recency(SamplerBase):
     """
 
     strength: int = 2
+
+    if TYPE_CHECKING:
+
+        def _gives(self, items: Items, /) -> Sample[Items]: ...
 
     def __post_init__(self) -> None:
         """Check what can be known before any array exists."""

@@ -14,6 +14,7 @@ from functional_rb.base.nest import Key, Keys
 from functional_rb.core import soundness
 from functional_rb.core.boundaries import NO_KEYS, EpisodeBoundaries
 from functional_rb.core.episodes import NEXT_STEP_IN_EPISODE, STEP_IN_EPISODE
+from functional_rb.core.sample import Items, SliceSample
 from functional_rb.core.strategy import Selection, need_order
 from functional_rb.ops import scalars
 from functional_rb.ops.protocol import Array, Ops
@@ -45,6 +46,10 @@ class Trajectories(SamplerBase):
     flat: bool = False
     # How many steps slices may reach out at either end: what the span says.
     reaches: tuple[int, int] = dataclasses.field(default=(0, 0), init=False, repr=False)
+
+    if TYPE_CHECKING:
+
+        def _gives(self, items: Items, /) -> SliceSample[Items]: ...
 
     def __post_init__(self) -> None:
         """Check what can be known before any array exists."""

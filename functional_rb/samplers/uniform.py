@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, overload
 
+from functional_rb.core.sample import Items, Mask, MaskedSample, Sample
 from functional_rb.core.strategy import Selection
 from functional_rb.ops import scalars
 from functional_rb.ops.protocol import Array, Ops
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Uniform(LimitedSampler):
+class Uniform(LimitedSampler, Generic[Mask]):
     """Every stored item is equally likely, with replacement. All weights are 1.
 
     Attributes:
@@ -34,6 +35,24 @@ class Uniform(LimitedSampler):
         >>> Uniform()
         Uniform(max_times_sampled=None)
     """
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(self: Uniform[None], max_times_sampled: None = None) -> None: ...
+        @overload
+        def __init__(self: Uniform[Array], max_times_sampled: int) -> None: ...
+        @overload
+        def __init__(self: Uniform[Array | None], max_times_sampled: int | None) -> None: ...
+        def __init__(self, max_times_sampled: int | None = None) -> None: ...
+
+        @overload
+        def _gives(self: Uniform[None], items: Items, /) -> Sample[Items]: ...
+        @overload
+        def _gives(self: Uniform[Array], items: Items, /) -> MaskedSample[Items]: ...
+        @overload
+        def _gives(self, items: Items, /) -> Sample[Items] | MaskedSample[Items]: ...
+        def _gives(self, items: Items, /) -> Sample[Items] | MaskedSample[Items]: ...
 
     @property
     def single_law(self) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from functional_rb.core import soundness
 from functional_rb.core.plan import AuxiliaryArray
+from functional_rb.core.sample import Items, MaskedSample
 from functional_rb.core.strategy import Selection, need_order
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.base import SamplerBase, check_bools
@@ -61,6 +62,10 @@ class WithoutReplacement(SamplerBase):
 
     drop_last: bool = False
     shuffle: bool = True
+
+    if TYPE_CHECKING:
+
+        def _gives(self, items: Items, /) -> MaskedSample[Items]: ...
 
     def __post_init__(self) -> None:
         """Check what can be known before any array exists."""

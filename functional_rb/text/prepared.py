@@ -187,8 +187,8 @@ class Prepared:
             {name: Unbounded(leaf.shape, leaf.base.name) for name, (leaf, *_) in (self._row.fields or {}).items()},
             self.examples,
             WithoutReplacement() if sampler is None else sampler,
-            Immutable(),
-            batch_size,
+            writer=Immutable(),
+            batch_size=batch_size,
             transforms=map_items(function),
             storage=Memmap() if storage is None else storage,
         )

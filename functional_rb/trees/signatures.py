@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar, overload
+from collections.abc import Sequence
+from typing import Literal, Protocol, TypeVar, overload
 
 from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest
+from functional_rb.base.description import Described, Description
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
+from functional_rb.core.sample import Drawn
 from functional_rb.hash_maps.functions import HashMap, Inserted
 from functional_rb.hash_maps.spec import HashMapSpec
 from functional_rb.mixture.value import Mixture
@@ -16,6 +19,7 @@ from functional_rb.trees.spec import TreeSpec
 from functional_rb.trees.state import Expansion, Tree
 
 S = TypeVar("S", bound=State | Mixture)
+M = TypeVar("M", bound=Mixture | Described)
 
 
 class Init(Protocol):
@@ -24,12 +28,12 @@ class Init(Protocol):
     @overload
     def __call__(
         self,
-        spec: BufferSpec,
+        spec: BufferSpec[Drawn],
         device: DeviceLike = None,
         items: Nest = None,
         validate: bool = False,
         sharding: object = None,
-    ) -> State: ...
+    ) -> State[Drawn]: ...
 
     @overload
     def __call__(self, spec: HashMapSpec, device: DeviceLike = None) -> HashMap: ...
@@ -62,3 +66,41 @@ class Add(Protocol):
         time_major: bool = True,
         to: object = None,
     ) -> S: ...
+
+
+class Draw(Protocol):
+    """`rb.sample` and `rb.sample_`: a buffer gives samples of the type that its spec says, and so does a mixture."""
+
+    @overload
+    def __call__(
+        self,
+        state: State[Drawn],
+        key: BackendArray,
+        batch_size: int | None = None,
+        beta: ArrayLike = None,
+        p: object = None,
+        *,
+        axis_name: object = None,
+        group: object = None,
+        draw: Literal["global", "local"] = "global",
+    ) -> tuple[State[Drawn], Drawn]: ...
+
+    @overload
+    def __call__(
+        self,
+        state: Mixture[Drawn],
+        key: BackendArray,
+        batch_size: int | None = None,
+        beta: ArrayLike = None,
+        p: object = None,
+    ) -> tuple[Mixture[Drawn], Drawn]: ...
+
+
+class WithSpec(Protocol):
+    """`rb.with_spec`: another sampler gives other samples."""
+
+    @overload
+    def __call__(self, state: State, spec: BufferSpec[Drawn]) -> State[Drawn]: ...
+
+    @overload
+    def __call__(self, state: M, spec: Description | Sequence[object]) -> M: ...

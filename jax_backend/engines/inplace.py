@@ -15,8 +15,9 @@ import numpy as np
 from functional_rb.base.arrays import Nest
 from functional_rb.buffer import checks
 from functional_rb.buffer.in_place import Finish
-from functional_rb.buffer.state import AnySample, State
+from functional_rb.buffer.state import State
 from functional_rb.core import counters
+from functional_rb.core.sample import AnySample
 from functional_rb.core.strategy import Selection
 from jax_backend.arrays import convert, keys, lent
 from jax_backend.compiling import compile

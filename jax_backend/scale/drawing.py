@@ -12,9 +12,10 @@ from jax import lax
 
 from functional_rb.base.arrays import Nest, PRNGKey
 from functional_rb.buffer import api, checks, functions
-from functional_rb.buffer.state import AnySample, SameState, State
+from functional_rb.buffer.state import SameState, State
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays, Draft
+from functional_rb.core.sample import AnySample
 from functional_rb.core.strategy import Selection
 from functional_rb.scale import asked, deal, follow, local, rows
 from jax_backend import compat

@@ -20,6 +20,7 @@ from functional_rb.buffer.state import State
 from functional_rb.checkpoint.shards import Dealt
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
+from functional_rb.core.sample import Drawn
 from functional_rb.scale import regroup
 from functional_rb.scale.deal import Dealing, check, deal
 from jax_backend import compat
@@ -30,7 +31,7 @@ Axis = str | tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class ShardedState(State):
+class ShardedState(State[Any]):
     """A replay buffer that is dealt to the devices along an axis of a mesh.
 
     The arrays of `State` are those of the index, which has all lanes and of the items only what sampler and writer
@@ -210,7 +211,7 @@ def _placed(make: Callable[..., object], sharding: NamedSharding) -> Callable[..
 
 
 @rules.transfers
-def shard(state: State, sharding: NamedSharding | None) -> State:
+def shard(state: State[Drawn], sharding: NamedSharding | None) -> State[Drawn]:
     """Deal the lanes of a buffer, or its slots if its writer chooses these, to the devices along an axis of a mesh.
 
     Args:
@@ -254,7 +255,7 @@ def shard(state: State, sharding: NamedSharding | None) -> State:
 
 
 @rules.transfers
-def joined(state: State) -> State:
+def joined(state: State) -> State[Any]:
     """A state on the first device of a sharded buffer's mesh; one that is not sharded as it is."""
     if not isinstance(state, ShardedState):
         return state
@@ -283,7 +284,7 @@ def _of_one(shards: int, k: int, array: jax.Array) -> Any:
     return array[k * n : (k + 1) * n]
 
 
-def of_numpy(spec: BufferSpec, index: Arrays, parts: Mapping[int, Arrays], sharding: NamedSharding) -> State:
+def of_numpy(spec: BufferSpec, index: Arrays, parts: Mapping[int, Arrays], sharding: NamedSharding) -> State[Any]:
     """A buffer over a mesh, of arrays of NumPy: its index, and the parts of this process's devices by number."""
     mesh, count, kind = sharding.mesh, shards_of(sharding), sharding.memory_kind
     whole = NamedSharding(mesh, PartitionSpec(), memory_kind=kind)

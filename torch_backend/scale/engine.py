@@ -15,10 +15,11 @@ import torch
 from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest, NumpyArray, PRNGKey
 from functional_rb.buffer import api, checks, functions, mapping
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import AnySample, SameState
+from functional_rb.buffer.state import SameState
 from functional_rb.buffer.state import State as CoreState
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays, Draft
+from functional_rb.core.sample import AnySample
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.scale import asked, deal, follow, local, place, shares

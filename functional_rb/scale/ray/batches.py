@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from functional_rb.base.arrays import Nest
-from functional_rb.buffer.state import AnySample
+from functional_rb.core.sample import AnySample
 from functional_rb.scale.ray.draw import Draw
 
 

@@ -12,7 +12,7 @@ from functional_rb.base import nest
 from functional_rb.base.arrays import Array, ArrayLike, Nest, PRNGKey
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import AnySample
+from functional_rb.core.sample import AnySample
 from functional_rb.scale.ray import blocks
 from functional_rb.scale.ray.arrays import NumPyArrays, arrays_of, words_of
 from functional_rb.scale.ray.batches import Ahead, Batches

@@ -9,7 +9,7 @@ import numpy as np
 from functional_rb.base import nest
 from functional_rb.base.arrays import Nest, NumpyArray
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import AnySample, MaskedSample, Sample, SliceSample
+from functional_rb.core.sample import AnySample, MaskedSample, Sample, SliceSample
 from functional_rb.ops import numpy_ops
 from functional_rb.scale.ray import blocks, law
 from functional_rb.scale.ray.arrays import NumPyArrays

@@ -18,9 +18,10 @@ from functional_rb.base.arrays import Array, Nest, NumpyArray
 from functional_rb.base.errors import NoCheckpointError
 from functional_rb.buffer import functions, mapping
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import MaskedSample, SliceSample, State
+from functional_rb.buffer.state import State
 from functional_rb.checkpoint.background import SaveFuture
 from functional_rb.core.draft import Arrays, Draft
+from functional_rb.core.sample import MaskedSample, SliceSample
 from functional_rb.mixture.value import Mixture
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Ops

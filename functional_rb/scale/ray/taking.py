@@ -9,7 +9,7 @@ import numpy as np
 
 from functional_rb.base.arrays import Nest
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import AnySample
+from functional_rb.core.sample import AnySample
 from functional_rb.scale.ray import blocks
 from functional_rb.scale.ray.arrays import NumPyArrays
 from functional_rb.scale.ray.draw import Asked, Draw, Part
