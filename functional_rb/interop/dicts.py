@@ -76,7 +76,7 @@ def state_dict(lib: DictsLib[A], state: object) -> dict[str, Nest]:
     arrays: dict[str, BackendArray]
     if isinstance(state, VersionedState):  # later states write to the same memory
         memory = state.copied_memory()
-        arrays = named(memory.state_arrays(memory.clone(state._counters)), state.spec.plan)
+        arrays = named(memory.state_arrays(memory.clone(state.counters)), state.spec.plan)
     else:
         arrays = named(state, state.spec.plan)
         for name, array in arrays.items():

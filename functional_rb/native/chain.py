@@ -271,7 +271,8 @@ class Chains:
             shared: the class of the library's handles of shared buffers, if it calls the chain on such.
             on_gpu: if the library has arrays on GPUs: functions that make an array of a shape there as a prototype,
                 one like it, and one that is a state's, say whether the former would be unfit for that, tell a
-                device's current stream, and have it wait for another one that a memory was worked on by.
+                device's current stream, and have it wait for another one that worked on a memory and a state's
+                counters: the memory's `stream` tells for which one that was done last.
         """
         samples = Sample, MaskedSample, SliceSample
         types = state, shared, Version, SavedBlock, *samples, *arrays, INT32, FLOAT32, np.dtype(np.bool_), *on_gpu

@@ -19,6 +19,9 @@ class Memory(memory.Memory):
 
     ops: ClassVar[ItemOps] = ops.OPS
 
+    def join_stream(self) -> None:
+        """On the host all is in order."""
+
     @staticmethod
     def taken(array: BackendArray) -> NumpyArray:
         """The array itself, as NumPy's arrays need no copy here."""

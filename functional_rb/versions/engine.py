@@ -301,7 +301,7 @@ class Engine:
 
     def count_invalid(self, state: V, outside: BackendArray) -> V:
         """The same state, with what was left out counted."""
-        after = core_counters.with_invalid(self.library.ops, state._counters, outside)
+        after = core_counters.with_invalid(self.library.ops, state.counters, outside)
         return type(state)(readable(state), after, state.spec, state._save_history, state._target)
 
     # ---------------------------------------------------------------- reading

@@ -62,6 +62,10 @@ class Library(abc.ABC):
     def standing_in(self, memory: Memory) -> Replacing:
         """What stands in for functions of the core on a memory; while a program is traced also for whole ones."""
 
+    def in_order(self, version: Version, counters: BackendArray) -> BackendArray:
+        """A state's counters, for what comes after the work that made them, on any stream of a GPU."""
+        return counters
+
     def natively(self, function: str, *given: object) -> Any:
         """What native code makes of checked arguments; `NotImplemented` where they, or the state, are not usual."""
         return NotImplemented if self.chain is None else getattr(self.chain, function)(*given)

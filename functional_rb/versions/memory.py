@@ -152,6 +152,10 @@ class Memory(abc.ABC):
     def is_plain_array(array: BackendArray) -> bool:
         """Whether it is a contiguous one of the library's own, in the memory of some device."""
 
+    @abc.abstractmethod
+    def join_stream(self) -> None:
+        """Have what works on the arrays from now on come after what was asked for before, by any stream of a GPU."""
+
     @classmethod
     def is_ordinary_array(cls, array: BackendArray) -> bool:
         """Whether it is a plain one in the CPU's memory."""
@@ -196,6 +200,7 @@ class Memory(abc.ABC):
 
     def copy(self) -> Self:
         """Fresh memory with the same content: in files without a name what lies in files, or belongs there."""
+        self.join_stream()
         if self.files is not None:
             files = self.files.copy()
         else:

@@ -132,6 +132,7 @@ class Table:
 
     def _tokens_of(self, memory: Memory) -> Iterator[Tokens]:
         """All tokens in a memory and in what is saved for older versions of it."""
+        memory.join_stream()
         for name, rows in (*memory.by_name.items(), *memory.saved_rows()):
             yield from self.cells(rows, self._columns.get(name, ()))
 

@@ -57,6 +57,7 @@ class VersionReader(reader.Reader):
         assert version is not None, "the reader is closed"
         with version.lock:
             memory, array, entries = _found(version, name)
+            memory.join_stream()
             piece = np.array(memory.as_numpy(array[start:stop]), order="C")
             for entry in entries if len(piece) else ():
                 _undo(memory, entry, piece, start)

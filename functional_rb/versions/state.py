@@ -121,7 +121,7 @@ class VersionedState(core.State):
     def reader(self, lasting: bool = False, snapshot: TakeSnapshot | None = None) -> VersionReader:
         """Read the arrays piece by piece; newer states may be written meanwhile in any case."""
         version = readable(self)
-        counters = self.library.memory_type.as_numpy(self._counters)
+        counters = self.library.memory_type.as_numpy(self.counters)
         made = VersionReader(version, counters, self.spec, self._save_history or NEW, snapshot)
         self.remember(made.save_history.saved(made.stamp))
         return made
@@ -163,8 +163,7 @@ class VersionedState(core.State):
     @property
     def counters(self) -> BackendArray:
         """The counters, int32 [n]."""
-        readable(self)
-        return self._counters
+        return self.library.in_order(readable(self), self._counters)
 
     @property
     def axes(self) -> tuple[int, ...]:

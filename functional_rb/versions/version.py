@@ -56,6 +56,7 @@ class Version:
         if self.memory is None:
             self._rebuild()
         assert self.memory is not None
+        self.memory.join_stream()
         self.memory.wait_for_draws()
         return self.memory
 
@@ -151,7 +152,7 @@ def take_back(memory: Memory, saved: Sequence[Saved]) -> None:
                 write = memory.ops.set_flat if flat else memory.ops.set_at
                 write(arrays[name], memory.taken(where), memory.taken(old))
             elif old is not None:
-                arrays[name] = memory.clone(old)  # as others may be made of the same ones
+                arrays[name] = memory.clone(memory.taken(old))  # as others may be made of the same ones
             else:
                 del arrays[name]
     memory.take(arrays)

@@ -308,20 +308,12 @@ def stream_of(index: int) -> int:
     return torch.accelerator.current_stream(torch.device(device.NAME, index)).stream_id
 
 
-def cross(memory: Any, before: int) -> None:
-    """Have the current stream wait for another one, as `torch_backend.memory.gpus.cross` does by CUDA's functions."""
-    where = memory.rows.device
-    now = torch.accelerator.current_stream(where)
-    other = torch.Stream(stream_id=before, device_index=where.index, device_type=now.device_type)
-    now.wait_event(other.record_event())
-
-
 @pytest.fixture
 def kernels() -> Iterator[emulated_gpu.Emulated]:
     """Kernels for GPUs, emulated, on this device's memory, which is open to them alone."""
     made = gpus.prototype, torch.empty_like, gpus.like_outside_inference, torch.is_inference_mode_enabled
     arrays = torch.Tensor, np.ndarray, look, from_dlpack, torch.Tensor.is_neg, torch.Tensor.is_conj, chain.ready
-    own = Chains(TORCH, build_mapping).make(chain.State, arrays, False, None, (*made, stream_of, cross))
+    own = Chains(TORCH, build_mapping).make(chain.State, arrays, False, None, (*made, stream_of, gpus.in_order))
     before = TORCH.chain, TORCH.gpus
     TORCH.chain, TORCH.gpus = own, OnTheDevice()
     try:

@@ -5,6 +5,10 @@
 // its tensors have, is carried out by torch's own functions for the CPU on the same bytes, and closes them. Like CUDA the device refuses
 // tensors that lie elsewhere, but for numbers; and what would have the host wait for a device is counted, as are the
 // streams that work was given to.
+//
+// Work is done when it is asked for, whatever its stream. So that a missing wait is seen nevertheless, each stream and
+// event has a vector clock: memory that two streams work on, one of them writing, without an order between them is
+// counted, and so is memory that is let go before a stream has read it of which its own stream knows nothing.
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
@@ -30,15 +34,31 @@ constexpr c10::DeviceIndex DEVICES = 2;
 constexpr size_t RANGE = size_t{64} << 30, PAGE = 4096, FILLED = size_t{1} << 20;
 constexpr int GARBAGE = 0xA5;  // what memory holds that nobody wrote to
 
-enum Count { WAITS, OPERATIONS, RECORDED, BLOCKED, PINNED, SENT, BYTES, ASIDE, COUNTS };
+enum Count { WAITS, OPERATIONS, RECORDED, BLOCKED, PINNED, SENT, BYTES, ASIDE, RACES, LOST, COUNTS };
 std::atomic<int64_t> counted[COUNTS];
 
-// A piece of memory, a row of whole pages: how many operations have it open, and whether a tensor has it.
+// How much of each stream's work is known to be done, by the stream's device and number.
+using StreamName = std::pair<c10::DeviceIndex, c10::StreamId>;
+using Clock = std::map<StreamName, int64_t>;
+
+bool knows(const Clock& clock, const std::pair<const StreamName, int64_t>& work) {
+    const auto found = clock.find(work.first);
+    return found != clock.end() && found->second >= work.second;
+}
+
+void learn(Clock& clock, const Clock& other) {
+    for (const auto& [stream, done] : other) clock[stream] = std::max(clock[stream], done);
+}
+
+// A piece of memory, a row of whole pages: how many operations have it open, whether a tensor has it, and whose work.
 struct Piece {
     size_t bytes;
     c10::DeviceIndex device;
+    StreamName own;             // the stream that it was made for
     int opened = 0;
     bool taken = true;
+    Clock used, written;        // the last work of each stream on it
+    std::set<StreamName> kept;  // for these it is kept when it is let go
 };
 
 struct Memory {
@@ -46,6 +66,8 @@ struct Memory {
     size_t used = 0;
     std::multimap<size_t, char*> spare;
     std::map<char*, Piece> pieces;
+    std::map<StreamName, Clock> known;  // of each stream: what was done before what comes next
+    Clock on_host;                      // what the host has waited for
     std::mutex mutex;
 
     bool has(const void* address) const { return address >= begin && address < begin + RANGE; }
@@ -77,7 +99,52 @@ struct Memory {
         return all;
     }
 
-    char* take(size_t bytes, c10::DeviceIndex device) {
+    Clock& now(StreamName stream) {
+        learn(known[stream], on_host);
+        return known[stream];
+    }
+
+    // Some work of a stream on pieces of memory, of which it writes some.
+    void work(StreamName stream, const std::vector<std::pair<char*, bool>>& all) {
+        const std::lock_guard<std::mutex> held(mutex);
+        Clock& clock = now(stream);
+        bool in_order = true;
+        for (const auto& [at, writes] : all) {
+            const Piece& piece = pieces.at(at);
+            for (const auto& done : writes ? piece.used : piece.written) in_order = in_order && knows(clock, done);
+        }
+        if (!in_order) ++counted[RACES];
+        const int64_t tick = ++clock[stream];
+        for (const auto& [at, writes] : all) {
+            pieces.at(at).used[stream] = tick;
+            if (writes) pieces.at(at).written[stream] = tick;
+        }
+    }
+
+    Clock done(StreamName stream) {
+        const std::lock_guard<std::mutex> held(mutex);
+        return now(stream);
+    }
+    void wait(StreamName stream, const Clock& for_these) {
+        const std::lock_guard<std::mutex> held(mutex);
+        learn(known[stream], for_these);
+    }
+    void wait_on_host(const Clock& for_these) {
+        const std::lock_guard<std::mutex> held(mutex);
+        learn(on_host, for_these);
+    }
+    Clock everything_done() {
+        const std::lock_guard<std::mutex> held(mutex);
+        Clock all;
+        for (const auto& [stream, clock] : known) learn(all, clock);
+        return all;
+    }
+    void keep(char* at, StreamName stream) {
+        const std::lock_guard<std::mutex> held(mutex);
+        pieces.at(at).kept.insert(stream);
+    }
+
+    char* take(size_t bytes, StreamName own) {
         const std::lock_guard<std::mutex> held(mutex);
         const size_t size = (bytes + PAGE - 1) / PAGE * PAGE;
         char* at = begin + used;
@@ -88,7 +155,7 @@ struct Memory {
             TORCH_CHECK(used + size + PAGE <= RANGE, "the emulated device is out of memory");
             used += size + PAGE;  // a page between two pieces is never open: who runs over the end is stopped
         }
-        pieces[at] = {size, device};
+        pieces[at] = {size, own.first, own};
         protect(at, pieces[at], PROT_READ | PROT_WRITE);
         std::memset(at, GARBAGE, std::min(size, FILLED));
         protect(at, pieces[at], PROT_NONE);
@@ -99,6 +166,13 @@ struct Memory {
         const std::lock_guard<std::mutex> held(mutex);
         Piece& piece = pieces.at(static_cast<char*>(at));
         piece.taken = false;
+        const Clock& known_there = now(piece.own);
+        for (const auto& work : piece.used) {
+            if (!knows(known_there, work) && piece.kept.count(work.first) == 0) {
+                ++counted[LOST];
+                break;
+            }
+        }
         if (piece.bytes > FILLED) madvise(at, piece.bytes, MADV_DONTNEED);
         spare.emplace(piece.bytes, static_cast<char*>(at));
     }
@@ -116,7 +190,14 @@ Memory& memory() {
     return *all;
 }
 
-// Pieces that are open as long as this lives.
+thread_local c10::DeviceIndex current = 0;
+thread_local c10::StreamId streams[DEVICES] = {};
+std::atomic<c10::StreamId> newest{0};
+
+StreamName stream_of(c10::DeviceIndex device) { return {device, streams[device]}; }
+StreamName stream_of(const c10::Stream& stream) { return {stream.device_index(), stream.id()}; }
+
+// Pieces that are open as long as this lives, for work on the current stream.
 struct Open {
     std::vector<char*> all;
     void add(const at::Tensor& x) {
@@ -130,13 +211,15 @@ struct Open {
     ~Open() { memory().close(all); }
 };
 
-thread_local c10::DeviceIndex current = 0;
-thread_local c10::StreamId streams[DEVICES] = {};
-std::atomic<c10::StreamId> newest{0};
+// Work of the current stream on a tensor of the device.
+void work_on(const at::Tensor& x, bool writes) {
+    if (!x.defined() || x.device().type() != KIND || x.storage().data() == nullptr) return;
+    memory().work(stream_of(x.device().index()), {{memory().piece_of(x.storage().data()), writes}});
+}
 
 struct Allocator final : c10::Allocator {
     c10::DataPtr allocate(size_t bytes) override {
-        void* piece = bytes == 0 ? nullptr : memory().take(bytes, current);
+        void* piece = bytes == 0 ? nullptr : memory().take(bytes, stream_of(current));
         return {piece, piece, &free, c10::Device(KIND, current)};
     }
     static void free(void* piece) {
@@ -186,16 +269,28 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     }
     void record(void** event, const c10::Stream& of, c10::DeviceIndex, c10::EventFlag) const override {
         ++counted[RECORDED];
-        if (*event == nullptr) *event = new c10::StreamId;
-        *static_cast<c10::StreamId*>(*event) = of.id();
+        if (*event == nullptr) *event = new Clock;
+        *static_cast<Clock*>(*event) = memory().done(stream_of(of));
     }
-    void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<c10::StreamId*>(event); }
-    void block(void*, const c10::Stream&) const override { ++counted[BLOCKED]; }
+    void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<Clock*>(event); }
+    void block(void* event, const c10::Stream& stream) const override {
+        ++counted[BLOCKED];
+        memory().wait(stream_of(stream), *static_cast<Clock*>(event));
+    }
     bool queryEvent(void*) const override { return true; }
     bool queryStream(const c10::Stream&) const override { return true; }
-    void synchronizeStream(const c10::Stream&) const override { ++counted[WAITS]; }
-    void synchronizeEvent(void*) const override { ++counted[WAITS]; }
-    void synchronizeDevice(c10::DeviceIndex) const override { ++counted[WAITS]; }
+    void synchronizeStream(const c10::Stream& stream) const override {
+        ++counted[WAITS];
+        memory().wait_on_host(memory().done(stream_of(stream)));
+    }
+    void synchronizeEvent(void* event) const override {
+        ++counted[WAITS];
+        memory().wait_on_host(*static_cast<Clock*>(event));
+    }
+    void synchronizeDevice(c10::DeviceIndex) const override {
+        ++counted[WAITS];
+        memory().wait_on_host(memory().everything_done());
+    }
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
 
@@ -322,6 +417,7 @@ struct Call {
         const auto at = device.value_or(c10::Device(KIND, current));
         at::Tensor made = empty({static_cast<int64_t>(found.storage().nbytes() / found.element_size())}, found.scalar_type(), at);
         open.add(made);
+        work_on(made, true);
         if (made.nbytes() > 0) std::memcpy(made.data_ptr(), found.storage().data(), made.nbytes());
         made.unsafeGetTensorImpl()->set_sizes_and_strides(found.sizes(), found.strides(), found.storage_offset());
         return made;
@@ -350,13 +446,35 @@ const std::set<std::string> WAITING{"aten::nonzero", "aten::_local_scalar_dense"
                                     "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive", "aten::is_nonzero",
                                     "aten::repeat_interleave"};
 
+// Whether an operation gives a view, for which nothing is read.
+bool is_view(const c10::FunctionSchema& schema) {
+    const auto& made = schema.returns();
+    return !made.empty() && made[0].alias_info() != nullptr && !made[0].alias_info()->isWrite();
+}
+
+void work_on(const c10::IValue& value, bool writes) {
+    if (value.isTensor()) work_on(value.toTensor(), writes);
+    if (value.isTensorList())
+        for (const at::Tensor& x : value.toTensorVector()) work_on(x, writes);
+    if (value.isOptionalTensorList())
+        for (const std::optional<at::Tensor>& x : value.toOptionalTensorList())
+            if (x) work_on(*x, writes);
+}
+
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     ++counted[OPERATIONS];
     Call call{op.schema(), {}, {}, {}};
-    if (WAITING.count(op.schema().name()) > 0) ++counted[WAITS];
     const size_t taken = op.schema().arguments().size();
     const auto first = stack->end() - static_cast<std::ptrdiff_t>(taken);
+    for (size_t k = 0; k < taken && !is_view(op.schema()); ++k) {
+        const auto* alias = op.schema().arguments()[k].alias_info();
+        work_on(first[static_cast<std::ptrdiff_t>(k)], alias != nullptr && alias->isWrite());
+    }
     for (auto value = first; value != stack->end(); ++value) *value = call.cpu(*value);
+    if (WAITING.count(op.schema().name()) > 0) {
+        ++counted[WAITS];
+        if (call.device) memory().wait_on_host(memory().done(stream_of(call.device->index())));
+    }
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
     call.follow_sizes();
     const auto made = stack->end() - static_cast<std::ptrdiff_t>(op.schema().returns().size());
@@ -382,7 +500,12 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     open.add(from);
     open.add(to);
     ++counted[OPERATIONS];
-    if (!is_here(to) && !non_blocking) ++counted[WAITS];
+    work_on(from, false);
+    work_on(to, true);
+    if (!is_here(to) && !non_blocking) {
+        ++counted[WAITS];
+        memory().wait_on_host(memory().done(stream_of(from.device().index())));
+    }
     if (!is_here(from)) {
         ++counted[SENT];
         counted[BYTES] += static_cast<int64_t>(to.nbytes());
@@ -419,8 +542,9 @@ at::Tensor& set_tensor(at::Tensor& x, const at::Tensor& source) {
     return set_storage(x, source.storage(), source.storage_offset(), source.sizes(), source.strides());
 }
 
-// No memory is given to others before its work is done.
-void record_stream(at::Tensor&, at::Stream) {}
+void record_stream(at::Tensor& x, at::Stream stream) {
+    if (x.storage().data() != nullptr) memory().keep(memory().piece_of(x.storage().data()), stream_of(stream));
+}
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     m.impl("empty.memory_format", empty_of);
@@ -451,14 +575,28 @@ void device_counts(int64_t* found) {
 
 // Has an emulated kernel, and it alone, work on the memory: with the signature of cuLaunchKernel, as is what it calls.
 using Launch = int(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+// What it works on is found in its record, of so many bytes, and counts as written.
 static Launch* emulated = nullptr;
-void device_launches_by(Launch* launch) { emulated = launch; }
+static size_t record_bytes = 0;
+void device_launches_by(Launch* launch, int64_t bytes) { emulated = launch, record_bytes = static_cast<size_t>(bytes); }
 int device_launch(void* kernel, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned more, unsigned most,
                   unsigned shared, void* stream, void** arguments, void** rest) {
     Open open;
     for (char* at : memory().everything()) open.add(at);
+    std::set<char*> found;
+    for (size_t k = 0; k + sizeof(char*) <= record_bytes; k += sizeof(char*)) {
+        char* address;
+        std::memcpy(&address, static_cast<char*>(arguments[0]) + k, sizeof address);
+        if (memory().has(address)) found.insert(memory().piece_of(address));
+    }
+    std::vector<std::pair<char*, bool>> works_on;
+    for (char* at : found) works_on.emplace_back(at, true);
+    const c10::DeviceIndex device = found.empty() ? current : memory().pieces.at(*found.begin()).device;
+    memory().work({device, reinterpret_cast<c10::StreamId>(stream)}, works_on);
     return emulated(kernel, x, y, z, threads, more, most, shared, stream, arguments, rest);
 }
+// As cuCtxGetCurrent: there is one. Where there are contexts there are streams.
+int device_context(void** found) { return *found = nullptr, 0; }
 int device_current() { return current; }
 void device_choose(int device) { current = static_cast<c10::DeviceIndex>(device); }
 int device_count() { return DEVICES; }

@@ -32,6 +32,9 @@ class Counts(NamedTuple):
         sent: how many copies of the host's memory came.
         bytes: of all of these.
         aside: how many of the copies were given to another stream than the usual one.
+        races: how many operations and launches worked on memory that another stream has written, or wrote what another
+            one has used, without an order between the two.
+        lost: how much memory was let go that another stream than its own might still have been at.
     """
 
     waits: int
@@ -42,6 +45,8 @@ class Counts(NamedTuple):
     sent: int
     bytes: int
     aside: int
+    races: int
+    lost: int
 
 
 def built() -> Path:

@@ -155,6 +155,7 @@ int frb_launch(void* kernel, unsigned x, unsigned y, unsigned, unsigned, unsigne
   launched(x, y, order, [&](const Block& block) { kernels[number](block, call); });
   return 0;
 }
+int64_t frb_record_bytes() { return sizeof(frb::gpu::Call); }
 void frb_in_order(int64_t wanted) { order = wanted; }
 // The launches since the last call: how many, and (kernel, columns, lines) of each where there is room.
 int64_t frb_launched(int64_t* told, int64_t room) {

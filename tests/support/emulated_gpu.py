@@ -83,8 +83,15 @@ def declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
     """The emulator, with the types of its functions."""
     loaded.frb_launched.restype = ctypes.c_int64
     loaded.frb_launched.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+    loaded.frb_record_bytes.restype = ctypes.c_int64
     loaded.frb_in_order.argtypes = [ctypes.c_int64]
     return loaded
+
+
+def _address(function: object) -> int:
+    found = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]
+    assert found is not None
+    return found
 
 
 @contextlib.contextmanager
@@ -96,11 +103,10 @@ def launching(
     On a device of the tests' own, if one is given, its memory is open to kernels alone.
     """
     found, emulated = library(), Emulated()
-    launch = ctypes.cast(found.frb_launch if on is None else on.device_launch, ctypes.c_void_p).value
-    assert launch is not None
+    launch = _address(found.frb_launch if on is None else on.device_launch)
     if on is not None:
-        on.device_launches_by(found.frb_launch)
-    _native.gpu_driver((launch, 0, 0, 0, 0), blocks, share)
+        on.device_launches_by(found.frb_launch, ctypes.c_int64(found.frb_record_bytes()))
+    _native.gpu_driver((launch, 0 if on is None else _address(on.device_context), 0, 0, 0), blocks, share)
     _native.gpu_device(0, 0, tuple(range(1, len(_native.GPU_KERNELS) + 1)))
     found.frb_in_order([*ORDERS, TEAM].index(order))
     found.frb_launched((ctypes.c_int64 * 0)(), 0)

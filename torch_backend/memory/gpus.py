@@ -12,6 +12,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.native import gpu
 from functional_rb.versions.memory import Memory
 from torch_backend.arrays import modes, ops
+from torch_backend.memory import streams
 
 NUMBERS = torch.int32, torch.float32, torch.bool, torch.uint8
 
@@ -69,21 +70,13 @@ def like_outside_inference(array: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(array)
 
 
-def cross(memory: Memory, before: int) -> None:
-    """Have torch's current stream wait for another one, which worked on a memory's arrays before.
-
-    Versions share these arrays, and their users know nothing of each other: so also a read comes after a write that was
-    asked for first, and before one that comes later. While a CUDA graph is captured, its user has seen to that.
-    """
-    device = memory.rows.device
-    if not torch.cuda.is_current_stream_capturing():
-        now = torch.cuda.current_stream(device)
-        other = torch.cuda.ExternalStream(before, device) if before else torch.cuda.default_stream(device)
-        now.wait_event(other.record_event())
-        for array in memory.arrays:
-            array.record_stream(now)  # else torch's allocator could give the memory away before that stream is done
+def in_order(memory: Any, counters: torch.Tensor, stream: int) -> None:
+    """Have torch's current stream, of this number, find a memory and a state's counters as others have left them."""
+    memory.join_stream()
+    streams.keep(counters)
+    memory.stream = stream
 
 
 _stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # of a device, its handle
 # What the version chain asks; see `functional_rb.native.chain.Chains.make`.
-ON_GPU = prototype, torch.empty_like, like_outside_inference, torch.is_inference_mode_enabled, _stream, cross
+ON_GPU = prototype, torch.empty_like, like_outside_inference, torch.is_inference_mode_enabled, _stream, in_order

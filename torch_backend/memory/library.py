@@ -25,6 +25,7 @@ from functional_rb.versions.state import readable
 from functional_rb.versions.version import Version
 from torch_backend.arrays import modes, ops, random
 from torch_backend.arrays.convert import is_batched
+from torch_backend.memory import streams
 from torch_backend.memory.gpus import Gpus
 from torch_backend.memory.memory import Memory
 from torch_backend.memory.objects import Table as Objects
@@ -87,6 +88,14 @@ class Torch(Library):
         on_gpu = self.gpus is not None and self.gpus.traces(memory.arrays)
         table: Table = self.operations.ON_GPU if on_gpu else self.operations.TABLE
         return table if on_gpu or all(map(_is_on_cpu, memory.arrays)) else NONE
+
+    def in_order(self, version: Version, counters: torch.Tensor) -> torch.Tensor:
+        """Joined to the stream that worked on the version's memory, by which they were made too."""
+        if not _is_on_cpu(counters) and not _compiling():
+            with version.lock:
+                version.found()[0].join_stream()
+            streams.keep(counters)
+        return counters
 
     def by_chain(self, function: str, *given: object) -> Any:
         """What the version chain makes of arguments, checked or not; not while somebody traces, or maps."""

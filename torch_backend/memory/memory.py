@@ -8,8 +8,10 @@ import numpy as np
 import torch
 
 from functional_rb.base.arrays import NumpyArray
+from functional_rb.core.draft import Arrays
 from functional_rb.versions import memory
 from torch_backend.arrays import modes, ops, pages
+from torch_backend.memory import streams
 from torch_backend.memory.shipping import part
 
 _NUMPY = {dtype: np.dtype(name) for name, dtype in ops.DTYPES.items() if dtype != torch.bfloat16}
@@ -20,15 +22,32 @@ class Memory(memory.Memory):
 
     Attributes:
         sharing: by which of torch's strategies they lie in memory that processes share; None if they do not.
+        stream: the number of the stream for which the version chain has found the arrays, and the counters of the state
+            that it works on, in order; None where it has to see to that.
     """
 
-    __slots__ = ("sharing",)
+    __slots__ = ("_last", "sharing", "stream")
 
     ops = ops.OPS
 
     def __init__(self, *arrays: Any, **more: Any) -> None:
         super().__init__(*arrays, **more)
         self.sharing: str | None = None
+        self.stream: int | None = None
+        self._last = streams.current(self.rows)  # the stream that worked on the arrays last
+
+    def join_stream(self) -> None:
+        """Have torch's current stream wait for the one that worked on the arrays before."""
+        now = streams.current(self.rows)
+        if now is not None and now != self._last:
+            if self._last is not None:
+                streams.cross(self._last, now, self.arrays)
+            self._last, self.stream = now, None
+
+    def state_arrays(self, counters: torch.Tensor) -> Arrays:
+        """The arrays, and the counters for as long as torch's current stream reads them."""
+        streams.keep(counters)
+        return super().state_arrays(counters)
 
     def copy(self) -> Self:
         """Fresh memory with the same content, that may be written to in and outside of inference mode."""
@@ -42,8 +61,11 @@ class Memory(memory.Memory):
 
     @staticmethod
     def taken(array: Any) -> torch.Tensor:
-        """A tensor in the same memory."""
-        return torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+        """A tensor in the same memory, which is read on the stream that torch uses now."""
+        if isinstance(array, np.ndarray):
+            return torch.from_numpy(array)
+        streams.keep(array)
+        return array
 
     @staticmethod
     def as_numpy(array: torch.Tensor | NumpyArray) -> NumpyArray:
@@ -58,9 +80,7 @@ class Memory(memory.Memory):
 
     @staticmethod
     def part_of(holder: torch.Tensor, dtype: str, begin: int, shape: tuple[int, ...]) -> torch.Tensor:
-        """A part of a tensor of bytes, as a tensor of a dtype by its name; read on the stream that torch uses now."""
-        if holder.is_cuda:
-            holder.record_stream(torch.cuda.current_stream(holder.device))
+        """A part of a tensor of bytes, as a tensor of a dtype by its name."""
         return part(holder, begin, ops.DTYPES[dtype], shape)
 
     @staticmethod

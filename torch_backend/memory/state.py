@@ -30,7 +30,7 @@ class State(VersionedState):
     library: ClassVar[Library] = TORCH
 
     def __deepcopy__(self, memo: dict[int, object]) -> State:
-        copied, counters = self.copied_memory(), self._counters.clone()
+        copied, counters = self.copied_memory(), self.counters.clone()
         if copied.table is None:
             return State(begin(copied), counters, self.spec, None, self._target)
         # Python objects are copied as deeply, for a table of the copy's own.

@@ -99,7 +99,6 @@ struct Place {
   Where where;
   PyObject* makers;  // on a GPU: with which dtypes and device arrays are made there, see `Maker`; else null
   std::vector<Prototype> prototypes;
-  void* stream;      // on a GPU: the one that worked on the arrays last
 
   template <class T> T* beside(Beside which) const { return reinterpret_cast<T*>(others[which]); }
   // Take another known, of a spec with the same arrays.
@@ -132,7 +131,6 @@ struct Saved {
 };
 
 inline PyTypeObject *known_type, *place_type, *saved_type;
-inline void* const NO_STREAM = reinterpret_cast<void*>(-1);  // the one of CUDA's by default is null
 // How many forks lie between this process and the first: the child of one has none of the other threads.
 inline uint64_t generation = 0;
 
@@ -236,7 +234,7 @@ inline PyObject* made_place(const ArrayLibrary& library, PyObject* args) {
   if (!made) return nullptr;
   const Ref place(reinterpret_cast<PyObject*>(made));
   made->known = reinterpret_cast<KnownBuffer*>(Py_NewRef(known)), made->generation = generation;
-  made->where = ON_THE_HOST, made->stream = NO_STREAM;
+  made->where = ON_THE_HOST;
   new (&made->prototypes) std::vector<Prototype>();
   const int64_t more = made->known->arrays_beside();
   bool found = PyTuple_Size(storage) == made->known->arrays() && PyTuple_Size(rows_beside) == more && PyTuple_Size(beside) == BESIDE;

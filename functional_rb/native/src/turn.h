@@ -123,18 +123,18 @@ class Turn {
     return made;
   }
 
-  // Have the GPU's stream that torch uses now wait for the one that worked on the arrays before; false with an error.
+  // Have the GPU's stream that torch uses now wait for the one that worked on the arrays, or read them by torch's operations,
+  // before; false with an error.
   bool find_stream() {
     if (place()->where.device.type == dlpack::CPU) return true;  // which emulates a GPU
     const Ref number(PyLong_FromLong(place()->where.device.id));
     const Ref found = number ? called(chain_->given[STREAM], number.get()) : Ref();
     if (!found) return false;
     stream_ = PyLong_AsVoidPtr(found.get());
-    if (place()->stream != stream_ && place()->stream != NO_STREAM) {
-      const Ref before(PyLong_FromVoidPtr(place()->stream));
-      if (!before || !called(chain_->given[CROSS], memory.get(), before.get())) return false;
-    }
-    place()->stream = stream_;
+    const Ref before = attribute(memory.get(), names.stream), counters = attribute(state_, names._counters);
+    if (!before || !counters) return false;
+    if (before.is(Py_None) || PyLong_AsVoidPtr(before.get()) != stream_)
+      if (!called(chain_->given[CROSS], memory.get(), counters.get(), found.get())) return false;
     return !PyErr_Occurred();
   }
   void* stream() const { return stream_; }
