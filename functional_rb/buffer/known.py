@@ -66,6 +66,7 @@ class Known(NamedTuple):
             others, or frames that items share; and to slots that a writer chooses.
         rewrites: leaves of its items, but for frames that they share.
         plain: whether there are no frames, and no transforms but functions of items.
+        masked: whether what is drawn may be masked.
         on_hosts_alone: whether GPUs, and JAX's programs, leave all of it to the core.
     """
 
@@ -75,6 +76,7 @@ class Known(NamedTuple):
     appends: bool
     rewrites: bool
     plain: bool
+    masked: bool
     on_hosts_alone: bool
 
 
@@ -176,7 +178,7 @@ def known(plan: Plan, sampler: SamplerBase, writer: WriterBase, transforms: Sequ
     appends = appends or (chosen and plain and bool(draws))
     whole = draws is Draws.ITEMS and plain and plan.ring.lanes == 1 and is_ring(writer)
     rewrites = type(writer) in (RoundRobin, StopWhenFull, Reservoir) and (plan.frames is None or appends)
-    on_hosts_alone = draws in (Draws.LIMITED, Draws.IN_TURN, Draws.QUEUE, Draws.RECENT, Draws.FROM_AN_END)
-    on_hosts_alone = on_hosts_alone or chosen or getattr(sampler, "max_times_sampled", None) is not None
+    masked = draws not in (Draws.ITEMS, Draws.RECENT, Draws.CHOSEN)
+    on_hosts_alone = draws is Draws.IN_TURN or chosen or getattr(sampler, "max_times_sampled", None) is not None
     updates = has_updates and (writer.in_order or chosen)
-    return Known(draws, whole, updates, appends, rewrites, plain, on_hosts_alone)
+    return Known(draws, whole, updates, appends, rewrites, plain, masked, on_hosts_alone)

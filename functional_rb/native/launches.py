@@ -38,6 +38,9 @@ _DRAWING: Final = {
     Draws.SLICES: "draw_slices",
     Draws.EPOCH: "draw_epoch",
     Draws.EPOCH_OF_SLICES: "draw_epoch",
+    Draws.QUEUE: "draw_in_turn",
+    Draws.RECENT: "sample",
+    Draws.FROM_AN_END: "draw_in_turn",
 }
 # The fields of calls for what samplers keep.
 _KEPT: Final = dict(zip(("order", "place", "in_episode", "kept"), descriptor.KEPT, strict=True))
@@ -266,7 +269,8 @@ def reads_later(spec: BufferSpec) -> bool:
 def _draws_with_frames(spec: BufferSpec) -> bool:
     """Whether one launch draws and reads items that share frames."""
     known = spec.known
-    return spec.plan.frames is not None and known.draws is Draws.ITEMS and known.appends and not spec.inner
+    drawn_so = _DRAWING.get(known.draws) == "sample"
+    return spec.plan.frames is not None and drawn_so and known.appends and not spec.inner
 
 
 @functools.cache
@@ -284,9 +288,9 @@ def _drawn(
     beside: descriptor.Beside = descriptor.NOTHING_BESIDE,
 ) -> Kernel:
     """What is drawn, with the slots in place of the leaves, if there are none."""
-    sampler, lead, single = spec.sampler, spec.sampler.leading_shape(batch), spec.known.draws is Draws.ITEMS
+    sampler, lead, masked = spec.sampler, spec.sampler.leading_shape(batch), spec.known.masked
     count = sampler.slices_of(batch) if isinstance(sampler, Trajectories) else batch
-    selection = Selection(ints(*lead), floats(count), floats(count), mask=None if single else bools(*lead))
+    selection = Selection(ints(*lead), floats(count), floats(count), mask=bools(*lead) if masked else None)
     if isinstance(sampler, Trajectories):
         selection = selection._replace(is_first=bools(*lead), is_last=bools(*lead), truncated=bools(*lead))
     counters, slots = ints(*state.counters.shape), ints(math.prod(lead)) if leaves is None else None
@@ -294,7 +298,7 @@ def _drawn(
     kept, given = _kept(state), {**given, **({} if sampler.heeds_wanted else {"wanted_at": None})}
     after = Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary))
     items = [None] * len(spec.plan.layout.leaves) if leaves is None else leaves
-    simple = leaves is not None and single and state.tree is None and spec.plan.ring.lanes == 1
+    simple = leaves is not None and not masked and state.tree is None and spec.plan.ring.lanes == 1
     return of_buffer(
         "",
         _records(spec, batch=count, words=spec.draw_shape(batch)[1]) | _epochs(spec) | _records_beside(beside),
@@ -311,7 +315,8 @@ def _records(spec: BufferSpec, **numbers: int) -> dict[str, Any]:
 
 
 def _epochs(spec: BufferSpec) -> dict[str, descriptor.Vector]:
-    return {"epoch": descriptor.encode_epoch(spec)} if spec.sampler.remembers else {}
+    is_epoch = spec.known.draws in (Draws.EPOCH, Draws.EPOCH_OF_SLICES)
+    return {"epoch": descriptor.encode_epoch(spec)} if is_epoch else {}
 
 
 def _kept(state: HasArrays) -> dict[str, Any]:

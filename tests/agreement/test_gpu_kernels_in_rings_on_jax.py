@@ -44,6 +44,8 @@ RINGS: Final[dict[str, tuple[Any, set[str]]]] = {
         frb.SlicesWithoutReplacement(2, strict_length=False),
         ADDED | {"draw_epoch", "read_epoch"},
     ),
+    "newer items": (frb.Recency(3), ADDED | {"sample"}),
+    "queue of windows": (frb.Queue(2), ADDED | {"draw_in_turn"}),
     "windows, without replacement": (
         frb.SlicesWithoutReplacement(2, weighting="window", drop_last=True),
         ADDED | {"draw_epoch", "read_epoch"},
@@ -123,6 +125,8 @@ USUAL: Final = [
     ("donated", "slices, prioritized"),
     ("eager", "slices, of whatever is there"),
     ("scanned", "trajectories, without replacement"),
+    ("scanned", "queue of windows"),
+    ("donated", "newer items"),
     ("several", "without replacement"),
 ]
 CASES: Final = effort(USUAL, [(program, sampler) for program in PROGRAMS for sampler in RINGS])
@@ -162,7 +166,7 @@ def in_a_mixture(spec: frb.BufferSpec) -> Any:
 
 
 OTHERS: Final = effort(
-    [(by_other_keys, "without replacement"), (in_a_mixture, "without replacement")],
+    [(by_other_keys, "without replacement"), (in_a_mixture, "without replacement"), (in_a_mixture, "queue of windows")],
     [(program, sampler) for program in (by_other_keys, in_a_mixture) for sampler in RINGS if "ed" not in sampler[-3:]],
 )
 

@@ -261,9 +261,7 @@ DRAWN_BY_XLA: dict[str, tuple[Any, Any]] = {
     "the best": (frb.Prioritized(), frb.MaxValue("n")),
     "each once": (frb.Prioritized(replacement=False), frb.RoundRobin()),
     "newer ones": (frb.Recency(), frb.RoundRobin()),
-    "from an end": (frb.InOrder(), frb.RoundRobin()),
     "in turn": (frb.WithoutReplacement(shuffle=False), frb.RoundRobin()),
-    "a queue": (frb.Queue(), frb.StopWhenFull()),
 }
 
 

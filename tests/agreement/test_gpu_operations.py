@@ -40,6 +40,8 @@ SPECS: Final[dict[str, tuple[dict[str, Any], list[str]]]] = {
         {"sampler": frb.SlicesWithoutReplacement(2, **ENDS)},
         ["add_to_rings", "draw_epoch", "read_epoch", "read_drawn"],
     ),
+    "newer items": ({"sampler": frb.Recency()}, ["add_to_rings", "sample", "read_drawn"]),
+    "queue": ({"sampler": frb.Queue(2)}, ["add_to_rings", "draw_in_turn", "read_drawn"]),
     "waiting": (
         {"sampler": frb.Prioritized(), "transforms": frb.n_step(3, 0.9, at="add", **KEYS)},
         ["line_up", "add_waiting", "keep_waiting", "sample", "read_drawn", "update"],
@@ -109,7 +111,7 @@ def bits(nest: Any) -> list[bytes]:
     return [programs.bits(x) for x in pytree.tree_leaves(nest) if isinstance(x, torch.Tensor)]
 
 
-@pytest.mark.parametrize("name", effort(["epochs", "frames of slices"], [*SPECS]))
+@pytest.mark.parametrize("name", effort(["epochs", "frames of slices", "queue"], [*SPECS]))
 def test_a_compiled_step_is_launches_alone(name: str, emulated: emulated_gpu.Emulated) -> None:
     """Without a break in the graph; the state and samples are those of the CPU's eager functions."""
     more, kernels = SPECS[name]
@@ -143,7 +145,7 @@ def test_operations_are_as_torch_asks(emulated: emulated_gpu.Emulated, monkeypat
         return carry_out(name, *args)
 
     monkeypatch.setattr(custom_ops, "launched", noted)
-    for name in ("waiting", "frames of slices", "epochs of slices", "epochs"):
+    for name in ("waiting", "frames of slices", "epochs of slices", "epochs", "queue"):
         spec = frb.BufferSpec(ITEM, 64 * LANES, lanes=LANES, **SPECS[name][0])
         items, mask, *_ = given(spec, 1)
         leaves = [items[leaf].flatten(0, 1) for leaf in spec.plan.names]

@@ -16,6 +16,7 @@ import torch
 
 import functional_rb as frb
 import torch_backend as rb
+from functional_rb.core import counters
 from tests.agreement import added_steps
 from tests.agreement.added_steps import COMPACT, OF_AGENTS, WAITING, WAITING_OF_AGENTS, observations
 from tests.support import chain_programs as programs
@@ -36,16 +37,21 @@ class Program:
         spec: of the buffer.
         seed: of all choices.
         device: where the states lie.
+        behind: so many items before handles begin anew; None for a buffer that is.
 
     Attributes:
         told: the bits of all that came of the calls.
         states: those that live, the newest last.
     """
 
-    def __init__(self, spec: frb.BufferSpec, seed: int, device: str = "cpu") -> None:
+    def __init__(self, spec: frb.BufferSpec, seed: int, device: str = "cpu", behind: int | None = None) -> None:
         """One empty state."""
         self.spec, self.rng, self.device = spec, np.random.default_rng(seed), device
         self.states, self.told, self.step = list[Any]([rb.init(spec, device)]), list[Any](), 0
+        if behind is not None:
+            ring = spec.plan.ring
+            first = counters.CURSOR if ring.lanes == 1 else counters.BASE
+            self.states[0]._counters[first : first + ring.lanes] = ring.limit - behind
 
     def carry_out(self, calls: int) -> list[Any]:
         """So many calls, after which all states are looked at."""
@@ -144,8 +150,10 @@ class Program:
 
     @property
     def unit(self) -> int:
-        """Steps of a draw, as sizes count them."""
+        """Steps of a draw, as sizes count them; of a queue it gives windows of all lanes."""
         sampler: Any = self.spec.sampler
+        if isinstance(sampler, frb.Queue):
+            return self.spec.plan.ring.lanes
         return sampler.length if getattr(sampler, "batch", "") == "steps" else 1
 
     def sample(self, state: Any, in_place: bool) -> Any:
@@ -186,6 +194,26 @@ def several_rings(draw: st.DrawFn) -> frb.BufferSpec:
 def epochs(draw: st.DrawFn) -> frb.BufferSpec:
     lanes, sampler = draw(lanes_of), frb.WithoutReplacement(drop_last=draw(st.booleans()))
     return frb.BufferSpec(ITEM, (lanes or 1) * draw(st.sampled_from([1, 2, 9, 40])), sampler, lanes=lanes)
+
+
+@st.composite
+def by_position(draw: st.DrawFn) -> frb.BufferSpec:
+    """Of newer items rather than older ones, of those that are taken out, and from an end."""
+    queues = st.builds(frb.Queue, st.none() | st.integers(1, 3))
+    sampler: Any = draw(st.builds(frb.Recency, st.integers(1, 5)) | queues | st.builds(frb.InOrder, newest_first=st.booleans()))
+    in_one = isinstance(sampler, frb.InOrder) or (isinstance(sampler, frb.Queue) and sampler.length is None)
+    lanes, writer = None if in_one else draw(st.sampled_from([None, 2, 5])), frb.RoundRobin()
+    if isinstance(sampler, frb.Queue) or draw(st.booleans(), "stops"):
+        writer = frb.StopWhenFull()
+    item, more = ITEM | draw(st.sampled_from([{}, {}, WIDE])), dict[str, Any]()
+    match draw(st.sampled_from(["plain", "plain", "ahead", "frames"])):
+        case "ahead":
+            more["transforms"] = frb.n_step(3, 0.9, reward_key="x", terminated_key="done")
+        case "frames" if writer.overwrites:
+            leaves, given = draw(st.sampled_from(COMPACT))
+            item, more["compact"] = dict(sorted((ITEM | leaves).items())), frb.Compact(**given)
+    capacity = (lanes or 1) * draw(st.sampled_from([3, 4, 17, 40]))
+    return frb.BufferSpec(item, capacity, sampler, writer, lanes=lanes, **more)
 
 
 @st.composite
@@ -247,11 +275,12 @@ def looking_ahead(draw: st.DrawFn) -> frb.BufferSpec:
     return frb.BufferSpec(dict(sorted(item.items())), capacity, sampler, lanes=lanes, transforms=ahead)
 
 
-def check(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int]) -> None:
-    """Carry a program out on the CPU and by emulated kernels."""
-    plain = Program(spec, seed).carry_out(10)
-    with emulated_gpu.using(*way):
-        assert Program(spec, seed).carry_out(10) == plain
+def check(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int], behind: int | None = None) -> set[str]:
+    """Carry a program out on the CPU and by emulated kernels; tells which these were."""
+    plain = Program(spec, seed, behind=behind).carry_out(10)
+    with emulated_gpu.using(*way) as emulated:
+        assert Program(spec, seed, behind=behind).carry_out(10) == plain
+    return {name for name, _ in emulated.launched}
 
 
 some = hypothesis.settings(max_examples=effort(20, 2000), deadline=None)
@@ -273,6 +302,15 @@ def test_items_of_several_lanes(spec: frb.BufferSpec, seed: int, way: tuple[str,
 @hypothesis.given(spec=epochs(), seed=seeds, way=ways)
 def test_epochs_of_items(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int]) -> None:
     check(spec, seed, way)
+
+
+@hypothesis.settings(some, max_examples=effort(12, 2000))
+@hypothesis.given(spec=by_position(), seed=seeds, way=ways, behind=st.sampled_from([None, 1, 4]))
+def test_draws_by_position(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int], behind: int | None) -> None:
+    names = check(spec, seed, way, behind)
+    drawing = {"sample", "sample_frames"} if isinstance(spec.sampler, frb.Recency) else {"draw_in_turn"}
+    reading = set() if spec.known.plain else {"read_drawn"}
+    assert names <= drawing | reading | {"add_to_rings", "rank_in_rings", "compare_frames", "add_with_frames", "store_frames"}
 
 
 @hypothesis.settings(some, max_examples=effort(40, 4000))
@@ -331,6 +369,8 @@ LARGE = {
     "slices": frb.BufferSpec(ITEM, 600 * 12, frb.Slices(4, **ENDS), lanes=600),
     "priorities of slices": frb.BufferSpec(ITEM, 4500, frb.PrioritizedSlices(4, **ENDS)),
     "epochs of slices": frb.BufferSpec(ITEM, 600 * 12, frb.SlicesWithoutReplacement(4, **ENDS), lanes=600),
+    "newer items of lanes": frb.BufferSpec(ITEM, 600 * 12, frb.Recency(3), lanes=600),
+    "a queue of windows": frb.BufferSpec(ITEM, 600 * 12, frb.Queue(4), lanes=600),
     "waiting": frb.BufferSpec(ITEM, 600 * 12, frb.Prioritized(), lanes=600, transforms=RETURNS),
     "waiting images": frb.BufferSpec(IMAGES | {"x": ITEM["x"]}, 150, transforms=RETURNS),
     "frames": frb.BufferSpec(IMAGES | {"next_image": IMAGES["image"]}, 90, frb.Prioritized(), compact=STACKS),
@@ -343,6 +383,7 @@ LARGE = {
 def large_life(spec: frb.BufferSpec, device: str) -> list[bytes]:
     """What is in a buffer, and in what is drawn, after batches that several blocks share, or one in several goes."""
     rng, state, told, lanes = np.random.default_rng(0), rb.init(spec, device), list[Any](), spec.lanes or 1
+    takes_out = isinstance(spec.sampler, frb.Queue)
     for turn in range(3):
         lead = (min(spec.capacity, 7000) // lanes * 3 // 4,) + (() if spec.lanes is None else (lanes,))
         items = {
@@ -353,7 +394,7 @@ def large_life(spec: frb.BufferSpec, device: str) -> list[bytes]:
         if spec.transforms:  # of sums of what is no number each processor has bits of its own
             items["x"] = torch.from_numpy(rng.standard_normal((*lead, *spec.item["x"].shape), np.float32)).to(device)
         state = rb.add(state, items, torch.from_numpy(rng.random(lead) < 0.9).to(device) if turn else None)
-        older, (state, sample) = state, rb.sample(state, rb.key(turn), min(spec.capacity // 2, 2500))
+        older, (state, sample) = state, rb.sample(state, rb.key(turn), 2 * lanes if takes_out else min(spec.capacity // 2, 2500))
         told += [*sample.items.values(), *programs.told_beside(sample)]
         if spec.sampler.has_priorities:
             handles = sample.indices.reshape(-1).repeat(3)  # of which a third block has some
@@ -361,7 +402,7 @@ def large_life(spec: frb.BufferSpec, device: str) -> list[bytes]:
             wide = "image" in spec.item and spec.plan.frames is None
             rewritten = {"image": sample.items["image"].repeat(3, 1, 1, 1)} if wide else None
             state = rb.update(state, handles, priorities, rewritten)
-        told.append(rb.sample(older, rb.key(7), 50)[1].indices)
+        told.append(rb.sample(older, rb.key(7), lanes if takes_out else 50)[1].indices)
     return [programs.bits(x) for x in told] + programs.peek(state)
 
 
@@ -417,6 +458,21 @@ def test_each_function_is_one_launch_or_two() -> None:
         state = rb.add(rb.init(spec), {name: leaf[:, 0] for name, leaf in items.items()})
         rb.sample_(state, rb.key(0), 4)
     assert [name for name, _ in emulated.launched] == ["add_to_rings", "draw_epoch", "read_epoch"]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "drawing"),
+    [(frb.Recency(3), "sample"), (frb.Queue(), "draw_in_turn"), (frb.Queue(2), "draw_in_turn"), (frb.InOrder(), "draw_in_turn")],
+    ids=repr,
+)
+def test_draws_by_position_are_one_launch(sampler: Any, drawing: str) -> None:
+    with emulated_gpu.using("forward") as emulated:
+        state = rb.add(rb.init(frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 8, sampler)), {"n": torch.arange(5).int()})
+        state, sample = rb.sample(state, rb.key(0), 2)
+        rb.add_(state, {"n": torch.arange(3).int()}, torch.ones(3) > 0)
+    assert [name for name, _ in emulated.launched] == ["add_to_rings", drawing, "rank_in_rings", "add_to_rings"]
+    if drawing == "draw_in_turn":
+        assert sample.items["n"].flatten().tolist() == [*range(sample.indices.numel())]
 
 
 def test_steps_that_wait_are_added_by_three_launches() -> None:

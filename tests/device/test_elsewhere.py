@@ -331,9 +331,14 @@ def test_torch_lives_by_kernels_are_those_of_the_cpu(life: Life, kernels: emulat
     assert found == gpu_life.carried_out(life, "cpu")
 
 
-@pytest.mark.parametrize("sampler", [*SAMPLERS.values()][:2], ids=[*SAMPLERS][:2])
-def test_torch_calls_are_launches_alone(sampler: Any, kernels: emulated_gpu.Emulated) -> None:
-    state, batch, key = rb.init(frb.BufferSpec(ITEM, 40, sampler)), batch_of(25), rb.key(0)
+BY_POSITION = frb.Recency(3), frb.Queue(), frb.Queue(2), frb.InOrder(newest_first=True)
+LAUNCHED = [(sampler, ["add", "sample"]) for sampler in [*SAMPLERS.values()][:2]]
+LAUNCHED += [(sampler, ["add_to_rings", "draw_in_turn" if k else "sample"]) for k, sampler in enumerate(BY_POSITION)]
+
+
+@pytest.mark.parametrize(("sampler", "names"), LAUNCHED, ids=[repr(sampler) for sampler, _ in LAUNCHED])
+def test_torch_calls_are_launches_alone(sampler: Any, names: list[str], kernels: emulated_gpu.Emulated) -> None:
+    state, batch, key = rb.init(frb.BufferSpec(ITEM, 100, sampler)), batch_of(25), rb.key(0)
     priorities = torch.ones(8)
     for _ in range(2):  # first calls make what later ones find
         state, sample = rb.sample(rb.add(state, batch), key, 8)
@@ -343,8 +348,9 @@ def test_torch_calls_are_launches_alone(sampler: Any, kernels: emulated_gpu.Emul
     state = rb.add(state, batch)
     state, sample = rb.sample(state, key, 8)
     kernels.note()
-    assert [name for name, _ in kernels.launched[launched:]] == ["add", "sample"]
-    assert device.counts().waits == before.waits
+    assert [name for name, _ in kernels.launched[launched:]] == names
+    after = device.counts()
+    assert (after.waits, after.sent) == (before.waits, before.sent)
 
 
 # What is told of a full buffer the host has to wait for.

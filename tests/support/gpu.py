@@ -98,9 +98,13 @@ def not_on_one(reason: str) -> pytest.MarkDecorator:
 def sees_values(library: str, state: Any = None) -> bool:
     """Whether a call is refused for a number in an array: on a GPU torch's functions do not wait for it, and go on.
 
-    That a buffer is empty they know without waiting as long as nothing has ever been added to it.
+    That a buffer is empty they know without waiting as long as nothing has ever been added to it, and where it lies in the
+    host's memory.
     """
-    return not ASKED or library != "torch" or (state is not None and not state._version.own().written)
+    if not ASKED or library != "torch":
+        return True
+    memory = None if state is None else state._version.own()
+    return memory is not None and (not memory.written or memory.is_ordinary)
 
 
 def refused(library: str, match: str) -> contextlib.AbstractContextManager[Any]:

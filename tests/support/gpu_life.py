@@ -46,6 +46,9 @@ LIVES = (
     Life(frb.BufferSpec(SMALL, 51, WINDOWS, lanes=3), (10, 13, 25, 1), 11),
     Life(frb.BufferSpec(REWARDED, 51, lanes=3, transforms=RETURNS), (10, 13, 25, 1), 33),
     Life(frb.BufferSpec(SMALL, 600, frb.Prioritized(), writer=frb.StopWhenFull()), (30, 40, 70, 1), 33),
+    Life(frb.BufferSpec(SMALL, 51, frb.Recency(3), lanes=3), (10, 13, 25, 1), 33),
+    Life(frb.BufferSpec(SMALL, 600, frb.Queue(2), lanes=3), (10, 13, 25, 1), 9),
+    Life(frb.BufferSpec(SMALL, 50, frb.InOrder(newest_first=True)), (30, 40, 70, 1), 33),
     *(
         Life(frb.BufferSpec(REWARDED, 51, sampler, lanes=3, compact=STACKS, transforms=transforms), (10, 25, 1), 33)
         for sampler, transforms in (

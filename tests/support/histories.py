@@ -449,8 +449,8 @@ def beginning_at(backend: Backend, state: Any, first: int) -> Any:
         return type(state)(state._version, vector, spec)
     if backend.library == "jax":
         return dataclasses.replace(state, counters=counters)
-    # A clone, as NumPy's memory is not aligned as JAX wants it to be.
-    return type(state)(state._version, counters.clone(), spec)
+    # A clone, as NumPy's memory is not aligned as JAX wants it to be; samples go where they went.
+    return type(state)(state._version, counters.to(state._counters.device, copy=True), spec, None, state._target)
 
 
 def run(rng: Rng, variants: Sequence[str], spec: frb.BufferSpec, steps: int, shapes: Shapes) -> None:

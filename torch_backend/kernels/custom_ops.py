@@ -46,7 +46,10 @@ from torch_backend.kernels.chain import CHAIN
 LAUNCHES: Final = {"draw": "sample", **{name: name for name in ("add", "update", "update_priorities")}}
 # The operations that there are on GPUs alone, by their names what each launches.
 ON_GPUS: Final = {
-    **{f"gpu_{name}": name for name in ("add_to_rings", "sample", "draw_slices", "draw_epoch", "read_drawn")},
+    **{
+        f"gpu_{name}": name
+        for name in ("add_to_rings", "sample", "draw_slices", "draw_epoch", "draw_in_turn", "read_drawn")
+    },
     "gpu_draw_epoch_of_slices": "draw_epoch",
 }
 # The kernels that change operands in place, and how many arrays each makes: torch asks for both in advance.

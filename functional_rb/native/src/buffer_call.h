@@ -70,7 +70,7 @@ struct BufferKernels {
   int (*sample)(const BufferCall&);
   int (*draw_slices)(const BufferCall&);
   int (*draw_epoch)(const BufferCall&);
-  int (*draw_items)(const BufferCall&);  // of which CPUs alone know the samplers
+  int (*draw_items)(const BufferCall&);  // of samplers of which GPUs know some: see `Turn::draws`
   int (*sample_shared)(const BufferCall&);
 };
 

@@ -398,8 +398,9 @@ template <bool IN_PLACE> PyObject* sample(PyObject* self, PyObject* const* args,
   const KnownBuffer* known = turn.known();
   const bool remembers = known->remembers;
   Draw draw;
-  // What a draw changes is told of before it is carried out, and nobody else may see that: so not by classes of a user's.
-  if (!known->samples || ((remembers || !known->extras.empty()) && known->given.empty()) || (!known->extras.empty() && turn.on_gpu()) || !target.is(Py_None) ||
+  // What a draw changes is told of before it is carried out, and nobody else may see that: so not by classes of a user's. How full
+  // a queue on a GPU is at most the engine keeps account of.
+  if (!known->samples || (known->draws == QUEUE && turn.on_gpu()) || ((remembers || !known->extras.empty()) && known->given.empty()) || (!known->extras.empty() && turn.on_gpu()) || !target.is(Py_None) ||
       !take_size(known, args[2], &draw.draws) || !take_beta(known, args[3], &draw.beta) ||
       Py_TYPE(args[1]) != turn.chain()->type(TENSOR) || !draw.random.take(turn.chain(), turn.known(), turn.place()->where, args[1], draw.draws))
     return not_here();

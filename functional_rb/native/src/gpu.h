@@ -7,6 +7,7 @@
 #include "records.h"
 #include "buffer_call.h"
 #include "episode_windows.h"
+#include "positions.h"
 #include "powers.h"
 
 FRB_BEGIN
@@ -398,14 +399,14 @@ FRB_INLINE void count_groups(const Block& block, const Call& call, const Ring& r
   }, [](int32_t a, int32_t b) { return a + b; }, [&](int64_t group, int32_t found) { ends[group] = found; });
 }
 
-// `Uniform.draw` of several lanes: positions are counted lane by lane.
-template <class Tell>
-FRB_INLINE int32_t draw_uniform_in_rings(const Call& call, const Ring& ring, const Words& words, const int32_t* ends,
-                                         int64_t i, const Tell& tell) {
-  const int32_t *cursors = call.counters + ring->cursors, *sizes = call.counters + ring->sizes;
-  const int64_t size = call.counters[SIZE], length = ring->length, lanes = ring->lanes, each = parts(lanes, GROUPS);
-  const int32_t two[2] = {words(i * call.words), words(i * call.words + 1)};
-  const int64_t position = below(two, size);
+// The lane that a position lies in, counted lane by lane, and how many items there are in those before it. `ends` are those of
+// `count_groups`; of a single lane nobody asks them.
+struct InLane {
+  int64_t lane, before;
+};
+FRB_INLINE InLane find_lane(const Call& call, const Ring& ring, const int32_t* ends, int64_t position) {
+  const int32_t* sizes = call.counters + ring->sizes;
+  const int64_t lanes = ring->lanes, each = parts(lanes, GROUPS);
   int64_t group = 0, last = parts(lanes, each) - 1;
   while (group < last) {
     const int64_t middle = (group + last) / 2;
@@ -414,11 +415,44 @@ FRB_INLINE int32_t draw_uniform_in_rings(const Call& call, const Ring& ring, con
   }
   int64_t lane = group * each, before = group ? ends[group - 1] : 0;
   while (lane + 1 < lanes && before + sizes[lane] <= position) before += sizes[lane++];
+  return {lane, before};
+}
+
+// `Uniform.draw` of several lanes: positions are counted lane by lane.
+template <class Tell>
+FRB_INLINE int32_t draw_uniform_in_rings(const Call& call, const Ring& ring, const Words& words, const int32_t* ends,
+                                         int64_t i, const Tell& tell) {
+  const int32_t *cursors = call.counters + ring->cursors, *sizes = call.counters + ring->sizes;
+  const int64_t size = call.counters[SIZE], length = ring->length;
+  const int32_t two[2] = {words(i * call.words), words(i * call.words + 1)};
+  const int64_t position = below(two, size);
+  const auto [lane, before] = find_lane(call, ring, ends, position);
   const int64_t number = floor_mod(int64_t(cursors[lane]) - sizes[lane] + position - before, length * ring->turns);
   const int64_t turn = short_div(number, length), slot = lane * length + number - turn * length;
   const float weight = size ? 1.0f : 0.0f;
   tell(size ? int32_t(turn * ring->capacity + slot) : -1, weight, weight * (1.0f / float(most<int64_t>(size, 1))));
   return int32_t(slot);
+}
+
+// `Recency.draw`: the newest of several draws, each by two words.
+template <class Tell>
+FRB_INLINE int32_t draw_recent(const Call& call, const Ring& ring, const Words& words, const int32_t* ends, int64_t i,
+                               bool tells, const Tell& tell) {
+  const int64_t size = call.counters[SIZE];
+  int64_t lane = 0, back = 0;
+  for (int64_t k = 0; k < call.words; k += 2) {
+    const int32_t two[2] = {words(i * call.words + k), words(i * call.words + k + 1)};
+    const int64_t position = below(two, size);
+    const auto [other, before] = find_lane(call, ring, ends, position);
+    const int64_t distance = before + size_of(ring, call.counters, other) - position;
+    if (!k || distance < back) lane = other, back = distance;
+  }
+  const Item item = item_at(ring, call.counters, lane, size_of(ring, call.counters, lane) - back);
+  if (tells) {
+    auto in_lane = [&](int64_t k) { return size_of(ring, call.counters, k); };
+    tell(size ? item.handle : -1, size ? 1.0f : 0.0f, chance_of_newest(ring->lanes, in_lane, size, back, call.words / 2));
+  }
+  return item.slot;
 }
 
 // The handle of the item in a slot.
@@ -497,9 +531,10 @@ template <class Tell>
 FRB_INLINE int32_t draw_item(const Call& call, const Plan& plan, const Ring& ring, const Words& words, const int32_t* ends,
                              int64_t i, bool tells, const Tell& tell) {
   auto told = [&](int32_t handle, float weight, float chance) { if (tells) tell(handle, weight, chance); };
-  return plan->levels      ? draw_prioritized(call, plan, words, i, tells, told)
-         : ring->lanes > 1 ? draw_uniform_in_rings(call, ring, words, ends, i, told)
-                           : draw_uniform(call, plan, words, i, told);
+  return plan->levels            ? draw_prioritized(call, plan, words, i, tells, told)
+         : plan->draws == RECENT ? draw_recent(call, ring, words, ends, i, tells, told)
+         : ring->lanes > 1       ? draw_uniform_in_rings(call, ring, words, ends, i, told)
+                                 : draw_uniform(call, plan, words, i, told);
 }
 
 // Draw by random words of the key: each column of blocks `tile` items, to slots that its threads share. The blocks of the

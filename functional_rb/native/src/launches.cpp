@@ -249,6 +249,14 @@ int draw_epoch(const BufferCall& c) {
   return saved(c, outcome, 0, 0, c.deck_room);
 }
 
+int draw_in_turn(const BufferCall& c) {
+  Call call = call_of(c);
+  const Plan plan = plan_of(call);
+  const int64_t rows = c.batch * plan->length;
+  call.tile = std::min<int64_t>(parts(rows, most_blocks), MOST_DRAWS);
+  return launch(call, draw_in_turn_kernel, THREADS, parts(rows, call.tile), lines_of(plan, share));
+}
+
 int read_drawn(const BufferCall& c) {
   Call call = call_of(c);
   const Plan plan = plan_of(call);
@@ -348,7 +356,7 @@ int pack_keys(const BufferCall& c) {
   return launch(call, pack_keys_kernel, THREADS, parts(c.batch, call.tile));
 }
 
-const BufferKernels buffers{add, add_to_rings, update, update_priorities, sample, draw_slices, draw_epoch, nullptr, nullptr};
+const BufferKernels buffers{add, add_to_rings, update, update_priorities, sample, draw_slices, draw_epoch, draw_in_turn, nullptr};
 
 const char* problem(int outcome) {
   const char* text = nullptr;

@@ -2,18 +2,10 @@
 // a limit to how often each item comes, in turn, and of newer items rather than older ones.
 #pragma once
 #include "epochs.h"
+#include "positions.h"
 #include "race.h"
 
 FRB_BEGIN
-
-// Retreat of a sequence number, and advance, in a ring: `ring.retreat`, `ring.advance`.
-FRB_INLINE int64_t back_by(int64_t number, int64_t by, int64_t limit) { return number < by ? number - by + limit : number - by; }
-FRB_INLINE int64_t on_by(int64_t number, int64_t by, int64_t limit) { return number + by < limit ? number + by : number + by - limit; }
-
-// How many items a lane has, by counters.
-FRB_INLINE int32_t size_of(const Ring& ring, const int32_t* counters, int64_t lane) {
-  return least(most(counters[ring->sizes + lane], 0), ring->length);
-}
 
 // What lanes hold of a call: where each goes on, how many items are stored in it, and those one after the other. Others may
 // have made anything of the counters: so sizes are such as lanes have, and each number names a slot of its lane.
@@ -34,11 +26,8 @@ struct Stored {
     return least<int64_t>(std::upper_bound(ends.at, ends.at + ring->lanes, int32_t(position)) - ends.at, ring->lanes - 1);
   }
   int64_t oldest(int64_t lane) const { return back_by(cursors[lane], sizes[lane], limit); }
-  // Tell the slot and the handle of an item by its lane and its number there.
-  void tell(int64_t lane, int64_t number, int32_t* slot, int32_t* handle) const {
-    *slot = int32_t(lane * ring->length + floor_mod(number, ring->length));
-    *handle = int32_t(number / ring->length * ring->capacity + *slot);
-  }
+  // The item of a lane at a position, counted from its oldest on.
+  Item item(int64_t lane, int64_t position) const { return item_of(ring, lane, on_by(oldest(lane), position, limit)); }
 };
 
 // A count of a tree, which others may have made of anything.
@@ -103,7 +92,6 @@ inline void spend(const BufferCall& c, const int32_t* slots) {
 inline bool draw_recent(const BufferCall& c, Matrix<const int32_t> draws, int32_t* slots) {
   const Stored stored(c);
   const int64_t size = stored.size(), lanes = stored.ring->lanes;
-  const float scale = 1.0f / float(most<int64_t>(size, 1)), chance = size ? scale : 0.0f;
   for (int64_t i = 0; i < c.batch; ++i) {
     int64_t lane = 0, back = INT32_MOST;
     for (int64_t k = 0; k < draws.columns; k += 2) {
@@ -111,17 +99,9 @@ inline bool draw_recent(const BufferCall& c, Matrix<const int32_t> draws, int32_
       const int64_t distance = stored.ends[other] - position;
       if (distance < back || !k) lane = other, back = distance;
     }
-    int32_t as_old = 0, older = 0;
-    for (int64_t other = 0; other < lanes; ++other) {
-      const int64_t n = most<int64_t>(stored.sizes[other] - back + 1, 0);
-      as_old += int32_t(n), older += int32_t(most<int64_t>(n - 1, 0));
-    }
-    const float a = float(as_old) * scale, b = float(older) * scale;
-    float factor = 1.0f, power = 1.0f;
-    for (int64_t k = 2; k < draws.columns; k += 2) power = power * a, factor = factor * b + power;
-    stored.tell(lane, on_by(stored.oldest(lane), stored.sizes[lane] - back, stored.limit), slots + i, c.handles + i);
-    if (!size) c.handles[i] = -1;
-    c.weights[i] = size ? 1.0f : 0.0f, c.probabilities[i] = chance * factor;
+    const Item found = stored.item(lane, stored.sizes[lane] - back);
+    slots[i] = found.slot, c.handles[i] = size ? found.handle : -1, c.weights[i] = size ? 1.0f : 0.0f;
+    c.probabilities[i] = chance_of_newest(lanes, [&](int64_t other) { return stored.sizes[other]; }, size, back, draws.columns / 2);
   }
   return size > 0;
 }
@@ -135,23 +115,20 @@ FRB_INLINE void tell_in_turn(const BufferCall& c, int64_t i, bool live, int64_t 
 
 // `Queue.draw`: the oldest of each lane, which is shorter by them then.
 inline bool take_out(const BufferCall& c, int32_t* slots) {
-  const Stored stored(c);
-  const int64_t lanes = stored.ring->lanes, length = plan_of(c)->length;
-  if (c.batch % lanes) return false;  // the reference refuses that
+  const Ring ring = ring_of(c);
+  const int64_t length = plan_of(c)->length;
+  if (c.batch % ring->lanes) return false;  // the reference refuses that
   bool any = false;
   for (int64_t i = 0; i < c.batch * length; ++i) {
-    const int64_t lane = i / length % lanes, turn = i / length / lanes;
-    const bool live = (turn + 1) * length <= stored.sizes[lane];
-    const int64_t position = live ? turn * length + i % length : 0;
-    stored.tell(lane, on_by(stored.oldest(lane), position, stored.limit), slots + i, c.handles + i);
-    tell_in_turn(c, i, live, length);
-    any = any || live;
+    const InTurn taken = taken_at(ring, c.counters, i, length, c.batch);
+    const Item found = item_at(ring, c.counters, taken.lane, taken.position);
+    slots[i] = found.slot, c.handles[i] = found.handle;
+    tell_in_turn(c, i, taken.live, length);
+    any = any || taken.live;
   }
-  int32_t *sizes = c.new_counters + stored.ring->sizes, left = 0;
-  for (int64_t lane = 0; lane < lanes; ++lane) {
-    const int64_t taken = least<int64_t>(stored.sizes[lane] / length, c.batch / lanes) * length;
-    left += sizes[lane] = int32_t(stored.sizes[lane] - taken);
-  }
+  int32_t *sizes = c.new_counters + ring->sizes, left = 0;
+  for (int64_t lane = 0; lane < ring->lanes; ++lane)
+    left += sizes[lane] = int32_t(size_of(ring, c.counters, lane) - taken_of(ring, c.counters, lane, length, c.batch));
   c.new_counters[SIZE] = left;
   return any;
 }
@@ -193,7 +170,8 @@ inline bool draw_in_order(const BufferCall& c, int32_t* slots) {
     const Rest rest = fresh ? Rest{stored.oldest(lane), cursor, size} : rest_of(c, lane, cursor, size);
     const int64_t ahead = least(most<int64_t>(taken - passed, 0), rest.left);
     for (int64_t k = 0; k < ahead; ++k, ++i) {
-      stored.tell(lane, on_by(rest.first, k, stored.limit), slots + i, c.handles + i);
+      const Item found = item_of(stored.ring, lane, on_by(rest.first, k, stored.limit));
+      slots[i] = found.slot, c.handles[i] = found.handle;
       tell_in_turn(c, i, true);
     }
     passed += rest.left;
@@ -230,9 +208,10 @@ inline bool draw_from_an_end(const BufferCall& c, int32_t* slots) {
   const Stored stored(c);
   const int64_t capacity = plan->capacity, oldest = floor_mod(stored.oldest(0), capacity), row = plan->levels - 1;
   const int64_t size = plan->limit ? counted(add_up(c.tree + int64_t(plan.level(row).sums) * FANOUT)) : stored.size();
-  const int64_t last = most<int64_t>(size - 1, 0), first = plan->limit ? marked_before(plan, c.tree, floor_mod(stored.cursors[0], capacity)) : 0;
+  const int64_t last = most<int64_t>(size - 1, 0);
+  const int64_t first = plan->limit ? marked_before(plan, c.tree, floor_mod(stored.cursors[0], capacity)) : 0;
   const auto slot_at = [&](int64_t place) {  // counted from the end
-    const int64_t position = plan->newest_first ? last - least(place, last) : least(place, last), rank = first + position;
+    const int64_t position = from_an_end(place, size, plan->newest_first), rank = first + position;
     if (plan->limit) return slot_of_rank(plan, c.tree, least(rank < size ? rank : rank - size, last));
     return int32_t((oldest + position) % capacity);
   };

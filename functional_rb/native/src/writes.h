@@ -109,7 +109,8 @@ class Write {
  private:
   bool hold(Saved* of) {
     if (!turn_.on_gpu()) return held_by_the_host(of);
-    of->holder = turn_.array(BYTES, 1, &of->bytes, &of->piece, true).give();
+    const int64_t bytes = most<int64_t>(of->bytes, 1);  // what a queue gives overwrites nothing
+    of->holder = turn_.array(BYTES, 1, &bytes, &of->piece, true).give();
     return of->holder;
   }
   // Have room in the memory's files, if it lies in any, for the rows that are written.
