@@ -520,7 +520,12 @@ def test_torch_buffers_that_stop_know_without_a_look_that_there_is_room(lanes: i
 
 
 @pytest.mark.parametrize(("length", "lanes"), [(None, None), (2, 5)])
-def test_torch_queues_know_without_a_look_that_there_is_room(length: int | None, lanes: int | None) -> None:
+@pytest.mark.parametrize("by_launches", [False, True])
+def test_torch_queues_know_without_a_look_that_there_is_room(
+    by_launches: bool, length: int | None, lanes: int | None, request: pytest.FixtureRequest
+) -> None:
+    if by_launches:
+        request.getfixturevalue("kernels")
     state, waits = rb.init(frb.BufferSpec(ITEM, 60, frb.Queue(length), lanes=lanes)), device.counts().waits
     lead = (20,) if lanes is None else (4, 5)
     batch = {name: leaf.reshape(*lead, *leaf.shape[1:]) for name, leaf in batch_of(20).items()}

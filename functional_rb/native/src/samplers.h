@@ -1,5 +1,5 @@
-// Whole draws of samplers that the version chain alone knows, and CPUs alone draw for: without replacement by priority, with
-// a limit to how often each item comes, in turn, and of newer items rather than older ones.
+// Whole draws of samplers that on CPUs the version chain alone knows: without replacement by priority, with a limit to how often
+// each item comes, in turn, and of newer items rather than older ones.
 #pragma once
 #include "epochs.h"
 #include "positions.h"
