@@ -200,7 +200,9 @@ def epochs(draw: st.DrawFn) -> frb.BufferSpec:
 def by_position(draw: st.DrawFn) -> frb.BufferSpec:
     """Of newer items rather than older ones, of those that are taken out, and from an end."""
     queues = st.builds(frb.Queue, st.none() | st.integers(1, 3))
-    sampler: Any = draw(st.builds(frb.Recency, st.integers(1, 5)) | queues | st.builds(frb.InOrder, newest_first=st.booleans()))
+    sampler: Any = draw(
+        st.builds(frb.Recency, st.integers(1, 5)) | queues | st.builds(frb.InOrder, newest_first=st.booleans())
+    )
     in_one = isinstance(sampler, frb.InOrder) or (isinstance(sampler, frb.Queue) and sampler.length is None)
     lanes, writer = None if in_one else draw(st.sampled_from([None, 2, 5])), frb.RoundRobin()
     if isinstance(sampler, frb.Queue) or draw(st.booleans(), "stops"):
@@ -310,7 +312,13 @@ def test_draws_by_position(spec: frb.BufferSpec, seed: int, way: tuple[str, int,
     names = check(spec, seed, way, behind)
     drawing = {"sample", "sample_frames"} if isinstance(spec.sampler, frb.Recency) else {"draw_in_turn"}
     reading = set() if spec.known.plain else {"read_drawn"}
-    assert names <= drawing | reading | {"add_to_rings", "rank_in_rings", "compare_frames", "add_with_frames", "store_frames"}
+    assert names <= drawing | reading | {
+        "add_to_rings",
+        "rank_in_rings",
+        "compare_frames",
+        "add_with_frames",
+        "store_frames",
+    }
 
 
 @hypothesis.settings(some, max_examples=effort(40, 4000))
@@ -394,7 +402,10 @@ def large_life(spec: frb.BufferSpec, device: str) -> list[bytes]:
         if spec.transforms:  # of sums of what is no number each processor has bits of its own
             items["x"] = torch.from_numpy(rng.standard_normal((*lead, *spec.item["x"].shape), np.float32)).to(device)
         state = rb.add(state, items, torch.from_numpy(rng.random(lead) < 0.9).to(device) if turn else None)
-        older, (state, sample) = state, rb.sample(state, rb.key(turn), 2 * lanes if takes_out else min(spec.capacity // 2, 2500))
+        older, (state, sample) = (
+            state,
+            rb.sample(state, rb.key(turn), 2 * lanes if takes_out else min(spec.capacity // 2, 2500)),
+        )
         told += [*sample.items.values(), *programs.told_beside(sample)]
         if spec.sampler.has_priorities:
             handles = sample.indices.reshape(-1).repeat(3)  # of which a third block has some
@@ -462,12 +473,19 @@ def test_each_function_is_one_launch_or_two() -> None:
 
 @pytest.mark.parametrize(
     ("sampler", "drawing"),
-    [(frb.Recency(3), "sample"), (frb.Queue(), "draw_in_turn"), (frb.Queue(2), "draw_in_turn"), (frb.InOrder(), "draw_in_turn")],
+    [
+        (frb.Recency(3), "sample"),
+        (frb.Queue(), "draw_in_turn"),
+        (frb.Queue(2), "draw_in_turn"),
+        (frb.InOrder(), "draw_in_turn"),
+    ],
     ids=repr,
 )
 def test_draws_by_position_are_one_launch(sampler: Any, drawing: str) -> None:
     with emulated_gpu.using("forward") as emulated:
-        state = rb.add(rb.init(frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 8, sampler)), {"n": torch.arange(5).int()})
+        state = rb.add(
+            rb.init(frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 8, sampler)), {"n": torch.arange(5).int()}
+        )
         state, sample = rb.sample(state, rb.key(0), 2)
         rb.add_(state, {"n": torch.arange(3).int()}, torch.ones(3) > 0)
     assert [name for name, _ in emulated.launched] == ["add_to_rings", drawing, "rank_in_rings", "add_to_rings"]
