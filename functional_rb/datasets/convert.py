@@ -20,7 +20,7 @@ from functional_rb.base.strict_json import Json
 from functional_rb.convert.json import to_json
 from functional_rb.datasets.description import ABOUT, EPISODE, EPISODES, Description, is_dataset, read_description
 from functional_rb.datasets.episode import DatasetError, Episode
-from functional_rb.datasets.journal import Appended, Journal, Line
+from functional_rb.datasets.journal import JOURNAL, Appended, Journal, Line
 from functional_rb.datasets.reader import Reader
 from functional_rb.datasets.rows import Form, infos_named, is_large
 from functional_rb.datasets.stage import Stage, bytes_of_rows
@@ -125,6 +125,12 @@ def convert(
             raise FileExistsError(f"{WHO}: {target} is there already, and no dataset; give another path")
         unfinished = f"{target}.part"
         disk.make_directory(unfinished)
+        # What lies there is removed if it is not of this dataset, and a link may lead anywhere.
+        is_folder = os.path.isdir(unfinished) and not os.path.islink(unfinished)
+        if not is_folder or ((names := os.listdir(unfinished)) and JOURNAL not in names):
+            raise FileExistsError(
+                f"{WHO}: {unfinished} is there already, and no unfinished conversion; move it, or give another path"
+            )
         # Names, sizes and times tell the files of a dataset from others: hashing terabytes would take hours.
         stats = [(os.path.abspath(name), os.stat(name)) for name in reader.files]
         source = [[name, status.st_size, status.st_mtime_ns] for name, status in stats]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -21,6 +22,7 @@ from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.rows import spec_of_item
 from functional_rb.specs import Composite
 from functional_rb.storage import disk
+from functional_rb.structures.ring import INT32_MAX
 
 DESCRIPTION = "dataset.json"
 FORMAT = 1
@@ -29,10 +31,14 @@ EPISODES, ABOUT = "episodes.bin", "about.jsonl"
 Dataset = str | os.PathLike[str] | State
 # A row of `episodes.bin`: the slot of the first step, the steps, the sum of the rewards, whether it led to an end.
 EPISODE = np.dtype([("first", "<i8"), ("steps", "<i8"), ("total", "<f8"), ("terminated", "<i8")])
-
-
-# The fields of a `Description` that are written as they are.
-NAMES = ("name", "steps", "episodes", "spare", "frames", "dropped", "options", "facts")
+# The fields of a `Description` that are written as they are, and what each may be.
+FIELDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("steps", "episodes", "frames", "dropped"), (int,)),
+    "name": (str,),
+    "spare": (int, type(None)),
+    "options": (dict,),
+    "facts": (dict,),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,14 +91,34 @@ class Description:
 
     def summaries(self) -> Iterator[Summary]:
         """What is known of each episode, in their order."""
-        with open(os.path.join(self.path, ABOUT), encoding="utf-8") as lines:
-            for number, (row, line) in enumerate(zip(self.table().tolist(), lines, strict=True)):
-                first, steps, total, terminated = row
-                yield Summary(number, first, steps, total, bool(terminated), json.loads(line))
+        rows = self.table().tolist()
+        with open(os.path.join(self.path, ABOUT), "rb") as lines:
+            for number, (first, steps, total, terminated) in enumerate(rows):
+                about = self.about_of(number, lines.readline())
+                yield Summary(number, first, steps, total, bool(terminated), about)
+
+    def about_of(self, number: int, line: bytes) -> Json:
+        """What the reader has told of an episode, of its line in `about.jsonl`."""
+        with contextlib.suppress(ValueError, RecursionError):
+            if isinstance(about := json.loads(line), dict):
+                return about
+        path = os.path.join(self.path, ABOUT)
+        raise DatasetError(
+            f"{path}: expected in line {number} what is known of that episode, got {line!r:.60}; damaged"
+        )
 
     def table(self) -> NumpyArray:
         """A row for each episode, of the dtype `EPISODE`."""
-        return np.fromfile(os.path.join(self.path, EPISODES), EPISODE, self.episodes)
+        path = os.path.join(self.path, EPISODES)
+        # Not by the number that the description tells: memory would be taken before the file turned out to be shorter.
+        table = np.fromfile(path, EPISODE)
+        steps = table["steps"]
+        # Others read steps from where the table says that they lie: episodes lie one after the other.
+        if len(table) != self.episodes or (steps < 1).any() or (table["first"] != np.cumsum(steps) - steps).any():
+            raise DatasetError(f"{path}: expected {self.episodes} episodes, one after the other; the file is damaged")
+        if steps.sum() != self.steps:
+            raise DatasetError(f"{path}: expected episodes of {self.steps} steps in all, got {steps.sum()}; damaged")
+        return table
 
     def spec(self, **more: object) -> BufferSpec:
         return spec_of_item(self.item, self.steps, self.spare, **more)
@@ -100,7 +126,7 @@ class Description:
     def write(self, directory: str) -> None:
         """Write it, so that it lasts."""
         content = {"format": FORMAT, "byteorder": sys.byteorder, "item": json.loads(to_json(self.item))}
-        content |= {name: getattr(self, name) for name in NAMES}
+        content |= {name: getattr(self, name) for name in FIELDS}
         fd = disk.create(os.path.join(directory, DESCRIPTION))
         try:
             disk.write(fd, json.dumps(content, indent=1).encode())
@@ -137,7 +163,14 @@ def read_description(directory: str) -> Description:
                 f"{path}: expected format {FORMAT}, {sys.byteorder}-endian, got {format_!r}, {byteorder!r}; install a "
                 f"newer functional_rb, or convert the dataset again"
             )
-        return Description(item=from_json(json.dumps(item)), path=os.path.abspath(directory), **content)
+        described = Description(item=from_json(json.dumps(item)), path=os.path.abspath(directory), **content)
+        for name, kinds in FIELDS.items():
+            value = content[name]
+            if type(value) not in kinds or (type(value) is int and value < 0):
+                raise ValueError(f"{name} is {value!r:.60}")
+        if not 0 < described.steps <= INT32_MAX or described.frames > described.steps + (described.spare or 0):
+            raise ValueError(f"{described.steps} steps and {described.frames} frames")
+        return described
     except FileNotFoundError:
         raise DatasetError(f"{directory}: no converted dataset is there; datasets.convert makes one") from None
     except DatasetError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 # Bytes of groups and the like that HDF5 keeps of a file.
 METADATA = 2**21
+# Bytes that a chunk of a data set may have. What h5py chooses by itself is a megabyte.
+CHUNK = 2**28
 # How deep groups may lie in each other; a group may lie in itself.
 DEPTH = 16
 # How many groups and data sets are looked at: links within a small file may lead to one of them by a million paths.
@@ -118,8 +121,12 @@ def data(group: Group, name: str, where: str) -> Dataset:
     if dataset.shape == ():
         raise DatasetError(f"{where}: expected rows in {name!r}, got a single value")
     with damage(where, repr(name)):
+        chunk = math.prod(dataset.chunks or ()) * dataset.dtype.itemsize
         count = dataset.id.get_space().get_simple_extent_npoints()
         claimed, there = count * dataset.id.get_type().get_size(), dataset.id.get_storage_size()
+    # HDF5 inflates a chunk as a whole, however few of its rows are asked for.
+    if chunk > CHUNK:
+        raise DatasetError(f"{where}: {name!r} lies in chunks of {chunk} bytes each, expected at most {CHUNK}")
     # For chunks that were never written HDF5 makes up any number of zeros.
     if claimed > files.SMALL and not files.believed(claimed, there):
         raise DatasetError(f"{where}: {name!r} claims {count} values, and the file does not hold them")

@@ -107,8 +107,9 @@ class Journal:
         path = os.path.join(directory, JOURNAL)
         self.lines = read_lines(path)
         if not self.lines or self.lines[0] != begin:
-            # Another dataset, or other options: nothing of it can be used.
-            for name in os.listdir(directory):
+            # Another dataset, or other options: nothing of it can be used. The journal goes last: if this process were
+            # killed now, nobody could tell without it that the others may go.
+            for name in sorted(os.listdir(directory), key=JOURNAL.__eq__):
                 os.unlink(os.path.join(directory, name))
             self.lines = []
         # The first line that is not true ends it: what later ones speak of comes behind bytes that are wrong.

@@ -30,7 +30,8 @@ from functional_rb.specs import Categorical, Unbounded
 ENDINGS = (".arff", ".arff.gz", ".pq", ".parquet")
 # Rows that are read at a time.
 BATCH = 4096
-TOKEN = re.compile(r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^,]*?))\s*(?:,|$)""")
+# What is not quoted is taken with the blanks behind it: without them it would be tried at each of a million blanks.
+TOKEN = re.compile(r"""\s*(?:'((?:[^'\\]|\\.)*)'\s*|"((?:[^"\\]|\\.)*)"\s*|([^,]*))(?:,|$)""")
 ATTRIBUTE = re.compile(r"""@attribute\s+(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|(\S+))\s+(.*)""", re.IGNORECASE)
 NUMBERS = ("numeric", "real", "integer")
 # Characters that a line may have.
@@ -157,11 +158,19 @@ class Arff:
         with streams.opened(self._path) as file:
             content = io.BufferedReader(Inflated(file, LIMIT, self._path), BLOCK)
             text = io.TextIOWrapper(content, encoding="utf-8")
-            lines = (line.strip() for line in iter(lambda: text.readline(LINE), ""))
             try:
-                yield (line for line in lines if line and not line.startswith("%"))
+                yield self._told(text)
             except UnicodeDecodeError as error:
                 raise DatasetError(f"{self._path}: expected a table in ARFF: {error}") from None
+
+    def _told(self, text: io.TextIOWrapper) -> Iterator[str]:
+        while line := text.readline(LINE):
+            # The rest would come as a line of its own: that of a remark as data.
+            if len(line) == LINE and not line.endswith("\n"):
+                raise DatasetError(f"{self._path}: expected lines of fewer than {LINE} characters, got {line!r:.60}")
+            line = line.strip()
+            if line and not line.startswith("%"):
+                yield line
 
     def _column(self, line: str) -> Column | None:
         match = ATTRIBUTE.fullmatch(line)
@@ -171,7 +180,9 @@ class Arff:
         if kind.lower() in NUMBERS:
             return Column(name)
         if kind.startswith("{") and kind.endswith("}"):
-            return Column(name, {str(word): k for k, word in enumerate(_words(kind[1:-1], self._path))})
+            # Each word once: else there would be codes that no action stands for.
+            words = dict.fromkeys(map(str, _words(kind[1:-1], self._path)))
+            return Column(name, {word: k for k, word in enumerate(words)})
         return None
 
     def batches(self) -> Iterator[list[Sequence[str | None]]]:
@@ -237,7 +248,7 @@ def _words(line: str, where: str) -> list[str | None]:
         if match is None:
             raise DatasetError(f"{where}: expected values with commas between them, got {line[at:]!r:.200}")
         quoted = match[1] if match[1] is not None else match[2]
-        word = match[3] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+        word = match[3].rstrip() if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
         words.append(None if quoted is None and word == "?" else word)
         at = match.end()
     return words

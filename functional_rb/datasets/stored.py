@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -73,7 +72,7 @@ class Stored:
                 if piece.number != of:
                     of = piece.number
                     lines.seek(begins[of])
-                    about = json.loads(lines.readline())
+                    about = self.description.about_of(of, lines.readline())
                 yield self._episode(piece, about)
 
     def pieces(self, first: int = 0) -> Iterator[Piece]:

@@ -378,6 +378,60 @@ def test_damage_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     frb.datasets.info(tmp_path / "made", verify=True)
 
 
+TOLD = [
+    ("dataset.json", b'"steps": 9', b'"steps": "9"', "steps is '9'"),
+    ("dataset.json", b'"steps": 9', b'"steps": 0', "0 steps"),
+    ("dataset.json", b'"episodes": 2', b'"episodes": true', "episodes is True"),
+    ("dataset.json", b'"episodes": 2', b'"episodes": 1099511627776', r"episodes\.bin: expected 1099511627776 episodes"),
+    ("dataset.json", b'"dropped": 0', b'"dropped": -1', "dropped is -1"),
+    ("dataset.json", b'"frames": 0', b'"frames": 10', "9 steps and 10 frames"),
+    ("dataset.json", b'"facts": {}', b'"facts": []', r"facts is \[\]"),
+    ("episodes.bin", b"\x05", b"\x06", r"episodes\.bin: expected episodes of 9 steps in all, got 10"),
+    ("episodes.bin", b"\x04", b"\xff", r"episodes\.bin: expected 2 episodes, one after the other"),
+    ("about.jsonl", b'{"seed": 1}\n', b"", r"about\.jsonl: expected in line 1 what is known of that episode, got b''"),
+    ("about.jsonl", b"0}", b"0", r"about\.jsonl: expected in line 0 .*damaged"),
+]
+
+
+@pytest.mark.parametrize("case", TOLD, ids=[case[3] for case in TOLD])
+def test_what_a_dataset_tells_of_itself_has_to_be_true(case: tuple[str, bytes, bytes, str], tmp_path: Path) -> None:
+    name, old, new, message = case
+    convert(MadeUp([4, 5]), tmp_path / "made")
+    path = tmp_path / "made" / name
+    whole = path.read_bytes()
+    assert old in whole
+    path.write_bytes(whole.replace(old, new, 1))
+    for ask in (lambda of: [*info(of).summaries()], frb.datasets.statistics):
+        with pytest.raises(ValueError, match=message):
+            ask(tmp_path / "made")
+
+
+def test_only_what_a_conversion_has_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody has a folder of that name, or has made a link of it to another's."""
+    precious = tmp_path / "made.part" / "precious"
+    precious.parent.mkdir()
+    precious.write_text("mine")
+    (tmp_path / "linked.part").symlink_to(tmp_path / "made.part")
+    (tmp_path / "file.part").write_text("mine")
+    for name in ("made", "linked", "file"):
+        with pytest.raises(FileExistsError, match=rf"{name}\.part is there already, and no unfinished conversion"):
+            convert(MadeUp([1]), tmp_path / name)
+    assert precious.read_text() == "mine"
+
+    # Of another dataset everything is removed, the journal last: who is killed meanwhile begins with the rest.
+    reader = Stops([4, 7, 2])
+    reader.asked, reader.stops_at = [], 2
+    monkeypatch.setattr(converting, "CHUNK", 100)
+    with pytest.raises(OSError, match="the net"):
+        convert(reader, tmp_path / "other")
+    gone, unlink = [], os.unlink
+    monkeypatch.setattr("functional_rb.datasets.journal.os.unlink", lambda path: (gone.append(path), unlink(path)))
+    convert(MadeUp([1], name="made_up:others"), tmp_path / "other")
+    names = [Path(path).name for path in gone if not path.endswith("dataset.json")]  # which is made anew later
+    assert names[-1] == "journal.jsonl"
+    assert len(names) > 1
+
+
 @pytest.mark.parametrize("key", [b'"files"', b'"steps"'])
 def test_a_journal_whose_lines_have_other_keys_is_damaged(key: bytes, tmp_path: Path) -> None:
     convert(MadeUp([3]), tmp_path / "made")

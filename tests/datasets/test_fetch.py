@@ -278,7 +278,23 @@ def test_redirects_away_from_https_are_refused() -> None:
     assert redirects.redirect_request(request, None, 302, "Found", {}, "https://example.org/b") is not None
 
 
-NAMES = ["../a", "/a", "a/../../b", "", "a//b", "./a", "a/.", "a\\b", "..", "a\nb", "C:/a", ".fetching/a", "x" * 256]
+NAMES = [
+    "../a",
+    "/a",
+    "a/../../b",
+    "",
+    "a//b",
+    "./a",
+    "a/.",
+    "a\\b",
+    "..",
+    "a\nb",
+    "C:/a",
+    "C:a",
+    "b/C:a",
+    ".fetching/a",
+    "x" * 256,
+]
 
 
 @pytest.mark.parametrize("name", NAMES, ids=repr)

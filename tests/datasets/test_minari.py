@@ -197,7 +197,13 @@ def set_(name: str, values: Any) -> Any:
     return change
 
 
+def in_a_large_chunk(file: h5py.File, folder: Path) -> None:
+    del file["episode_1/rewards"]
+    file["episode_1"].create_dataset("rewards", (1,), "float64", chunks=(2**26,), maxshape=(None,), compression="gzip")
+
+
 WRONG = {
+    "'rewards' lies in chunks of 536870912 bytes each": in_a_large_chunk,
     "'rewards' is a link to somewhere else": outside,
     "values of 'rewards' lie in other files": in_other_files,
     "the values of 'rewards' lie in other": put_together,

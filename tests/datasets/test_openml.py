@@ -100,7 +100,23 @@ def test_words_may_be_one_hot_and_targets_others(write: Any, tmp_path: Path) -> 
         open_reader(name, str(tmp_path), target="t")
 
 
+def test_words_that_are_told_twice_are_one(tmp_path: Path) -> None:
+    reader = open_reader(arff(tmp_path, "@attribute x real\n@attribute y {a,a,b}\n@data\n1,b\n2,a\n"), str(tmp_path))
+    assert reader.facts["actions"] == ["a", "b"]
+    assert [int(episode.actions[0]) for episode in reader.episodes()] == [1, 0]
+
+
+def test_blanks_between_words_cost_no_more_than_letters(tmp_path: Path) -> None:
+    """By a pattern that is tried anew at each of them this would take an hour, and the test fail by its limit."""
+    word = f"b{' ' * 2**19}c"
+    text = f"@attribute x real\n@attribute y {{'a', {word}}}\n@data\n1,'a'\n2,{word}\n"
+    reader = open_reader(arff(tmp_path, text), str(tmp_path))
+    assert reader.facts["actions"] == ["a", word]
+    assert [int(episode.actions[0]) for episode in reader.episodes()] == [0, 1]
+
+
 REFUSED = {
+    "a remark of which the end would be data": (ARFF + "%" + "x" * (2**20 - 1) + "6,red,x,1,no\n", "lines of fewer"),
     "sparse rows": (ARFF + "{0 1, 2 x}\n", "row 6: expected 5 values, got 2; tables of sparse rows"),
     "an unknown word": (ARFF + "6,green,x,1,no\n", "'the colour': KeyError"),
     "no number": (ARFF + "six,red,x,1,no\n", "'t': ValueError"),
