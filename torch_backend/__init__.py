@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from functional_rb.trees.signatures import Add as _Add
     from functional_rb.trees.signatures import Draw as _Draw
     from functional_rb.trees.signatures import Init as _Init
+    from functional_rb.trees.signatures import ReadAll as _ReadAll
     from functional_rb.trees.signatures import WithSpec as _WithSpec
     from torch_backend import text as text
     from torch_backend import trees as trees
@@ -45,7 +46,7 @@ epochs = _LIB.bind(_buffers.epochs)
 get = _LIB.bind(_buffers.get)
 init = _cast("_Init", _LIB.bind(_buffers.init))
 is_live = _LIB.bind(_buffers.is_live)
-items = _LIB.bind(_buffers.items)
+items = _cast("_ReadAll", _LIB.bind(_buffers.items))
 lookup = _LIB.bind(_structures.lookup)
 map_spec = _LIB.bind(_buffers.map_spec)
 merge = _LIB.bind(_structures.merge)

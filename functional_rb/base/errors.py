@@ -40,7 +40,8 @@ class CheckpointError(Exception):
     """A checkpoint could not be written or read. What was there before is as it was."""
 
 
-class NoCheckpointError(CheckpointError):
+# Users catch it as one of the two.
+class NoCheckpointError(CheckpointError, FileNotFoundError):
     """A directory holds no checkpoint."""
 
 
@@ -88,7 +89,6 @@ __all__ = [
     "CheckpointError",
     "CorruptCheckpointError",
     "LargeCopyWarning",
-    "NoCheckpointError",
     "StorageFullError",
     "StorageInUseError",
 ]

@@ -66,7 +66,7 @@ def load(
         A state of that backend; or the mixture or the nest that was saved, with arrays of the backend.
 
     Raises:
-        NoCheckpointError: if there is none.
+        FileNotFoundError: if there is none; it is a `CheckpointError` as well.
         CorruptCheckpointError: for a file that is cut, changed or gone, naming it.
         CheckpointError: for a checkpoint of a future format, a directory that cannot be read, too little memory.
         ValueError: for a spec that needs `known`, or whose files lay in another directory, or that names a device that
@@ -272,7 +272,7 @@ def load_spec(path: str | os.PathLike[str], known: Iterable[object] = ()) -> Nes
         these, on torch also with `device="meta"`, on JAX also under `jax.eval_shape`.
 
     Raises:
-        NoCheckpointError: if there is none.
+        FileNotFoundError: if there is none; it is a `CheckpointError` as well.
         CorruptCheckpointError: for a manifest that is damaged, naming it.
         CheckpointError: for a checkpoint of a future format, or a directory that cannot be read.
         ValueError: for a spec that needs `known`, naming the manifest.

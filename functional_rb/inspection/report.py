@@ -47,7 +47,7 @@ def inspect(path: str | os.PathLike[str], known: Iterable[object] = ()) -> Repor
         - priorities, episodes: distributions; None if there are none. `no_episodes` says why.
 
     Raises:
-        NoCheckpointError: if there is none.
+        FileNotFoundError: if there is none; it is a `CheckpointError` as well.
         CheckpointError: if the directory cannot be read.
 
     Example:

@@ -15,7 +15,7 @@ from functional_rb.buffer import api, in_place, reading, samples
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import Counts, State
 from functional_rb.core.item_function import ItemFunction
-from functional_rb.core.sample import AnySample, Drawn
+from functional_rb.core.sample import AnySample, Drawn, Items
 from functional_rb.lib import A, Lib, documented_by
 from functional_rb.mixture import functions as mixed
 from functional_rb.mixture import sampling
@@ -273,8 +273,9 @@ def with_spec(lib: Lib[A], state: AnyState, spec: Description | Sequence[object]
 
 
 @documented_by(reading.get)
-def get(lib: Lib[A], state: State | Mixture, indices: ArrayLike) -> Nest:
-    return _read(lib, reading.get, mixed.get, state, indices)
+def get(lib: Lib[A], state: State[AnySample[Items]] | Mixture[AnySample[Items]], indices: ArrayLike) -> Items:
+    found: Items = _read(lib, reading.get, mixed.get, state, indices)
+    return found
 
 
 @documented_by(reading.items)

@@ -9,7 +9,7 @@ from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest
 from functional_rb.base.description import Described, Description
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
-from functional_rb.core.sample import Drawn
+from functional_rb.core.sample import AnySample, Drawn, Items
 from functional_rb.hash_maps.functions import HashMap, Inserted
 from functional_rb.hash_maps.spec import HashMapSpec
 from functional_rb.mixture.value import Mixture
@@ -104,3 +104,13 @@ class WithSpec(Protocol):
 
     @overload
     def __call__(self, state: M, spec: Description | Sequence[object]) -> M: ...
+
+
+class ReadAll(Protocol):
+    """`rb.items`: those of a buffer are of the type that its spec says; those of a hash map are its keys."""
+
+    @overload
+    def __call__(self, state: State[AnySample[Items]]) -> Items: ...
+
+    @overload
+    def __call__(self, state: Described) -> Nest: ...

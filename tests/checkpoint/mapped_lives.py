@@ -304,7 +304,7 @@ def open_here(path: Path) -> tuple[HostState, int]:
     spec = dataclasses.replace(KILLED, storage=frb.Memmap(path, existsok=True))
     try:
         found = loading.read(path, storage=spec.storage, here=True)
-    except frb.errors.NoCheckpointError:
+    except FileNotFoundError:
         return on_host(spec), 0
     made = HostState.of_arrays(found.arrays, found.spec, pinned=False, files=found.files)
     return made, int(found.arrays.counters[CURSOR]) // STEP_ROWS

@@ -299,7 +299,7 @@ class CrashingLife(MappedLife):
         self.finish()
         self.states = []
         gc.collect()
-        with failing(int(self.rng.integers(12)), True), contextlib.suppress(Killed, frb.errors.NoCheckpointError):
+        with failing(int(self.rng.integers(12)), True), contextlib.suppress(Killed, FileNotFoundError):
             frb.load(self.path, torch_backend)
         gc.collect()
         if self.newest is None:

@@ -180,8 +180,9 @@ def test_arguments_are_checked_before_anything_is_touched(tmp_path: Path) -> Non
         frb.save(state, path, keep=True)
     with pytest.raises(ValueError, match="backend: expected jax_backend or torch_backend"):
         frb.load(path, np)
-    with pytest.raises(frb.errors.NoCheckpointError, match=r"frb\.save"):
+    with pytest.raises(FileNotFoundError, match=r"frb\.save") as found:
         frb.load(path, "torch")
+    assert isinstance(found.value, frb.errors.CheckpointError)
     assert frb.checkpoint.checkpoints(path) == []
     assert not path.exists()
 

@@ -86,7 +86,7 @@ def kill_one(directory: str, way: str, chance: random.Random) -> int:
     done = -1 if done is None else done
     try:
         found = read(directory)[1]
-    except frb.errors.NoCheckpointError:
+    except FileNotFoundError:
         assert done == -1, "a checkpoint is gone"
         return -1
     k = int(found.counters[CURSOR]) // 100 - 1

@@ -143,6 +143,10 @@ def test_samples_have_the_items_of_the_spec() -> None:
     _, sample = jax_backend.sample_(jax_backend.add(jax_backend.init(spec), batch), jax_backend.key(0), 2)
     assert_type(sample, SliceSample[Step])
     assert type(sample.items) is Step
+    state = torch_backend.add(torch_backend.init(spec), batch)
+    read = torch_backend.get(state, [0, 1]), torch_backend.items(state)
+    assert_type(read, tuple[Step, Step])
+    assert {type(items) for items in read} == {Step}
 
 
 def negated(items: Items) -> Items:

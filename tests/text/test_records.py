@@ -173,7 +173,7 @@ def test_a_record_whose_class_has_changed(tmp_path: Path) -> None:
 
 
 def test_what_a_file_without_checkpoint_says(tmp_path: Path) -> None:
-    with pytest.raises(frb.errors.NoCheckpointError, match="no checkpoint is there"):
+    with pytest.raises(FileNotFoundError, match="no checkpoint is there"):
         frb.checkpoint.load_spec(tmp_path / "none")
     frb.save(torch_backend.init(PAIRS), tmp_path)
     assert frb.checkpoint.load_spec(tmp_path) == PAIRS
