@@ -22,7 +22,7 @@ from functional_rb.specs.functions import as_batch, built, outline_of
 from functional_rb.specs.values import Outline
 from functional_rb.structures import hash_map, key_rows
 from functional_rb.structures.expected import Expected, problem_of_stack
-from functional_rb.structures.hash_map import REFUSED, SIZE, HashTable
+from functional_rb.structures.hash_map import REFUSED, SIZE, HashTable, MapPlan
 from functional_rb.structures.key_rows import KeyRows
 
 
@@ -161,16 +161,24 @@ def _add(
 ) -> tuple[HashMap, Inserted]:
     check_map(lib, map, who)
     check_sizes(lib, map.spec.arrays, arrays_of(map), who)
-    rows, lead = packed(lib, map.spec.outline, map.spec.rows, keys)
+    leaves, lead = _flat(lib, map.spec.outline, keys)
     marked = checked_mask(lib, mask, lead, who)
     arrays = arrays_of(map)
     made: HashTable
-    made, ids, fresh = lib.carry_out(_inserted, map.spec, arrays, rows, marked, consume=consume)
+    made, ids, fresh = lib.carry_out(_inserted, map.spec, arrays, leaves, marked, consume=consume)
     return HashMap(*made, map.spec), Inserted(ids.reshape(lead), fresh.reshape(lead))
 
 
-def _inserted(ops: Ops, spec: HashMapSpec, arrays: HashTable, rows: Array, mask: Array | None) -> object:
-    return hash_map.insert(ops, spec.plan, arrays, rows, mask)
+def _inserted(ops: Ops, spec: HashMapSpec, arrays: HashTable, leaves: list[Array], mask: Array | None) -> object:
+    return insert(ops, spec.rows, spec.plan, arrays, leaves, mask)
+
+
+@replaceable
+def insert(
+    ops: Ops, keys: KeyRows, plan: MapPlan, map: HashTable, leaves: Sequence[Array], mask: Array | None
+) -> tuple[HashTable, Array, Array]:
+    """What `hash_map.insert` gives, of keys by their leaves [B, *shape]."""
+    return hash_map.insert(ops, plan, map, rows_of_keys(ops, keys, leaves), mask)
 
 
 def with_spec(lib: Lib[A], map: HashMap, spec: HashMapSpec) -> HashMap:
@@ -225,28 +233,34 @@ def lookup(lib: Lib[A], map: HashMap, keys: object) -> A:
     """What `rb.lookup` tells of a map."""
     check_map(lib, map, "lookup")
     check_sizes(lib, map.spec.arrays, arrays_of(map), "lookup")
-    rows, lead = packed(lib, map.spec.outline, map.spec.rows, keys)
+    leaves, lead = _flat(lib, map.spec.outline, keys)
     arrays = arrays_of(map)
-    ids: BackendArray = lib.carry_out(_looked_up, map.spec, (), arrays, rows)
+    ids: BackendArray = lib.carry_out(_looked_up, map.spec, (), arrays, leaves)
     return ids.reshape(lead)
 
 
-def _looked_up(ops: Ops, spec: HashMapSpec, owned: object, arrays: HashTable, rows: Array) -> Array:
-    return hash_map.lookup(ops, spec.plan, arrays, rows)
+def _looked_up(ops: Ops, spec: HashMapSpec, owned: object, arrays: HashTable, leaves: list[Array]) -> Array:
+    return find(ops, spec.rows, spec.plan, arrays, leaves)
+
+
+@replaceable
+def find(ops: Ops, keys: KeyRows, plan: MapPlan, map: HashTable, leaves: Sequence[Array]) -> Array:
+    """What `hash_map.lookup` gives, of keys by their leaves [B, *shape]."""
+    return hash_map.lookup(ops, plan, map, rows_of_keys(ops, keys, leaves))
 
 
 def visits(lib: Lib[A], map: HashMap, keys: object) -> A:
     """What `rb.visits` tells of a map."""
     check_map(lib, map, "visits")
     check_sizes(lib, map.spec.arrays, arrays_of(map), "visits")
-    rows, lead = packed(lib, map.spec.outline, map.spec.rows, keys)
+    leaves, lead = _flat(lib, map.spec.outline, keys)
     arrays = arrays_of(map)
-    counts: BackendArray = lib.carry_out(_counted, map.spec, (), arrays, rows)
+    counts: BackendArray = lib.carry_out(_counted, map.spec, (), arrays, leaves)
     return counts.reshape(lead)
 
 
-def _counted(ops: Ops, spec: HashMapSpec, owned: object, arrays: HashTable, rows: Array) -> Array:
-    ids = hash_map.lookup(ops, spec.plan, arrays, rows)
+def _counted(ops: Ops, spec: HashMapSpec, owned: object, arrays: HashTable, leaves: list[Array]) -> Array:
+    ids = find(ops, spec.rows, spec.plan, arrays, leaves)
     nothing = ops.full_like(ids, 0)
     return ops.where(ids < 0, nothing, ops.take(arrays.counts, ops.maximum(ids, nothing)))
 
@@ -328,8 +342,13 @@ def check_sizes(lib: Lib[A], expected: Sequence[Expected], arrays: Sequence[Arra
 
 def packed(lib: Lib[A], outline: Outline, keys: KeyRows, value: object) -> tuple[Array, tuple[int, ...]]:
     """Values of a nest as rows int32 [N, W], and their batch axes."""
-    leaves, lead = as_batch(lib, outline, nest.flatten_as(outline.structure, value))
+    leaves, lead = _flat(lib, outline, value)
     return lib.carry_out(_packed, keys, (), leaves), lead
+
+
+def _flat(lib: Lib[A], outline: Outline, value: object) -> tuple[list[A], tuple[int, ...]]:
+    """The leaves [N, *shape] of values of a nest, and their batch axes."""
+    return as_batch(lib, outline, nest.flatten_as(outline.structure, value))
 
 
 def _packed(ops: Ops, keys: KeyRows, owned: object, leaves: list[Array]) -> Array:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer.known import Draws
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays, HasArrays
@@ -24,6 +25,7 @@ from functional_rb.native.kernels import Kernel, Launch, Made, bools, drawn, eac
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.structures import frame_ring
+from functional_rb.structures.hash_map import HashTable, MapPlan
 from functional_rb.structures.key_rows import KeyRows
 from functional_rb.structures.ring import Ring, RingState
 from functional_rb.transforms.her import Strategy
@@ -169,15 +171,52 @@ def sample_mixture(
 
 def pack_keys(keys: KeyRows, leaves: Sequence[Array]) -> Kernel | None:
     """What `hash_maps.functions.rows_of_keys` gives, int32 [B, words]."""
-    batch, layout = leaves[0].shape[0], keys.layout
-    # Those without elements have no place in a row.
-    stored = np.array([STORED.get(keys.leaves[k][2], 0) for k in layout.packed], np.int32)
-    records = {"plan": descriptor.encode_layout(layout.part(layout.packed)), "stored": stored, "batch": batch}
+    batch, (layout, stored) = leaves[0].shape[0], _told_of_keys(keys)
+    records = {"plan": layout, "stored": stored, "batch": batch}
     if not batch or not gpu.has_room(records):
         return None
     made = ints(batch, keys.words)
-    packed = {"items": [leaves[k] for k in layout.packed]}
+    packed = {"items": [leaves[k] for k in keys.layout.packed]}
     return of_buffer("", records, {}, packed, {"items": [made]}, made, Launch("pack_keys", few=True))
+
+
+def insert_keys(
+    keys: KeyRows, plan: MapPlan, map: HashTable, leaves: Sequence[Array], mask: Array | None
+) -> Kernel | None:
+    """What `hash_maps.functions.insert` gives: the launch that looks for keys packs them, too."""
+    ids, fresh = ints(leaves[0].shape[0]), bools(leaves[0].shape[0])
+    changed, results = {"storage": map}, (map, ids, fresh)
+    return _of_keys("map_insert", keys, plan, leaves, changed, {"mask": mask}, [ids, fresh], results)
+
+
+def find_keys(keys: KeyRows, plan: MapPlan, map: HashTable, leaves: Sequence[Array]) -> Kernel | None:
+    """What `hash_maps.functions.find` gives, likewise by one launch."""
+    ids = ints(leaves[0].shape[0])
+    return _of_keys("map_lookup", keys, plan, leaves, {}, {"storage": map}, [ids], ids)
+
+
+def _of_keys(
+    launch: str,
+    keys: KeyRows,
+    plan: MapPlan,
+    leaves: Sequence[Array],
+    changed: Mapping[str, Any],
+    given: Mapping[str, Any],
+    told: list[Made],
+    results: object,
+) -> Kernel | None:
+    batch, (layout, stored) = leaves[0].shape[0], _told_of_keys(keys)
+    if not batch or not gpu.has_room({"plan": layout}):
+        return None
+    records = {"map": descriptor.encode_map(plan), "beside_plan": layout, "stored": stored, "batch": batch}
+    given = {**given, "items": [leaves[k] for k in keys.layout.packed]}
+    return of_buffer("", records, changed, given, {"items": [ints(batch, keys.words), *told]}, results, Launch(launch))
+
+
+def _told_of_keys(keys: KeyRows) -> tuple[NumpyArray, NumpyArray]:
+    """The layout of the leaves that have elements, as others have no place in a row; and how each is stored."""
+    layout = descriptor.encode_layout(keys.layout.part(keys.layout.packed))
+    return layout, np.array([STORED.get(keys.leaves[k][2], 0) for k in keys.layout.packed], np.int32)
 
 
 def find_goals(

@@ -163,8 +163,32 @@ def test_public_functions_of_torch() -> None:
         with frb.kernels(False):
             assert life(torch_backend) == expected
     names = [name for name, _ in emulated.launched]
-    assert {name: names.count(name) for name in {*names}} == {"pack_keys": 5, "find_keys": 6, "enter_keys": 4}
+    assert {name: names.count(name) for name in {*names}} == {"find_keys": 6, "enter_keys": 4}
     assert len(names) == before
+
+
+@pytest.mark.parametrize("count", [9, 300])
+def test_a_batch_of_any_size_is_put_in_by_three_launches(count: int) -> None:
+    """As its keys are packed by the launch that looks for them; where they are many the third copies them."""
+    given = torch_backend.from_dlpack(keys(0, count))
+    expected, told = torch_backend.add(torch_backend.init(SPEC), given, torch.arange(count) % 3 > 0)
+    with emulated_gpu.using("scattered", blocks=3, share=30) as emulated:
+        found, inserted = torch_backend.add_(torch_backend.init(SPEC), given, torch.arange(count) % 3 > 0)
+        ids = torch_backend.lookup(found, given)
+    assert arrays([*inserted, ids]) == arrays([*told, torch_backend.lookup(expected, given)])
+    assert all(arrays([getattr(found, x)]) == arrays([getattr(expected, x)]) for x in HashTable._fields)
+    third = ["keep_keys"] if count == 300 else []
+    assert [name for name, _ in emulated.launched] == ["find_keys", "enter_keys", *third, "find_keys"]
+
+
+def test_keys_of_more_leaves_than_a_launch_can_name_are_put_in_by_the_core() -> None:
+    spec = frb.HashMapSpec({f"x{k}": frb.Unbounded((), "int32") for k in range(50)}, 20)
+    given = {name: torch.arange(6, dtype=torch.int32) % 4 for name in spec.key}
+    expected = torch_backend.add(torch_backend.init(spec), given)[1]
+    with emulated_gpu.using("scattered") as emulated:
+        found = torch_backend.add(torch_backend.init(spec), given)[1]
+    assert arrays(found) == arrays(expected)
+    assert [name for name, _ in emulated.launched] == ["find_keys", "enter_keys"]
 
 
 @hypothesis.settings(max_examples=effort(15, 500))

@@ -98,6 +98,8 @@ TABLE: Final[Table] = {
     functions.read_drawn: reading(_read),
     **{function: _by_launch(function, DECLARED[function]) for function in (hash_map.lookup, hash_map.insert)},
     maps.rows_of_keys: _by_launch(maps.rows_of_keys, launches.pack_keys),
+    maps.insert: _by_launch(maps.insert, launches.insert_keys),
+    maps.find: _by_launch(maps.find, launches.find_keys),
     mixtures.apart: _by_launch(mixtures.apart, launches.apart),
     find_goals: _by_launch(find_goals, launches.find_goals),
 }

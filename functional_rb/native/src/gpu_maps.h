@@ -27,27 +27,83 @@ struct DrawnNumbers {
   FRB_INLINE int64_t sign(int64_t k) const { return number(2 * words + k); }
 };
 
+// How elements of keys are stored: as they are, or as floats, of which there are one zero and one NaN; see `key_rows`.
+enum Stored { AS_IT_IS, FLOAT16, BFLOAT16, FLOAT32, FLOAT64 };
+
+FRB_INLINE uint32_t canonical(uint32_t bits, uint32_t magnitude, uint32_t infinity, uint32_t nan) {
+  return (bits & magnitude) == 0 ? 0 : (bits & magnitude) > infinity ? nan : bits;
+}
+FRB_INLINE uint64_t canonical64(uint64_t bits) {
+  const uint64_t magnitude = bits & 0x7FFFFFFFFFFFFFFFull;
+  return magnitude == 0 ? 0 : magnitude > 0x7FF0000000000000ull ? 0x7FF8000000000000ull : bits;
+}
+
+// Pack a row of the leaves of keys, which are stored as is told of each.
+FRB_INLINE void pack_row(const Plan& plan, const int32_t* stored, char* const* leaves, char* row, int64_t i) {
+  const int64_t words = plan.stored_bytes(0) / int64_t(sizeof(int32_t));
+  for (int64_t w = 0; w < words; ++w) reinterpret_cast<int32_t*>(row)[w] = 0;
+  for (int64_t j = 0; j < plan->leaves; ++j) {
+    const LeafRecord& leaf = plan.leaf(j);
+    const char* from = leaves[j] + i * leaf.bytes;
+    char* to = row + leaf.offset;
+    const auto each = [&](auto one, const auto& change) {
+      using Element = decltype(one);
+      for (int64_t e = 0; e < leaf.bytes / int64_t(sizeof one); ++e) {
+        memcpy(&one, from + e * sizeof one, sizeof one);
+        one = Element(change(one));
+        memcpy(to + e * sizeof one, &one, sizeof one);
+      }
+    };
+    switch (stored[j]) {
+      case FLOAT16: each(uint16_t(0), [](uint16_t x) { return canonical(x, 0x7FFF, 0x7C00, 0x7E00); }); break;
+      case BFLOAT16: each(uint16_t(0), [](uint16_t x) { return canonical(x, 0x7FFF, 0x7F80, 0x7FC0); }); break;
+      case FLOAT32: each(uint32_t(0), [](uint32_t x) { return canonical(x, 0x7FFFFFFF, 0x7F800000, 0x7FC00000); }); break;
+      case FLOAT64: each(uint64_t(0), [](uint64_t x) { return canonical64(x); }); break;
+      default: each(uint8_t(0), [](uint8_t x) { return x; });
+    }
+  }
+}
+
+// Pack the leaves of keys, the items, into rows behind them, `tile` of them by each block: `key_rows.pack`. Beside the plan of
+// the rows there stands how each leaf is stored.
+template <class Block> FRB_INLINE void pack_keys(const Block& block, const Call& call) {
+  const Plan plan = plan_of(call);
+  const int64_t begin = block.x() * call.tile, here = most<int64_t>(least(call.tile, call.batch - begin), 0);
+  block.each(here, [&](int64_t k) {
+    const int64_t i = begin + k;
+    pack_row(plan, call.beside, call.items, call.items[plan->leaves] + i * plan.stored_bytes(0), i);
+  });
+}
+
 // What `waits` says of a row: that it asks for a place, or that it does not, as the map has its key or a mask leaves it out;
 // else the first row with the same key. And what `own` says of a row without a number: that it has no place, or that there
 // was no room for the one that has.
 enum Waiting { ASKS = -1, SETTLED = -2 };
 enum Own { NO_PLACE = -1, NO_ROOM = -2 };
 
+// The layout of keys that come as leaves: behind the record of a map, where there is room for it.
+constexpr int LEAVES_AT = sizeof(MapRecord) / sizeof(int32_t);
+static_assert(LEAVES_AT + sizeof(BufferRecord) / sizeof(int32_t) + 1 + 3 * MOST <= PLAN, "that of the most leaves");
+FRB_INLINE Plan leaves_of(const Call& call) { return Plan{{reinterpret_cast<const BufferRecord*>(call.plan + LEAVES_AT)}}; }
+
 // A call on a map, as `launches.cpp` tells it: the map's arrays, rows int32 [batch, words], what is told of each, and in the
-// scratch what an insertion knows of each: its place, the steps that led there, how it waits, and its number.
+// scratch what an insertion knows of each: its place, the steps that led there, how it waits, and its number. Where keys come as
+// leaves, these stand before the rows, which `find_keys` packs.
 struct Keyed {
   Map map;
   int64_t words;
+  char* const* items;
   int32_t *table, *keys, *counts, *counters;
-  const int32_t* rows;
+  int32_t* rows;
   int32_t* ids;
   uint8_t* fresh;
   int32_t *places, *steps, *waits, *own;
   FRB_INLINE explicit Keyed(const Call& call)
-      : map(record_of<Map>(call.plan)), words(map->words), table(reinterpret_cast<int32_t*>(call.storage[0])),
+      : map(record_of<Map>(call.plan)), words(map->words), items(call.items + (call.stored ? leaves_of(call)->leaves : 0)),
+        table(reinterpret_cast<int32_t*>(call.storage[0])),
         keys(reinterpret_cast<int32_t*>(call.storage[1])), counts(reinterpret_cast<int32_t*>(call.storage[2])),
-        counters(reinterpret_cast<int32_t*>(call.storage[3])), rows(reinterpret_cast<const int32_t*>(call.items[0])),
-        ids(reinterpret_cast<int32_t*>(call.items[1])), fresh(reinterpret_cast<uint8_t*>(call.items[2])),
+        counters(reinterpret_cast<int32_t*>(call.storage[3])), rows(reinterpret_cast<int32_t*>(items[0])),
+        ids(reinterpret_cast<int32_t*>(items[1])), fresh(reinterpret_cast<uint8_t*>(items[2])),
         places(call.scratch), steps(places + call.batch), waits(steps + call.batch), own(waits + call.batch) {}
   FRB_INLINE const int32_t* row(int64_t i) const { return rows + i * words; }
   // What stands in the table for a row that has a place; an earlier one drives out a later one.
@@ -63,7 +119,8 @@ struct Keyed {
   FRB_INLINE int32_t number(int64_t i) const { return own[waits[i] >= 0 ? waits[i] : i]; }
 };
 
-// Look each row up, `tile` of them by each block. For an insertion also where those that the map does not have would go.
+// Look each row up, `tile` of them by each block, once it has been packed if keys come as leaves. For an insertion also where
+// those that the map does not have would go.
 template <class Block> FRB_INLINE void find_keys(const Block& block, const Call& call) {
   const Keyed of(call);
   const Table table{of.map, of.table, of.keys};
@@ -71,6 +128,7 @@ template <class Block> FRB_INLINE void find_keys(const Block& block, const Call&
   const int64_t begin = block.x() * call.tile, here = most<int64_t>(least(call.tile, call.batch - begin), 0);
   block.each(here, [&](int64_t k) {
     const int64_t i = begin + k;
+    if (call.stored) pack_row(leaves_of(call), call.beside, call.items, reinterpret_cast<char*>(of.rows + i * of.words), i);
     const Way way = table.seek(of.row(i), table.home(of.row(i), numbers));
     const int32_t id = way.place < 0 || of.table[way.place] == EMPTY ? -1 : of.table[way.place];
     const bool marked = !call.mask || call.mask[i];
@@ -141,49 +199,6 @@ template <class Block> FRB_INLINE void enter_keys(const Block& block, const Call
 template <class Block> FRB_INLINE void keep_keys(const Block& block, const Call& call) {
   const int64_t begin = block.x() * call.tile;
   keep(block, Keyed(call), begin, most<int64_t>(least(call.tile, call.batch - begin), 0));
-}
-
-// How elements of keys are stored: as they are, or as floats, of which there are one zero and one NaN; see `key_rows`.
-enum Stored { AS_IT_IS, FLOAT16, BFLOAT16, FLOAT32, FLOAT64 };
-
-FRB_INLINE uint32_t canonical(uint32_t bits, uint32_t magnitude, uint32_t infinity, uint32_t nan) {
-  return (bits & magnitude) == 0 ? 0 : (bits & magnitude) > infinity ? nan : bits;
-}
-FRB_INLINE uint64_t canonical64(uint64_t bits) {
-  const uint64_t magnitude = bits & 0x7FFFFFFFFFFFFFFFull;
-  return magnitude == 0 ? 0 : magnitude > 0x7FF0000000000000ull ? 0x7FF8000000000000ull : bits;
-}
-
-// Pack the leaves of keys, the items, into rows behind them, `tile` of them by each block: `key_rows.pack`. Beside the plan of
-// the rows there stands how each leaf is stored.
-template <class Block> FRB_INLINE void pack_keys(const Block& block, const Call& call) {
-  const Plan plan = plan_of(call);
-  const int64_t begin = block.x() * call.tile, here = most<int64_t>(least(call.tile, call.batch - begin), 0);
-  const int64_t words = plan.stored_bytes(0) / int64_t(sizeof(int32_t));
-  block.each(here, [&](int64_t k) {
-    char* row = call.items[plan->leaves] + (begin + k) * plan.stored_bytes(0);
-    for (int64_t w = 0; w < words; ++w) reinterpret_cast<int32_t*>(row)[w] = 0;
-    for (int64_t j = 0; j < plan->leaves; ++j) {
-      const LeafRecord& leaf = plan.leaf(j);
-      const char* from = call.items[j] + (begin + k) * leaf.bytes;
-      char* to = row + leaf.offset;
-      const auto each = [&](auto one, const auto& change) {
-        using Element = decltype(one);
-        for (int64_t e = 0; e < leaf.bytes / int64_t(sizeof one); ++e) {
-          memcpy(&one, from + e * sizeof one, sizeof one);
-          one = Element(change(one));
-          memcpy(to + e * sizeof one, &one, sizeof one);
-        }
-      };
-      switch (call.beside[j]) {
-        case FLOAT16: each(uint16_t(0), [](uint16_t x) { return canonical(x, 0x7FFF, 0x7C00, 0x7E00); }); break;
-        case BFLOAT16: each(uint16_t(0), [](uint16_t x) { return canonical(x, 0x7FFF, 0x7F80, 0x7FC0); }); break;
-        case FLOAT32: each(uint32_t(0), [](uint32_t x) { return canonical(x, 0x7FFFFFFF, 0x7F800000, 0x7FC00000); }); break;
-        case FLOAT64: each(uint64_t(0), [](uint64_t x) { return canonical64(x); }); break;
-        default: each(uint8_t(0), [](uint8_t x) { return x; });
-      }
-    }
-  });
 }
 
 }  // namespace gpu

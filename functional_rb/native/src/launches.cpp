@@ -273,11 +273,15 @@ int read_drawn(const BufferCall& c) {
   return launch(call, read_drawn_kernel, THREADS, parts(c.batch, call.tile), lines);
 }
 
-// A call on a hash map, whose record stands in place of a plan.
+// A call on a hash map, whose record stands in place of a plan; behind it the layout of keys, if they come as leaves.
 static Call call_of_map(const BufferCall& c) {
   Call call{};
   static_cast<BufferCall&>(call) = c;
   std::copy_n(c.plan, sizeof(MapRecord) / sizeof(int32_t), call.plan);
+  if (c.stored) {
+    take_layout(c.beside_plan, call.plan + LEAVES_AT);
+    std::copy_n(c.stored, record_of<Plan>(c.beside_plan)->leaves, call.beside);
+  }
   take_addresses(c, call);
   call.tile = std::max<int64_t>(parts(c.batch, most_blocks), LEAST_ROWS);
   return call;
@@ -288,7 +292,7 @@ int map_lookup(const BufferCall& c) {
   return launch(call, find_keys_kernel, THREADS, parts(c.batch, call.tile));
 }
 
-// Keys are looked for, then new ones get their places; where they are many or long, a third launch copies them.
+// Keys are packed and looked for, then new ones get their places; where they are many or long, a third launch copies them.
 int map_insert(const BufferCall& c) {
   Call call = call_of_map(c);
   if (!take_scratch(call, 4 * c.batch)) return NO_MEMORY;
