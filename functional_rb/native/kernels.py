@@ -22,12 +22,14 @@ from functional_rb.core import frame_store
 from functional_rb.core.draft import Arrays, HasArrays
 from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.core.frame_store import FramePlan
+from functional_rb.core.handles import CURRENT
 from functional_rb.core.strategy import Selection
 from functional_rb.items import crops
 from functional_rb.native import descriptor
 from functional_rb.ops import random_bits
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers import importance
+from functional_rb.samplers.draw_limits import TIMES
 from functional_rb.samplers.prioritized_slices import VALUE
 from functional_rb.structures import episode_windows, frame_ring, hash_map, ring, row_layout, sparse_set, sum_tree
 from functional_rb.structures.episode_windows import Entries, Lanes, Rule, Slices
@@ -293,6 +295,7 @@ def update(
         kept, name = state.auxiliary.get(VALUE), "update_priorities"
         changed = {"tree": state.tree, "kept": kept}
         given["in_episode"] = None if kept is None else state.auxiliary.get(STEP_IN_EPISODE)
+        given |= {"times": state.auxiliary.get(TIMES), "current": state.auxiliary.get(CURRENT)}
         records["ring"] = descriptor.encode_rings(spec)
     else:
         name, changed = "update", _stored(state) if replacements else {"tree": state.tree}

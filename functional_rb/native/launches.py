@@ -18,11 +18,13 @@ from functional_rb.buffer.known import Draws
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays, HasArrays
 from functional_rb.core.episodes import STEP_IN_EPISODE
+from functional_rb.core.handles import CURRENT
 from functional_rb.core.strategy import Selection
 from functional_rb.mixture.value import MixtureSpec
 from functional_rb.native import descriptor, gpu, kernels
 from functional_rb.native.kernels import Kernel, Launch, Made, bools, drawn, each_of, floats, ints, of_buffer
 from functional_rb.ops.protocol import Array
+from functional_rb.samplers.draw_limits import TIMES
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.structures import frame_ring
 from functional_rb.structures.hash_map import HashTable, MapPlan
@@ -43,9 +45,13 @@ _DRAWING: Final = {
     Draws.QUEUE: "draw_in_turn",
     Draws.RECENT: "sample",
     Draws.FROM_AN_END: "draw_in_turn",
+    Draws.LIMITED: "draw_limited",
+    Draws.CHOSEN: "sample",
 }
 # The fields of calls for what samplers keep.
-_KEPT: Final = dict(zip(("order", "place", "in_episode", "kept"), descriptor.KEPT, strict=True))
+_KEPT: Final = dict(
+    zip(("order", "place", "in_episode", "kept", "times", "current"), (*descriptor.KEPT, TIMES, CURRENT), strict=True)
+)
 
 
 def add(
@@ -74,9 +80,9 @@ def add(
     changed, keeps = _kept(state) | _beside(state, beside), state.tree is not None or bool(state.auxiliary)
     return of_buffer(
         "",
-        _records(spec, batch=batch) | _epochs(spec) | _records_beside(beside),
+        _records(spec, batch=batch, words=spec.writer.words) | _epochs(spec) | _records_beside(beside),
         changed,
-        {"counters": state.counters, "mask": mask, "priorities": priorities, "items": leaves},
+        {"counters": state.counters, "mask": mask, "priorities": priorities, "draws": draws, "items": leaves},
         {"new_counters": counters},
         Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary)),
         Launch("add_to_rings", few=mask is None and not (keeps or len(beside.queue))),
@@ -94,7 +100,7 @@ def whole_add(
 ) -> Kernel | None:
     """What `functions.add` does on a GPU, wherever items lie."""
     kernel = kernels.add(state, spec, leaves, batch, mask, priorities)
-    return add(state, spec, leaves, batch, mask, priorities) if kernel is None else kernel
+    return add(state, spec, leaves, batch, mask, priorities, draws) if kernel is None else kernel
 
 
 def sample(
@@ -334,6 +340,7 @@ def _drawn(
         selection = selection._replace(is_first=bools(*lead), is_last=bools(*lead), truncated=bools(*lead))
     counters, slots = ints(*state.counters.shape), ints(math.prod(lead)) if leaves is None else None
     masks = {"drawn": selection.mask, **{x: getattr(selection, x) for x in ("is_first", "is_last", "truncated")}}
+    changing = ("tree", "times") if spec.known.draws is Draws.LIMITED else ("order", "place")
     kept, given = _kept(state), {**given, **({} if sampler.heeds_wanted else {"wanted_at": None})}
     after = Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary))
     items = [None] * len(spec.plan.layout.leaves) if leaves is None else leaves
@@ -341,7 +348,7 @@ def _drawn(
     return of_buffer(
         "",
         _records(spec, batch=count, words=spec.draw_shape(batch)[1]) | _epochs(spec) | _records_beside(beside),
-        {field: kept.pop(field) for field in ("order", "place")},
+        {field: kept.pop(field) for field in changing},
         kept | {"counters": state.counters, **given},
         {"items": items, "slots": slots, **drawn(selection), **masks, "new_counters": counters},
         (after, slots if leaves is None else leaves, selection),

@@ -33,6 +33,8 @@ ADDED: Final = {"rank_in_rings", "add_to_rings"}
 RINGS: Final[dict[str, tuple[Any, set[str]]]] = {
     "uniform": (frb.Uniform(), ADDED | {"sample"}),
     "prioritized": (frb.Prioritized(alpha=0.7), ADDED | {"sample", "update"}),
+    "uniform, with a limit": (frb.Uniform(max_times_sampled=2), ADDED | {"sample", "spend"}),
+    "prioritized, with a limit": (frb.Prioritized(max_times_sampled=3), ADDED | {"sample", "spend", "update"}),
     "slices": (frb.Slices(2, trajectory_key="n"), ADDED | {"draw_slices"}),
     "slices, of whatever is there": (
         frb.Slices(3, strict_length=False, span=(1, True), flat=True),
@@ -128,6 +130,7 @@ USUAL: Final = [
     ("scanned", "queue of windows"),
     ("donated", "newer items"),
     ("several", "without replacement"),
+    ("donated", "prioritized, with a limit"),
 ]
 CASES: Final = effort(USUAL, [(program, sampler) for program in PROGRAMS for sampler in RINGS])
 
@@ -175,3 +178,25 @@ OTHERS: Final = effort(
 def test_draws_of_a_kind(program: Callable[[frb.BufferSpec], Any], sampler: str) -> None:
     told = agreeing(program, of(sampler), gpu_on_xla.using("backward", blocks=4, share=3))
     assert {name for name, _ in told.launched} >= RINGS[sampler][1] - {"rank_in_rings", "update"}
+
+
+def chosen(spec: frb.BufferSpec) -> Any:
+    """By a writer, which may want a key; the last batch is larger than the buffer."""
+
+    def added(state: frb.State, batch: Any, key: jax.Array) -> Any:
+        state = rb.add(state, *batch[:2], key=key if spec.writer.words else None)
+        state, sample = rb.sample(state, key, DRAWN)
+        return rb.update(state, sample.indices, sample.weights * 2), jax.tree.leaves(sample)
+
+    run, state, told = rb.jit(added), rb.init(spec), []
+    for k in range(4):
+        state, seen = run(state, given(k, 10 if k == 3 else STEPS), rb.key(k))
+        told.append(seen)
+    return state, told
+
+
+@pytest.mark.parametrize("writer", effort([frb.MaxValue("x")], [frb.MaxValue("x"), frb.Reservoir()]), ids=repr)
+def test_slots_that_a_writer_chooses(writer: Any) -> None:
+    spec = frb.BufferSpec(ITEM, CAPACITY, frb.Prioritized(), writer, lanes=LANES)
+    told = agreeing(chosen, spec, gpu_on_xla.using("backward", blocks=4, share=3))
+    assert {name for name, _ in told.launched} - {"finish_update"} == {"choose", "add_to_rings", "sample", "update"}

@@ -5,6 +5,7 @@ Programs are carried out by emulated blocks, few of them, and in several orders;
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -87,6 +88,10 @@ class Program:
         items = {name: self.array(leaf, lead) for name, leaf in self.spec.item.items()}
         if "n" in items:  # which tell steps and trajectories apart
             items["n"] = torch.from_numpy(np.sort(self.rng.integers(0, 4, lead), 0).astype(np.int32)).to(self.device)
+        if "rank" in items:  # of which many are alike
+            chosen = self.rng.choice(programs.PRIORITIES, (*lead, 5))
+            alike = np.where(self.rng.random(chosen.shape) < 0.2, chosen, self.rng.integers(-9, 9, chosen.shape))
+            items["rank"] = torch.from_numpy(alike.astype(np.float32)).to(self.device)
         if "gain" in items:  # rewards that are numbers
             made = added_steps.items(self.rng, int(self.rng.integers(1000)), n * (lanes or 1), self.spec)
             items = {name: programs.as_tensor(made[name]).to(self.device) for name in items}
@@ -101,6 +106,9 @@ class Program:
         mask = torch.from_numpy(self.rng.random(lead) < self.rng.choice([0.1, 0.6])).to(self.device)
         delays = any(transform.delays for transform in self.spec.transforms)
         given = items, mask if self.rng.random() < 0.4 else None, None if delays else self.priorities(lead)
+        if self.spec.writer.words:
+            self.step += 1
+            given = *given, rb.key(self.step)
         if self.spec.writer.overwrites:
             return (rb.add_ if in_place else rb.add)(state, *given)
         try:
@@ -356,6 +364,53 @@ def test_returns_of_drawn_items(spec: frb.BufferSpec, seed: int, way: tuple[str,
     check(spec, seed, way)
 
 
+@st.composite
+def limited(draw: st.DrawFn) -> frb.BufferSpec:
+    """Of which no item is drawn more often than so many times; some wait for others, or stop."""
+    sampler = draw(st.sampled_from([frb.Uniform(), frb.Prioritized(), frb.Prioritized(1.0, 1.0, "ever")]))
+    sampler = dataclasses.replace(sampler, max_times_sampled=draw(st.sampled_from([1, 2, 7, 2**30 - 1]), "limit"))
+    names: Any = {"reward_key": "gain", "terminated_key": "done"}
+    ahead, late = frb.n_step(3, 0.9, **names), frb.n_step(2, 0.9, at="add", **names)
+    frames = {"compact": frb.Compact(next={}, stack={"x": 3})}
+    stops = {"writer": frb.StopWhenFull()}
+    more: Any = draw(st.sampled_from([{}, {}, {"transforms": ahead}, {"transforms": late}, frames, stops]))
+    lanes, item = draw(lanes_of), added_steps.ITEM if "transforms" in more else dict(sorted(ITEM.items()))
+    return frb.BufferSpec(item, (lanes or 1) * draw(st.sampled_from([1, 2, 9, 40])), sampler, lanes=lanes, **more)
+
+
+@hypothesis.settings(some, max_examples=effort(40, 4000))
+@hypothesis.given(spec=limited(), seed=seeds, way=ways)
+def test_items_that_come_so_often_at_most(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int]) -> None:
+    check(spec, seed, way)
+
+
+WRITERS = (
+    frb.Reservoir(),
+    frb.Reservoir(),
+    frb.MaxValue("n"),
+    *(frb.MaxValue("rank", reduction=how) for how in ("sum", "mean", "max", "min")),
+)
+
+
+@st.composite
+def chosen(draw: st.DrawFn) -> frb.BufferSpec:
+    """Of which a writer chooses the slots."""
+    lanes, writer = draw(lanes_of), draw(st.sampled_from(WRITERS))
+    limit = {"max_times_sampled": draw(st.sampled_from([None, None, 2]), "limit")}
+    sampler = draw(
+        st.sampled_from([frb.Uniform(**limit), frb.Prioritized(**limit), frb.Prioritized(replacement=False)])
+    )
+    item = ITEM | {"rank": frb.Unbounded((5,))} | draw(st.sampled_from([{}, WIDE]))
+    capacity = (lanes or 1) * draw(st.sampled_from([1, 2, 9, 40, 300]))
+    return frb.BufferSpec(item, capacity, sampler, writer, lanes=lanes)
+
+
+@hypothesis.settings(some, max_examples=effort(40, 4000))
+@hypothesis.given(spec=chosen(), seed=seeds, way=ways)
+def test_slots_that_a_writer_chooses(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int]) -> None:
+    check(spec, seed, way)
+
+
 @hypothesis.settings(some, max_examples=effort(30, 4000))
 @hypothesis.given(spec=compact(), seed=seeds, way=ways)
 def test_items_that_share_frames(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int]) -> None:
@@ -371,8 +426,11 @@ STACKS = frb.Compact(next={"image": "next_image"}, stack=4, axis=-1)
 LARGE = {
     "priorities": frb.BufferSpec(ITEM, 20_000, frb.Prioritized()),
     "images": frb.BufferSpec(IMAGES, 150, frb.Prioritized()),
+    "limits": frb.BufferSpec(ITEM, 4500, frb.Prioritized(max_times_sampled=2)),
     "lanes": frb.BufferSpec(ITEM, 600 * 12, frb.Uniform(), lanes=600),
     "priorities of lanes": frb.BufferSpec(ITEM, 600 * 12, frb.Prioritized(), lanes=600),
+    "reservoir": frb.BufferSpec(ITEM, 3000, frb.Uniform(), frb.Reservoir()),
+    "best": frb.BufferSpec(ITEM, 5000, frb.Prioritized(), frb.MaxValue("x", reduction="max")),
     "epochs": frb.BufferSpec(ITEM, 6000, frb.WithoutReplacement()),
     "slices": frb.BufferSpec(ITEM, 600 * 12, frb.Slices(4, **ENDS), lanes=600),
     "priorities of slices": frb.BufferSpec(ITEM, 4500, frb.PrioritizedSlices(4, **ENDS)),
@@ -401,7 +459,8 @@ def large_life(spec: frb.BufferSpec, device: str) -> list[bytes]:
         items["done"] = torch.from_numpy(rng.random(lead) < 0.1).to(device)
         if spec.transforms:  # of sums of what is no number each processor has bits of its own
             items["x"] = torch.from_numpy(rng.standard_normal((*lead, *spec.item["x"].shape), np.float32)).to(device)
-        state = rb.add(state, items, torch.from_numpy(rng.random(lead) < 0.9).to(device) if turn else None)
+        key = rb.key(turn) if spec.writer.words else None
+        state = rb.add(state, items, torch.from_numpy(rng.random(lead) < 0.9).to(device) if turn else None, key=key)
         older, (state, sample) = (
             state,
             rb.sample(state, rb.key(turn), 2 * lanes if takes_out else min(spec.capacity // 2, 2500)),
@@ -430,6 +489,7 @@ def test_large_batches(name: str) -> None:
 
 NOTHING = {
     "no items": (frb.BufferSpec(ITEM, 8, lanes=2), False),
+    "none with a limit": (frb.BufferSpec(ITEM, 8, frb.Uniform(max_times_sampled=2)), False),
     "no priorities": (frb.BufferSpec(ITEM, 8, frb.Prioritized(), lanes=2), False),
     "an epoch is too short": (frb.BufferSpec(ITEM, 8, frb.WithoutReplacement(drop_last=True)), True),
     "slices are too long": (frb.BufferSpec(ITEM, 8, frb.Slices(4, end_keys=())), True),
@@ -469,6 +529,22 @@ def test_each_function_is_one_launch_or_two() -> None:
         state = rb.add(rb.init(spec), {name: leaf[:, 0] for name, leaf in items.items()})
         rb.sample_(state, rb.key(0), 4)
     assert [name for name, _ in emulated.launched] == ["add_to_rings", "draw_epoch", "read_epoch"]
+    spec = frb.BufferSpec(ITEM, 64, frb.Prioritized(max_times_sampled=4))
+    with emulated_gpu.using("forward") as emulated:
+        state = rb.add(rb.init(spec), {name: leaf[:, 0] for name, leaf in items.items()})
+        state, sample = rb.sample(state, rb.key(0), 16)
+        rb.update(state, sample.indices, torch.ones(16))
+    assert [name for name, _ in emulated.launched] == ["add_to_rings", "sample", "spend", "update"]
+    for writer, sampler, counts in (
+        (frb.Reservoir(), frb.Uniform(), []),
+        (frb.MaxValue("n"), frb.Prioritized(max_times_sampled=4), ["spend"]),
+    ):
+        key = rb.key(0) if writer.words else None
+        with emulated_gpu.using("forward") as emulated:
+            state = rb.init(frb.BufferSpec(ITEM, 64, sampler, writer, lanes=2))
+            state = rb.add(state, items, torch.ones(8, 2) > 0, key=key)
+            rb.sample(state, rb.key(0), 16)
+        assert [name for name, _ in emulated.launched] == ["choose", "add_to_rings", "sample", *counts]
 
 
 @pytest.mark.parametrize(

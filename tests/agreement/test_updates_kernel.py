@@ -127,15 +127,21 @@ def test_the_kernel_gives_the_cores_bits(data: st.DataObject) -> None:
         state = following
 
 
-def filled_on_jax(sampler: Any, capacity: int) -> frb.State:
-    spec = frb.BufferSpec(ITEM, capacity, sampler, lanes=2)
-    return jax_backend.add(jax_backend.init(spec), items(np.random.default_rng(0), 40, 2))
+def filled_on_jax(sampler: Any, capacity: int, writer: Any = None) -> frb.State:
+    """With what has been drawn once where that is counted."""
+    spec = frb.BufferSpec(ITEM, capacity, sampler, writer or frb.RoundRobin(), lanes=2)
+    key = jax_backend.key(0) if spec.writer.words else None
+    state = jax_backend.add(jax_backend.init(spec), items(np.random.default_rng(0), 40, 2), key=key)
+    return jax_backend.sample(state, jax_backend.key(0), 20)[0] if sampler.remembers else state
 
 
 SAMPLERS = {
     "slices": frb.PrioritizedSlices(3, strict_length=False, end_keys=("done",)),
     "items": frb.Prioritized(),
+    "a limit": frb.Prioritized(max_times_sampled=1),
 }
+WRITERS = {"a reservoir": frb.Reservoir(), "the best": frb.MaxValue("id")}
+ONE_STEP = [(sampler, None) for sampler in SAMPLERS.values()] + [(SAMPLERS["items"], x) for x in WRITERS.values()]
 
 
 def bits(state: frb.State) -> list[bytes]:
@@ -143,14 +149,14 @@ def bits(state: frb.State) -> list[bytes]:
 
 
 @needs_native
-@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
-def test_on_jax_an_update_is_one_step(sampler: Any) -> None:
+@pytest.mark.parametrize(("sampler", "writer"), ONE_STEP, ids=[*SAMPLERS, *WRITERS])
+def test_on_jax_an_update_is_one_step(sampler: Any, writer: Any) -> None:
     """In a program that takes the state over nothing is copied, sorted or scattered, whatever the capacity."""
     rng, programs = np.random.default_rng(1), []
     handles = rng.integers(-2, 60, 30).astype(np.int32)
     priorities = rng.choice([0.0, 0.3, 7.0, *BAD], 30).astype(np.float32)
     for capacity in (32, 4096):
-        state = filled_on_jax(sampler, capacity)
+        state = filled_on_jax(sampler, capacity, writer)
         program = jax.jit(jax_backend.update, donate_argnums=0).lower(state, handles, priorities).compile(AS_USERS)
         text = program.as_text()
         assert re.findall(r"custom_call_target=\"functional_rb_(\w+)\"", text) == ["update_priorities"]
@@ -167,17 +173,9 @@ def test_on_jax_an_update_is_one_step(sampler: Any) -> None:
 
 
 @needs_native
-@pytest.mark.parametrize(
-    ("sampler", "writer"),
-    [
-        (frb.Prioritized(max_times_sampled=2), frb.RoundRobin()),
-        (frb.Prioritized(), frb.Reservoir()),
-        (frb.Prioritized(), frb.MaxValue("id")),
-    ],
-    ids=["a limit", "a reservoir", "the best"],
-)
-def test_on_jax_an_update_that_no_kernel_does_whole_takes_part_kernels(sampler: Any, writer: Any) -> None:
-    state = jax_backend.init(frb.BufferSpec(ITEM, 32, sampler, writer))
+def test_on_jax_an_update_that_no_kernel_does_whole_takes_part_kernels() -> None:
+    writer = frb.MaxValue("reward", reduction="median")
+    state = jax_backend.init(frb.BufferSpec(MORE, 32, frb.Prioritized(), writer))
     traced = str(jax.make_jaxpr(jax_backend.update)(state, np.arange(3), np.ones(3, np.float32)))
     assert set(re.findall(r"name='(\w+)'", traced)) == {"updated_values", "set_leaves"}
 

@@ -367,6 +367,7 @@ def test_torch_calls_may_be_captured(spec: frb.BufferSpec, kernels: emulated_gpu
     )
     items = {name: as_tensor(random_array(rng, leaf, lead)).to(device.NAME) for name, leaf in spec.item.items()}
     mask, priorities, found = torch.ones(lead, dtype=torch.bool), torch.ones(8), list[tuple[Any, ...]]()
+    key = rb.key(2) if spec.writer.words else None
 
     def captured(function: Any, *given: Any) -> Any:
         kernels.note()
@@ -379,9 +380,9 @@ def test_torch_calls_may_be_captured(spec: frb.BufferSpec, kernels: emulated_gpu
     state = rb.init(spec)
     for _ in range(2):  # first calls make what later ones find
         found.clear()
-        state = captured(rb.add, state, items)
+        state = captured(rb.add, state, items, None, None, key)
         older, (state, sample) = state, captured(rb.sample, state, rb.key(0), 4)
-        state = captured(rb.add_, captured(rb.add, older, items, mask), items)
+        state = captured(rb.add_, captured(rb.add, older, items, mask, None, key), items, None, None, key)
         if valued:
             handles = sample.indices.reshape(-1)
             state = captured(rb.update, state, handles, priorities[: len(handles)])

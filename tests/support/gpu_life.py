@@ -41,6 +41,10 @@ LIVES = (
     *(Life(frb.BufferSpec(SMALL, 50, sampler), (30, 40, 70, 1), 33) for sampler in SAMPLERS),
     *(Life(frb.BufferSpec(LARGE, 20_000, sampler), (7000, 9000), 5000) for sampler in SAMPLERS[1:]),
     Life(frb.BufferSpec(SMALL, 51, frb.Prioritized(), lanes=3), (10, 13, 25, 1), 33),
+    Life(frb.BufferSpec(SMALL, 50, frb.Prioritized(0.7, max_times_sampled=2)), (30, 40, 70, 1), 33),
+    Life(frb.BufferSpec(SMALL, 51, frb.Uniform(max_times_sampled=9), lanes=3), (10, 13, 25, 1), 33),
+    Life(frb.BufferSpec(SMALL, 50, frb.Prioritized(), frb.Reservoir()), (30, 40, 70, 1), 33),
+    Life(frb.BufferSpec(SMALL, 51, frb.Uniform(max_times_sampled=9), frb.MaxValue("x"), lanes=3), (10, 13, 25, 1), 33),
     Life(frb.BufferSpec(SMALL, 50, frb.WithoutReplacement()), (30, 40, 70, 1), 8),
     Life(frb.BufferSpec(SMALL, 50, frb.Slices(3, end_keys=("done",), strict_length=False)), (30, 40, 1), 11),
     Life(frb.BufferSpec(SMALL, 51, WINDOWS, lanes=3), (10, 13, 25, 1), 11),
@@ -107,6 +111,9 @@ def carried_out(life: Life, device: str) -> list[bytes]:
     def priorities(lead: tuple[int, ...]) -> torch.Tensor | None:
         return torch.from_numpy(rng.choice(PRIORITIES, lead)).to(device) if prioritized else None
 
+    def key_of(number: int) -> torch.Tensor | None:
+        return rb.key(number) if spec.writer.words else None
+
     def draw(state: Any, key: int) -> tuple[Any, torch.Tensor]:
         state, sample = rb.sample(state, rb.key(key), life.drawn)
         told.extend([*sample.items.values(), *told_beside(sample)])
@@ -120,6 +127,7 @@ def carried_out(life: Life, device: str) -> list[bytes]:
             and not spec.plan.frames
             and not spec.plan.boundaries
             and isinstance(spec.sampler, frb.Uniform | frb.Prioritized)
+            and spec.writer.in_order
             else None
         )
         if not prioritized and rewritten is None:
@@ -130,13 +138,15 @@ def carried_out(life: Life, device: str) -> list[bytes]:
     for turn, n in enumerate(life.sizes):
         lead = (n, *lanes)
         mask = torch.from_numpy(rng.random(lead) < 0.6).to(device) if turn % 2 else None
-        states.append(rb.add(states[-1], items(lead), mask, priorities(lead) if turn % 3 == 2 else None))
+        given = items(lead), mask, priorities(lead) if turn % 3 == 2 else None
+        states.append(rb.add(states[-1], *given, key=key_of(turn)))
         state, indices = draw(states[-1], turn)
         handles.append(indices)
         states.append(update(state, torch.cat([handles[0], indices])))  # some of them are gone, some come twice
-    own = rb.add_(rb.add(states[1], items((life.sizes[0], *lanes))), items((life.sizes[1], *lanes)))
+    own = rb.add(states[1], items((life.sizes[0], *lanes)), key=key_of(7))
+    own = rb.add_(own, items((life.sizes[1], *lanes)), key=key_of(8))
     own = update(own, handles[0], in_place=True)
-    states.append(rb.add_(own, items((life.sizes[0], *lanes))))
+    states.append(rb.add_(own, items((life.sizes[0], *lanes)), key=key_of(9)))
     for state in (states[1], states[len(states) // 2], states[-1]):
         draw(state, 9)
     return [bits(x) for x in told] + [x for state in (states[2], states[-2], states[-1]) for x in peek(state)]

@@ -26,7 +26,7 @@ constexpr CallField CALL_FIELDS[] = {
     FRB_TOLD(stored), {"map", offsetof(BufferCall, plan), 0}, {"paths", offsetof(BufferCall, plan), 0},
     {"goals", offsetof(BufferCall, plan), 0},
     // One array each.
-    FRB_GIVEN(tree), FRB_GIVEN(kept), FRB_GIVEN(order), FRB_GIVEN(place), FRB_GIVEN(in_episode), FRB_GIVEN(frame_at),
+    FRB_GIVEN(tree), FRB_GIVEN(kept), FRB_GIVEN(order), FRB_GIVEN(place), FRB_GIVEN(times), FRB_GIVEN(current), FRB_GIVEN(in_episode), FRB_GIVEN(frame_at),
     FRB_GIVEN(counters), FRB_GIVEN(new_counters), FRB_GIVEN(mask), FRB_GIVEN(priorities), FRB_GIVEN(given_handles),
     FRB_GIVEN(draws), FRB_GIVEN(threefry_at), FRB_GIVEN(beta_at), FRB_GIVEN(wanted_at), FRB_GIVEN(slots), FRB_GIVEN(source),
     FRB_GIVEN(handles), FRB_GIVEN(weights), FRB_GIVEN(probabilities), FRB_GIVEN(drawn), FRB_GIVEN(is_first),

@@ -3,35 +3,29 @@
 #include <algorithm>
 
 #include "buffer.h"
+#include "choices.h"
 #include "spans.h"
 
 FRB_BEGIN
 
-constexpr int32_t PADDING = 2147483647, UNRANKED = -2147483648;  // of what is no slot, and of an empty one
-
 // A tree of minima over the ranks of stored items.
-class MinTree {
+class MinTree : MinLevels {
  public:
-  MinTree(const BufferCall& call, int64_t capacity) : c(call), tree_(reinterpret_cast<int32_t*>(c.beside[0])), levels_(levels_of(capacity)) {
-    for (int64_t k = 0, row = 0, nodes = capacity; k < levels_; ++k, row += nodes) {
-      first_[k] = row, nodes_[k] = nodes;
-      nodes = (nodes + FANOUT - 1) / FANOUT;
-    }
-  }
+  MinTree(const BufferCall& call, int64_t capacity) : MinLevels(capacity), c(call), tree_(reinterpret_cast<int32_t*>(c.beside[0])) {}
   int32_t operator[](int64_t slot) const { return tree_[slot]; }
   // The first slot of the lowest rank; one in bounds, whatever others have made of the tree.
   int64_t lowest() const {
     int64_t node = 0;
-    for (int64_t k = levels_ - 1; k >= 0; --k) {
+    for (int64_t k = count - 1; k >= 0; --k) {
       const int32_t* children = row(k, node);
-      node = least(node * FANOUT + (std::min_element(children, children + FANOUT) - children), nodes_[k] - 1);
+      node = least(node * FANOUT + (std::min_element(children, children + FANOUT) - children), nodes[k] - 1);
     }
     return node;
   }
   // Give a slot another rank; rows are saved as they were.
   void set(int64_t slot, int32_t rank) {
     int64_t node = slot;
-    for (int64_t k = 0; k < levels_; ++k, node /= FANOUT) {
+    for (int64_t k = 0; k < count; ++k, node /= FANOUT) {
       int32_t* children = row(k, node / FANOUT);
       if (c.saved_beside && c.saved_beside[0]) {
         memcpy(place(c.saved_beside[0]) + c.saved_count[3] * ROW, children, ROW);
@@ -44,36 +38,11 @@ class MinTree {
 
  private:
   static constexpr int64_t ROW = 64;  // bytes of one
-  int32_t* row(int64_t level, int64_t node) const { return tree_ + (first_[level] + node) * FANOUT; }
+  int32_t* row(int64_t level, int64_t node) const { return tree_ + (first[level] + node) * FANOUT; }
 
   const BufferCall& c;
   int32_t* tree_;
-  const int64_t levels_;
-  int64_t first_[MOST_LEVELS], nodes_[MOST_LEVELS];
 };
-
-// The rank of a row as an integer of the same order, and whether it has one: `MaxValue._keys`.
-inline bool rank_of(const Ring& ring, const char* row, int64_t count, float* numbers, int32_t* rank) {
-  if (ring->reduction == WHOLE_NUMBER) {
-    memcpy(rank, row, 4);
-    *rank = least(most(*rank, UNRANKED + 1), PADDING - 1);
-    return true;
-  }
-  int64_t size = 1;
-  while (size < count) size *= 2;
-  memcpy(numbers, row, size_t(count) * 4);
-  for (int64_t i = count; i < size; ++i) numbers[i] = ring->reduction > MEAN ? numbers[i - count] : 0.0f;
-  while ((size /= 2))
-    for (int64_t i = 0; i < size; ++i) {
-      const float a = numbers[i], b = numbers[size + i];
-      if (ring->reduction <= MEAN) numbers[i] = a + b;
-      else if (!(a != a) && (b != b || (ring->reduction == MAX ? b > a : b < a))) numbers[i] = b;  // a NaN stays
-    }
-  if (ring->reduction == MEAN) numbers[0] *= float(1.0 / double(count));
-  const int32_t bits = bits_of(numbers[0]), magnitude = bits & int32_t(INT32_MOST);
-  *rank = bits < 0 ? -magnitude : magnitude;
-  return magnitude <= 0x7F800000;
-}
 
 // What the rows of a batch ask for: a row each in the lower words, and above them what orders these.
 class Choice {
@@ -144,11 +113,5 @@ class Choice {
   int64_t n = 0;
   Scratch<uint64_t> asked;
 };
-
-// The handle of a new item in a slot, by that of the one before: `handles.renewed`.
-FRB_INLINE int32_t renewed(const Plan& plan, int64_t slot, int32_t old) {
-  const int32_t last = most(old < -1 ? -2 - old : old, 0), room = plan->modulus - plan->capacity;
-  return old == -1 ? int32_t(slot) : last >= room ? last - room : last + plan->capacity;
-}
 
 FRB_END

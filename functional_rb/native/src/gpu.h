@@ -381,10 +381,12 @@ FRB_INLINE int32_t draw_uniform(const Call& call, const Plan& plan, const Words&
   const int64_t oldest = floor_mod(int64_t(call.counters[CURSOR]) - size, modulus);
   const float weight = size ? 1.0f : 0.0f, chance = weight * (1.0f / float(most<int64_t>(size, 1)));
   const int32_t two[2] = {words(i * call.words), words(i * call.words + 1)};
-  int64_t handle = oldest + below(two, size);
+  const int64_t position = below(two, size);
+  int64_t handle = oldest + position;
   if (handle >= modulus) handle -= modulus;
+  if (call.current) handle = call.current[bounded(position, plan->capacity)];
   tell(size ? int32_t(handle) : -1, weight, chance);
-  return int32_t(short_mod(handle, plan->capacity));
+  return int32_t(call.current ? bounded(position, plan->capacity) : short_mod(handle, plan->capacity));
 }
 
 // Sum up how many items lie in the lanes up to the end of each group, to numbers that the threads share.
@@ -458,6 +460,7 @@ FRB_INLINE int32_t draw_recent(const Call& call, const Ring& ring, const Words& 
 // The handle of the item in a slot.
 FRB_INLINE int32_t handle_of(const Call& call, const Plan& plan, int64_t slot) {
   const Ring ring = ring_of(call);
+  if (call.current) return call.current[slot];
   if (ring->lanes > 1) return handle_in_ring(ring, {call.counters + ring->cursors, call.counters + ring->sizes}, slot);
   const int64_t capacity = plan->capacity, cursor = call.counters[CURSOR], next = floor_mod(cursor, capacity);
   const int64_t behind = slot < next ? next - slot : next - slot + capacity;
@@ -476,7 +479,7 @@ FRB_INLINE int32_t descend(const Call& call, const Plan& plan, const Words& word
   return node;
 }
 
-// `Prioritized.draw`.
+// `Prioritized.draw`, and `Uniform.draw` with a limit.
 template <class Tell>
 FRB_INLINE int32_t draw_prioritized(const Call& call, const Plan& plan, const Words& words, int64_t i, bool tells,
                                     const Tell& tell) {
@@ -488,6 +491,10 @@ FRB_INLINE int32_t draw_prioritized(const Call& call, const Plan& plan, const Wo
   }
   const int32_t node = descend(call, plan, words, i);
   if (!tells) return node;
+  if (!plan->prioritized) {  // a 1 for each item that may be drawn
+    tell(handle_of(call, plan, node), 1.0f, 1.0f / float(most<int64_t>(counted(total), 1)));
+    return node;
+  }
   const float value = tree[node], smallest = Children(row(tree, top_of(plan).smallest)).smallest();
   tell(handle_of(call, plan, node), weight_of(value, smallest, beta_of(call)), most(value * (1.0f / total), LEAST_CHANCE));
   return node;

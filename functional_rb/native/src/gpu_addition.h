@@ -23,7 +23,8 @@ struct Addition {
   int32_t *leaving, *coming, *work, *sources, *targets;
   // Of frames: which steps do not go on with those before, how many frames they and those before them take, and items
   // that lose theirs, and what the sampler counts there afterwards.
-  int32_t *differ, *frame_ends, *lost, *lost_numbers, *losing, *end;
+  int32_t *differ, *frame_ends, *lost, *lost_numbers, *losing;
+  int32_t *chosen, *end;  // slots, where a writer chooses them
 
   FRB_INLINE explicit Addition(const Call& call)
       : call(call), plan(plan_of(call)), ring(ring_of(call)), lanes(ring->lanes), steps(short_div(call.batch, lanes)),
@@ -31,9 +32,9 @@ struct Addition {
         most_lost(lanes * frames_in(call, false)), lost_entries(call.frames ? most_lost + 2 * lanes : 0),
         changing(changing_in(call)), entries(ring->window_length ? lanes * changing : 0),
         most_moving(call.order ? most(most(places, entries), lost_entries) : 0),
-        keeps(plan->levels || call.kept || call.order || ring->next || call.frames) {
+        keeps(plan->levels || call.kept || call.order || ring->next || call.frames || ring->chooses) {
     const int64_t masked = ranks() ? 1 : 0, kept = keeps ? places : 0;
-    marked = call.scratch, bases = marked + (call.mask || call.queue ? lanes : 0), rows = bases + masked * lanes;
+    marked = call.scratch, bases = marked + (call.mask || call.queue || ring->chooses ? lanes : 0), rows = bases + masked * lanes;
     slots = rows + masked * call.batch, values = slots + kept, in_episode = values + kept;
     changed = in_episode + (ring->next ? call.batch : 0), numbers = changed + entries;
     leaving = numbers + entries, coming = leaving + most_moving, work = coming + most_moving;
@@ -41,7 +42,8 @@ struct Addition {
     differ = targets + (call.order ? lanes : 0), frame_ends = differ + (call.frames ? 2 * call.lines * call.batch : 0);
     lost = frame_ends + (call.frames ? lanes * steps : 0), lost_numbers = lost + lost_entries;
     losing = lost_numbers + lost_entries;
-    end = losing + (call.frames ? lanes : 0);
+    chosen = losing + (call.frames ? lanes : 0);
+    end = chosen + (ring->chooses ? places : 0);
   }
   FRB_INLINE int64_t frames_in(const Call& call, bool places) const {
     if (!call.frames) return 0;
@@ -55,11 +57,12 @@ struct Addition {
   }
 
   // Whether the rows that count are told one by one; of steps that have waited they are the first of each lane.
-  FRB_INLINE bool ranks() const { return call.mask && !call.queue; }
+  FRB_INLINE bool ranks() const { return (call.mask && !call.queue) || ring->chooses; }
+  FRB_INLINE bool stops() const { return ring->refused && !ring->chooses; }
   // How many rows of a lane are marked, and how many of these are written: a buffer that stops has no room for more.
-  FRB_INLINE int64_t wanted(int64_t lane) const { return call.mask || call.queue ? int64_t(marked[lane]) : steps; }
+  FRB_INLINE int64_t wanted(int64_t lane) const { return ranks() || call.queue ? int64_t(marked[lane]) : steps; }
   FRB_INLINE int64_t count(int64_t lane) const {
-    if (!ring->refused) return wanted(lane);
+    if (!stops()) return wanted(lane);
     return least<int64_t>(wanted(lane), int64_t(ring->length) - call.counters[ring->sizes + lane]);
   }
   FRB_INLINE int64_t skipped(int64_t lane) const { return most<int64_t>(count(lane) - each, 0); }
@@ -78,6 +81,7 @@ struct Addition {
     return at.k < 0 ? -1 : row(at.lane, at.k);
   }
   FRB_INLINE int64_t slot_at(int64_t place) const {
+    if (ring->chooses) return chosen[place];
     const int64_t step = short_div(place, lanes), lane = place - step * lanes, length = ring->length;
     const int64_t behind = short_mod(within(call.counters[ring->cursors + lane] + skipped(lane)), length) + step;
     return lane * length + (behind < length ? behind : behind - length);

@@ -1,5 +1,6 @@
 // add for GPUs, of buffers whose items lie in rings, with what samplers keep of new items: as `added.h`.
 #pragma once
+#include "choices.h"
 #include "gpu_epochs.h"
 #include "gpu_frames.h"
 
@@ -223,8 +224,8 @@ template <bool OF_FRAMES, class Block> FRB_INLINE void add_beside(const Block& b
   const Plan& plan = of.plan;
   const Ring& ring = of.ring;
   float* values = ring->window_length ? call.kept : call.tree;
-  const int32_t by_default = value_by_default(call, plan);
-  block.each(ring->counters, [&](int64_t k) { call.new_counters[k] = call.counters[k]; });
+  const int32_t by_default = plan->prioritized ? value_by_default(call, plan) : bits_of(1.0f);
+  block.each(ring->chooses ? 0 : ring->counters, [&](int64_t k) { call.new_counters[k] = call.counters[k]; });
   if (call.saved_slots)
     block.each(of.places, [&](int64_t place) {
       const int64_t slot = of.slot_at(place);
@@ -232,14 +233,16 @@ template <bool OF_FRAMES, class Block> FRB_INLINE void add_beside(const Block& b
       if (call.saved_values) call.saved_values[place] = call.tree[slot];
       if (call.saved_kept) call.saved_kept[place] = call.kept[slot];
       if (call.saved_steps) call.saved_steps[place] = call.in_episode[slot];
+      if (call.saved_times) call.saved_times[place] = call.times[slot];
+      if (call.saved_current) call.saved_current[place] = call.current[slot];
     });
-  block.each(of.lanes, [&](int64_t lane) {
+  block.each(ring->chooses ? 0 : of.lanes, [&](int64_t lane) {
     const int64_t count = of.count(lane), size = int64_t(call.counters[ring->sizes + lane]) + count;
     call.new_counters[ring->cursors + lane] = int32_t(of.within(call.counters[ring->cursors + lane] + count));
     call.new_counters[ring->sizes + lane] = int32_t(least<int64_t>(size, ring->length));
   });
   count_items(block, of);
-  if (ring->refused) {
+  if (of.stops()) {
     const int64_t refused = block.total(of.lanes, [&](int64_t lane) { return of.wanted(lane) - of.count(lane); });
     block.each(1, [&](int64_t) { call.new_counters[ring->refused] = saturated(call.counters[ring->refused] + refused); });
   }
@@ -249,6 +252,8 @@ template <bool OF_FRAMES, class Block> FRB_INLINE void add_beside(const Block& b
     const Addition::At at = of.at(place);
     of.slots[place] = at.k < 0 ? -1 : int32_t(of.slot_at(place));
     if (at.k < 0) return void(of.values[place] = BAD);
+    if (call.times) call.times[of.slots[place]] = 0;
+    if (call.current) call.current[of.slots[place]] = renewed(plan, of.slots[place], call.current[of.slots[place]]);
     of.values[place] = call.priorities ? value_of(plan, call.priorities[of.row(at.lane, at.k)]) : BAD;
     if (ring->next) call.in_episode[of.slots[place]] = of.in_episode[at.lane * of.steps + at.k];
   });
@@ -266,7 +271,7 @@ template <bool OF_FRAMES, class Block> FRB_INLINE void add_beside(const Block& b
     const int32_t peak =
         block.largest(of.places, [&](int64_t place) { return of.slots[place] < 0 ? 0 : value(place); });
     block.each(1, [&](int64_t) {
-      call.new_counters[PEAK] = most(call.counters[PEAK], peak);
+      if (plan->prioritized) call.new_counters[PEAK] = most(call.counters[PEAK], peak);
       call.new_counters[REJECTED] = saturated(int64_t(call.counters[REJECTED]) + rejected);
     });
   }

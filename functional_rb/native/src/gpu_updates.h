@@ -17,6 +17,12 @@ FRB_INLINE int32_t find(const Plan& plan, const int32_t* counters, int32_t handl
   return stored ? slot < 0 ? slot + plan->capacity : slot : -1;
 }
 
+// The same where a writer chooses slots.
+FRB_INLINE int32_t find_current(const Plan& plan, const int32_t* current, int32_t handle) {
+  const int64_t slot = handle < 0 ? 0 : short_mod(handle, plan->capacity);
+  return handle >= 0 && current[slot] == handle ? int32_t(slot) : -1;
+}
+
 FRB_INLINE uint32_t spread(uint32_t x) {
   x = (x ^ x >> 16) * 0x7FEB352Du;
   x = (x ^ x >> 15) * 0x846CA68Bu;
@@ -71,7 +77,8 @@ template <class Block> FRB_INLINE void update(const Block& block, const Call& ca
   if (x == 0) block.each(counters_of(call), [&](int64_t k) { call.new_counters[k] = call.counters[k]; });
   block.each(batch, [&](int64_t i) {
     const int32_t handle = call.given_handles[i];
-    rows.slots[i] = call.in_rings ? int32_t(locate(ring, lanes, handle)) : find(plan, call.counters, handle);
+    rows.slots[i] = call.current    ? find_current(plan, call.current, handle)
+                    : call.in_rings ? int32_t(locate(ring, lanes, handle)) : find(plan, call.counters, handle);
     if (!mine(i)) return;
     const int32_t slot = rows.key(i);
     rows.values[i] = rows.slots[i] < 0 || !call.priorities ? BAD : value_of(plan, call.priorities[i]);
@@ -113,7 +120,7 @@ template <class Block> FRB_INLINE void update(const Block& block, const Call& ca
     block.each(batch, [&](int64_t i) {
       if (!mine(i) || !rows.wins(i)) return;
       const int32_t slot = rows.slots[i], lane = sliced ? int32_t(lane_of(ring, slot)) : 0;
-      kept[slot] = float_of(rows.values[i]);
+      kept[slot] = call.times && call.times[slot] >= plan->limit ? 0.0f : float_of(rows.values[i]);
       if (!sliced) return;
       const Lane of(ring, lanes, call.in_episode, lane);
       const bool begins = of.weight(back_of(ring, of.head, slot - lane * ring->length)) > 0;

@@ -48,15 +48,12 @@ Call call_of(const BufferCall& c) {
     std::copy_n(c.ring, ring.behind() - c.ring + ring->ends, call.ring);
   }
   if (c.epoch) std::copy_n(c.epoch, EPOCHS, call.epoch);
-  if (c.frames) {
-    std::copy_n(c.frames, numbers_of_frames(stacks_of(c)), call.beside);
+  if (c.frames) std::copy_n(c.frames, numbers_of_frames(stacks_of(c)), call.beside);
+  if (c.queue) std::copy_n(c.queue, numbers_of_returns(c.queue), call.beside);
+  if (c.beside_plan) {
     const int64_t arrays = take_layout(c.beside_plan, call.beside_plan);
-    for (int64_t k = 0; k < arrays; ++k) call.rows_beside[k] = reinterpret_cast<char*>(c.beside[k]);
-  }
-  if (c.queue) {
-    std::copy_n(c.queue, numbers_of_returns(c.queue), call.beside);
-    const int64_t arrays = take_layout(c.beside_plan, call.beside_plan), n = record_of<Queue>(c.queue)->n;
-    for (int64_t k = 0; n > 1 && k < arrays; ++k) call.rows_beside[k] = reinterpret_cast<char*>(c.beside[k]);
+    const bool there = !c.queue || record_of<Queue>(c.queue)->n > 1;
+    for (int64_t k = 0; there && k < arrays; ++k) call.rows_beside[k] = reinterpret_cast<char*>(c.beside[k]);
   }
   if (c.returns) {  // behind the frames
     call.returns_at = c.frames ? numbers_of_frames(stacks_of(c)) : 0;
@@ -116,7 +113,7 @@ static bool take_numbers(Call& call) {
   const int64_t each = std::min<int64_t>(call.batch / ring->lanes, ring->length);
   if (ring->window_length) call.range_count = distances(ring, each, call.ranges);
   const Addition of(call);
-  const int64_t numbers = of.end - call.scratch;
+  const int64_t numbers = (ring->chooses ? ChoiceRoom(of).end : of.end) - call.scratch;
   if (call.mask) call.ranked = std::max(parts(of.lanes, most_blocks), parts(share, of.steps));
   return !numbers || take_scratch(call, numbers);
 }
@@ -198,9 +195,16 @@ int add_to_rings(const BufferCall& c) {
   Call call = call_of(c);
   if (!take_numbers(call)) return NO_MEMORY;
   const Addition of(call);
-  if (c.mask)
+  const bool ranks = of.ring->chooses == BEST;
+  if (of.ring->chooses) {
+    Call choice = call;
+    choice.items[MOST] = ranks && c.saved_places ? reinterpret_cast<char*>(c.saved_beside[0]) : nullptr;
+    if (const int failed = launch(choice, choose_kernel, THREADS_OF_ONE, 1)) return failed;
+  } else if (c.mask) {
     if (const int failed = launch(call, rank_in_rings_kernel, THREADS_OF_ONE, parts(of.lanes, call.ranked))) return failed;
-  return saved(c, write_to_rings(call, add_to_rings_kernel), of.places, c.order ? 0 : of.entries, c.deck_room);
+  }
+  return saved(c, write_to_rings(call, add_to_rings_kernel), of.places, c.order ? 0 : of.entries, c.deck_room,
+               ranks ? of.places * levels_of(of.plan->capacity) : 0);
 }
 
 static int update_by(const BufferCall& c, bool in_rings) {
@@ -229,6 +233,18 @@ int sample(const BufferCall& c) {
                   std::max(lines_of(plan_of(call), share), lines_of_frames(call)));
   }
   return launch(call, sample_kernel, THREADS, parts(c.batch, call.tile), lines_of(plan_of(call), share));
+}
+
+// What is drawn one block counts then.
+int draw_limited(const BufferCall& c) {
+  BufferCall told = c;
+  int32_t* const room = c.scratches.take(c.scratches.of, cells_of_draws(c.batch) + c.batch);
+  if (!room) return NO_MEMORY;
+  if (!c.slots) told.slots = room + cells_of_draws(c.batch);
+  if (const int failed = sample(told)) return failed;
+  Call call = call_of(told);
+  call.scratch = room;
+  return saved(c, launch(call, spend_kernel, THREADS_OF_ONE, 1), c.batch);
 }
 
 int draw_slices(const BufferCall& c) {
@@ -360,7 +376,9 @@ int pack_keys(const BufferCall& c) {
   return launch(call, pack_keys_kernel, THREADS, parts(c.batch, call.tile));
 }
 
-const BufferKernels buffers{add, add_to_rings, update, update_priorities, sample, draw_slices, draw_epoch, draw_in_turn, nullptr};
+const BufferKernels buffers{add, add_to_rings, update, update_priorities, sample, draw_slices, draw_epoch,
+                            [](const BufferCall& c) { return record_of<Plan>(c.plan)->draws == LIMITED ? draw_limited(c) : draw_in_turn(c); },
+                            nullptr};
 
 const char* problem(int outcome) {
   const char* text = nullptr;

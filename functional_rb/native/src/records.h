@@ -128,8 +128,12 @@ static_assert(sizeof(LevelRecord) == 5 * sizeof(int32_t), "as Plan::leaf counts 
 // The counters that every state has, and what follows them in shared buffers.
 enum Counter { CURSOR, SIZE, REJECTED, STALE, PEAK, INVALID, COUNTERS };
 
+// A count of a tree, which others may have made of anything.
+FRB_INLINE int64_t counted(float marks) { return marks > 0 ? int64_t(least(marks, 16777216.0f)) : 0; }
+
 // Children of a node of a tree, and how many levels one has over so many leaves.
 constexpr int FANOUT = 16;
+constexpr int MOST_LEVELS = 8;  // room for those of any tree: FANOUT to the power of so many is more than 2^31
 FRB_INLINE int64_t levels_of(int64_t leaves) {
   int64_t levels = 1;
   for (; leaves > FANOUT; ++levels) leaves = (leaves + FANOUT - 1) / FANOUT;

@@ -30,9 +30,6 @@ struct Stored {
   Item item(int64_t lane, int64_t position) const { return item_of(ring, lane, on_by(oldest(lane), position, limit)); }
 };
 
-// A count of a tree, which others may have made of anything.
-FRB_INLINE int64_t counted(float marks) { return marks > 0 ? int64_t(least(marks, 16777216.0f)) : 0; }
-
 // Let a draw be none.
 FRB_INLINE void mask_out(const BufferCall& c, int64_t i) { c.handles[i] = -1, c.drawn[i] = 0, c.weights[i] = c.probabilities[i] = 0; }
 

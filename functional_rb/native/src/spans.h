@@ -68,9 +68,6 @@ FRB_INLINE int32_t draws_below(int32_t reach, int32_t total) {
   return int32_t(least<uint64_t>(found, 0x7FFFFFFFu));
 }
 
-// Room for the levels of any tree: FANOUT to the power of so many is more than 2^31.
-constexpr int MOST_LEVELS = 8;
-
 // Runs of whole children within a span, two for each level: what each adds up to, and which draws lead there.
 struct Runs {
   float sums[FANOUT];

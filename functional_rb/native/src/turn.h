@@ -106,10 +106,10 @@ class Turn {
   // What draws; null for what GPUs do not.
   int (*draws() const)(const BufferCall&) {
     const int32_t kind = known()->draws;
-    if (kind == ITEMS || (kind == RECENT && on_gpu())) return kernels().sample;
+    if (kind == ITEMS || ((kind == RECENT || kind == CHOSEN) && on_gpu())) return kernels().sample;
     if (kind == SLICES) return kernels().draw_slices;
     if (kind <= EPOCH_OF_SLICES) return kernels().draw_epoch;
-    return on_gpu() && kind != QUEUE && kind != FROM_AN_END ? nullptr : kernels().draw_items;
+    return on_gpu() && kind == ARRIVALS ? nullptr : kernels().draw_items;
   }
 
   // An array on the GPU, and where it begins; null if there is none, with an error or, where one of torch's modes makes

@@ -1,0 +1,49 @@
+// What writers that choose slots compute for an item, on CPUs and GPUs: its rank, its handle, and where ranks lie.
+#pragma once
+#include "records.h"
+
+FRB_BEGIN
+
+constexpr int32_t PADDING = 2147483647, UNRANKED = -2147483648;  // of what is no slot, and of an empty one
+
+// The levels of a tree of minima over so many slots, the leaves first: in which rows each begins, and how many nodes it has.
+struct MinLevels {
+  int64_t count, first[MOST_LEVELS], nodes[MOST_LEVELS];
+  FRB_INLINE explicit MinLevels(int64_t capacity) : count(levels_of(capacity)) {
+    for (int64_t k = 0, row = 0, own = capacity; k < count; ++k, row += own) {
+      first[k] = row, nodes[k] = own;
+      own = (own + FANOUT - 1) / FANOUT;
+    }
+  }
+};
+
+// The rank of a row as an integer of the same order, and whether it has one: `MaxValue._keys`.
+FRB_INLINE bool rank_of(const Ring& ring, const char* row, int64_t count, float* numbers, int32_t* rank) {
+  if (ring->reduction == WHOLE_NUMBER) {
+    memcpy(rank, row, 4);
+    *rank = least(most(*rank, UNRANKED + 1), PADDING - 1);
+    return true;
+  }
+  int64_t size = 1;
+  while (size < count) size *= 2;
+  memcpy(numbers, row, size_t(count) * 4);
+  for (int64_t i = count; i < size; ++i) numbers[i] = ring->reduction > MEAN ? numbers[i - count] : 0.0f;
+  while ((size /= 2))
+    for (int64_t i = 0; i < size; ++i) {
+      const float a = numbers[i], b = numbers[size + i];
+      if (ring->reduction <= MEAN) numbers[i] = a + b;
+      else if (!(a != a) && (b != b || (ring->reduction == MAX ? b > a : b < a))) numbers[i] = b;  // a NaN stays
+    }
+  if (ring->reduction == MEAN) numbers[0] *= float(1.0 / double(count));
+  const int32_t bits = bits_of(numbers[0]), magnitude = bits & int32_t(INT32_MOST);
+  *rank = bits < 0 ? -magnitude : magnitude;
+  return magnitude <= 0x7F800000;
+}
+
+// The handle of a new item in a slot, by that of the one before: `handles.renewed`.
+FRB_INLINE int32_t renewed(const Plan& plan, int64_t slot, int32_t old) {
+  const int32_t last = most(old < -1 ? -2 - old : old, 0), room = plan->modulus - plan->capacity;
+  return old == -1 ? int32_t(slot) : last >= room ? last - room : last + plan->capacity;
+}
+
+FRB_END
