@@ -61,9 +61,10 @@ def quick_collections() -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_context_of_mlir() -> None:
-    """Let JAX make the programs of a module in one context."""
+def less_for_jax_to_do() -> None:
+    """Let JAX make the programs of a module in one context, and none for arrays that it is given."""
     lowering.share_contexts()
+    lowering.take_arrays_without_programs()
 
 
 @pytest.fixture(scope="session", autouse=gpu.ASKED)

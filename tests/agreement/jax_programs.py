@@ -57,7 +57,7 @@ def bits(tree: Any) -> list[tuple[str, bytes]]:
 
 
 def stacked(*each: Any) -> Any:
-    return jax.tree.map(lambda *x: jnp.stack(x), *each)
+    return jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *each)
 
 
 def otherwise() -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""Every kernel, while a thread allocates and free: run by `test_addresses` with one arena and freed memory overwritten.
+"""Every kernel, while a thread allocates and frees: run by `test_addresses` with one arena, freed memory overwritten.
 
 A kernel that used an array after it was freed would give what another thread wrote there. So what the kernels give is
 compared, bit for bit, with what array operations gave when nobody else was at work.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import gc
 import itertools
 import mmap
 import random
@@ -44,8 +45,11 @@ BATCH = 516
 STEPS = 2
 # Less than the items of all steps: the last ones overwrite the first.
 CAPACITY = 960
-# Bytes from which what is freed is given back to the system, see `fence`.
+# Bytes from which what is freed is given back to the system, see `fenced`.
 FENCED = 2048
+# What glibc's mallopt is told, and what is usual: M_PERTURB, by which freed blocks are overwritten, M_TOP_PAD and
+# M_MMAP_THRESHOLD.
+SETTINGS = {-6: (165, 0), -2: (0, 128 * 1024), -3: (FENCED, 128 * 1024)}
 PIXELS = (7, 9, 3)
 Bits = list[list[Any]]
 
@@ -198,30 +202,42 @@ def allocate(stop: threading.Event) -> None:
             block.fill(0xEE)
 
 
-def fence() -> None:
+@contextlib.contextmanager
+def fenced() -> Iterator[None]:
     """Have blocks of `FENCED` bytes and more come from the system: to use one that was freed is a fault then.
 
-    glibc's MALLOC_MMAP_THRESHOLD_ says so for what no free block of the heap has room for: so those are used up.
+    Only meanwhile, as importing and compiling would take three times as long. glibc asks the system for what no free
+    block of the heap has room for: so those are used up first, and never given back.
     """
-    malloc, first = ctypes.CDLL(None).malloc, 16
+    libc, first = ctypes.CDLL(None), 16
+    malloc = libc.malloc
     malloc.restype, malloc.argtypes = ctypes.c_size_t, [ctypes.c_size_t]
+    gc.collect()  # what is freed behind the fence was allocated behind it
+    for parameter, (value, _) in SETTINGS.items():
+        assert libc.mallopt(parameter, value)
     own = 0
     while own < 1000:
         own = own + 1 if malloc(FENCED) % mmap.PAGESIZE == first else 0
+    try:
+        yield
+    finally:
+        for parameter, (_, usual) in SETTINGS.items():
+            libc.mallopt(parameter, usual)
 
 
 def with_allocations(function: Callable[[], None]) -> None:
     """Call while another thread allocates, and change threads as often as can be."""
-    fence()
     stop = threading.Event()
     thread = threading.Thread(target=allocate, args=(stop,))
     sys.setswitchinterval(1e-5)
-    thread.start()
-    try:
-        function()
-    finally:
-        stop.set()
-        thread.join()
+    with fenced():
+        thread.start()
+        try:
+            function()
+        finally:
+            stop.set()
+            thread.join()
+            sys.setswitchinterval(0.005)
 
 
 def variants(spec: frb.BufferSpec, directory: Path, everywhere: bool) -> Iterator[frb.BufferSpec]:
