@@ -5,7 +5,6 @@ Episodes whose last observation is missing have T rows, and no padding: their ow
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -13,16 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from functional_rb.base import files
 from functional_rb.base.arrays import Nest
-from functional_rb.base.extras import imported
 from functional_rb.base.strict_json import Json
 from functional_rb.datasets.by_rows import Leaves, Path, Read, Whole
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import images
 from functional_rb.datasets.formats.json_files import json_object
-from functional_rb.datasets.minari_folder import METADATA, WHO, Minari
-from functional_rb.datasets.parquet import Window, numbers_of
+from functional_rb.datasets.minari_folder import METADATA, Minari
+from functional_rb.datasets.parquet import Rows, numbers_of
 from functional_rb.datasets.pieces import Kind, can_be_stored
 
 if TYPE_CHECKING:
@@ -33,12 +30,12 @@ class Arrow(Minari):
     """Reads folders with tables, one for each episode. Its infos are those of the first one that are numbers."""
 
     def __init__(self, name: str, path: str, metadata: Json, limits: tuple[int | None, int | None]) -> None:
-        self._kind = metadata["data_format"]
+        self._kind = metadata["data_format"].capitalize()
         super().__init__(name, path, metadata, limits)
         if self._tables:
-            with self._opened(self._tables[0][0], 1) as (schema, _, _):
-                if "infos" in schema.names:
-                    self.leaves |= _kinds(schema.field("infos").type, ("infos",))
+            columns = Rows(self._tables[0][0], kind=self._kind).kinds
+            if "infos" in columns:
+                self.leaves |= _kinds(columns["infos"], ("infos",))
 
     def tables(self, episodes: int) -> list[str]:
         self._tables = [_tables(os.path.join(self.path, str(k))) for k in range(episodes)]
@@ -51,21 +48,17 @@ class Arrow(Minari):
             about = json_object(told, "the metadata of an episode", json.loads)
             if not isinstance(about.get("total_steps"), int) or about["total_steps"] < 1:
                 raise DatasetError(f"{told}: total_steps: expected how many there are, got {about!r:.60}")
-            count = 0
-            for table in self._tables[k]:
-                with self._opened(table, most) as (schema, rows, _):
-                    count += rows
-            n = about["total_steps"]
-            if count not in (n, n + 1):
-                raise DatasetError(f"{where}: expected {n} or {n + 1} rows, got {count}")
-            yield self._episode(Window(self._batches(k, most), schema), n, count - n, path, where, about)
+            n, rows = about["total_steps"], Rows(self._tables[k], kind=self._kind, most=most)
+            if rows.count not in (n, n + 1):
+                raise DatasetError(f"{where}: expected {n} or {n + 1} rows, got {rows.count}")
+            yield self._episode(rows, n, rows.count - n, path, where, about)
 
-    def _episode(self, window: Window, n: int, before: int, path: str, where: str, about: Json) -> Whole:
+    def _episode(self, rows: Rows, n: int, before: int, path: str, where: str, about: Json) -> Whole:
         # An episode of n steps; if its last observation is there, the infos of the reset are too, and come before.
         def column(name: str, first: int, stop: int) -> pyarrow.Array:
-            if name not in window.names:
-                raise DatasetError(f"{where}: there is no column {name!r}, expected some of {window.names}")
-            return window.column(name, first, stop)
+            if name not in rows.kinds:
+                raise DatasetError(f"{where}: there is no column {name!r}, expected some of {[*rows.kinds]}")
+            return rows.column(name, first, stop)
 
         def marks(name: str) -> Read:
             return lambda first, stop: numbers_of(column(name, first, stop), (), f"{where}, {name}")
@@ -96,34 +89,6 @@ class Arrow(Minari):
         if self.is_compressed(space) and "binary" in str(array.type):
             return images.decoded(array.to_pylist(), space.shape, np.uint8, f"{where}, {name}", ("JPEG",))
         return numbers_of(array, space.shape, f"{where}, {name}")
-
-    def _batches(self, k: int, most: int) -> Iterator[pyarrow.RecordBatch]:
-        for path in self._tables[k]:
-            with self._opened(path, most) as (_, _, batches):
-                yield from batches
-
-    @contextlib.contextmanager
-    def _opened(self, path: str, most: int) -> Iterator[tuple[pyarrow.Schema, int, Iterator[pyarrow.RecordBatch]]]:
-        # The schema of a table, how many rows it has, and the rows in batches, of so many where they may be cut.
-        arrow = imported("pyarrow", WHO)
-
-        def batches(file: pyarrow.ipc.RecordBatchFileReader) -> Iterator[pyarrow.RecordBatch]:
-            for number in range(file.num_record_batches):
-                batch = file.get_batch(number)
-                batch.validate(full=True)
-                yield batch
-
-        try:
-            os.close(files.open_regular(path)[0])
-            if self._kind == "parquet":
-                with imported("pyarrow.parquet", WHO).ParquetFile(path) as file:
-                    yield file.schema_arrow, file.metadata.num_rows, file.iter_batches(batch_size=most)
-            else:
-                with arrow.memory_map(path) as source, arrow.ipc.open_file(source) as file:
-                    rows = sum(file.get_batch(k).num_rows for k in range(file.num_record_batches))
-                    yield file.schema, rows, batches(file)
-        except (arrow.ArrowException, files.UnusableFileError, OSError) as error:
-            raise DatasetError(f"{path}: expected a table of {self._kind}: {error}; fetch it again") from None
 
 
 def _tables(folder: str) -> list[str]:

@@ -1,11 +1,12 @@
-"""Tables of Parquet, read forward and a piece at a time."""
+"""Tables of Parquet and Arrow, read forward and a piece at a time."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,79 +25,101 @@ WHO = "datasets: parquet"
 BATCH = 1024
 
 
-class Window:
-    """Rows of batches that are read once, from the first to the last; of those before the wanted ones few are held.
+class _Group(NamedTuple):
+    """Rows of a file that can be read without those before them: a row group of Parquet, a batch of Arrow."""
 
-    Attributes:
-        first: the first row that can still be read.
-        names: of the columns.
-    """
-
-    def __init__(self, batches: Iterator[pyarrow.RecordBatch], schema: pyarrow.Schema, first: int = 0) -> None:
-        self._batches, self._schema, self.first = batches, schema, first
-        self.names: list[str] = schema.names
-        self._held: list[pyarrow.RecordBatch] = []
-
-    @property
-    def stop(self) -> int:
-        return self.first + sum(map(len, self._held))
-
-    def column(self, name: str, first: int, stop: int) -> pyarrow.Array:
-        """Rows [first, stop) of a column, fewer where the batches end."""
-        if first < self.first:
-            raise ValueError(f"row {first} has gone by, the first that is held is {self.first}")
-        while self.stop < stop and (batch := next(self._batches, None)) is not None:
-            self._held.append(batch)
-        while self._held and self.first + len(self._held[0]) <= first:
-            self.first += len(self._held.pop(0))
-        table = imported("pyarrow", WHO).Table.from_batches(self._held, self._schema)
-        column = table.slice(first - self.first, stop - first).column(name).combine_chunks()
-        # Some versions of Arrow give an array, others a single chunk.
-        return column.chunk(0) if hasattr(column, "chunk") else column
+    path: str
+    size: int
+    batches: Callable[[], Iterator[pyarrow.RecordBatch]]
 
 
 class Rows:
-    """The rows of a file, which are read from front to back; those from the last one that was asked for on also again.
+    """Rows of tables that lie one after the other, read from front to back; from the last one asked for on also again.
 
     Attributes:
-        path: of the file.
+        path: of the first table.
         kinds: Arrow's types of all columns, by their names.
         count: how many rows there are.
+        at: the first row that can still be read.
     """
 
-    def __init__(self, path: str, columns: Sequence[str]) -> None:
-        self.path, self._columns = path, list(columns)
-        with _errors(path):
-            self._file = _opened(path, columns)
-            schema = self._file.schema_arrow
-            self.kinds = dict(zip(schema.names, schema.types, strict=True))
-            self.count: int = self._file.metadata.num_rows
-            self._schema = schema.empty_table().select(self._columns).schema
-            self._window = self._from(0)
-
-    @property
-    def at(self) -> int:
-        """The first row that can still be read."""
-        return self._window.first
+    def __init__(
+        self,
+        paths: str | Sequence[str],
+        columns: Sequence[str] | None = None,
+        kind: str = "Parquet",
+        most: int | None = None,
+    ) -> None:
+        """Open tables of "Parquet" or of "Arrow": some of their columns, or all; `most` rows are read at a time."""
+        paths = [paths] if isinstance(paths, str) else paths
+        self.path, self._kind, self._groups = paths[0], kind, list[_Group]()
+        for path in paths:
+            with _errors(path, kind):
+                schema, groups = _groups_of(path, columns, kind, most or BATCH)
+                self._groups += groups
+                self.kinds = dict(zip(schema.names, schema.types, strict=True))
+                self._schema = schema if columns is None else schema.empty_table().select([*columns]).schema
+        self.count = sum(group.size for group in self._groups)
+        self._held: list[pyarrow.RecordBatch] = []
+        self._batches = self._from(0)
+        self.at = self._stop = 0  # the first row that is held, and the one behind the last
 
     def column(self, name: str, first: int, stop: int) -> pyarrow.Array:
+        """Rows [first, stop) of a column."""
         if stop > self.count:
             raise DatasetError(f"{self.path}: expected {stop} rows, the file has {self.count}")
-        with _errors(self.path):
-            if first >= self._window.stop + BATCH:
-                self._window = self._from(first)
-            column = self._window.column(name, first, stop)
+        if first < self.at:
+            raise ValueError(f"row {first} has gone by, the first that is held is {self.at}")
+        if first >= self._stop + BATCH:
+            self._batches, self._held = self._from(first), []
+        while self._stop < stop and (following := next(self._batches, None)) is not None:
+            begin, batch = following
+            self.at = self.at if self._held else begin
+            self._held.append(batch)
+            self._stop = begin + len(batch)
+            # Rows that are passed over are let go at once.
+            while self._held and self.at + len(self._held[0]) <= first:
+                self.at += len(self._held.pop(0))
+        with _errors(self.path, self._kind):
+            table = imported("pyarrow", WHO).Table.from_batches(self._held, self._schema)
+            column = table.slice(first - self.at, stop - first).column(name).combine_chunks()
+            # Some versions of Arrow give an array, others a single chunk.
+            column = column.chunk(0) if hasattr(column, "chunk") else column
         if len(column) != stop - first:
             raise DatasetError(f"{self.path}: expected {stop} rows, got {first + len(column)}; fetch it again")
         return column
 
-    def _from(self, first: int) -> Window:
-        # The rows from one on, and some before it: those of its row group.
-        metadata, at, group = self._file.metadata, 0, 0
-        while group < metadata.num_row_groups - 1 and at + metadata.row_group(group).num_rows <= first:
-            at, group = at + metadata.row_group(group).num_rows, group + 1
-        groups = range(group, metadata.num_row_groups)
-        return Window(self._file.iter_batches(BATCH, row_groups=groups, columns=self._columns), self._schema, at)
+    def _from(self, first: int) -> Iterator[tuple[int, pyarrow.RecordBatch]]:
+        # The batches, each with its first row, from the group on that has the row `first`: of others nothing is read.
+        at = 0
+        for group in self._groups:
+            begin, at = at, at + group.size
+            if at > first:
+                with _errors(group.path, self._kind):
+                    for batch in group.batches():
+                        yield begin, batch
+                        begin += len(batch)
+
+
+def _groups_of(path: str, columns: Sequence[str] | None, kind: str, most: int) -> tuple[pyarrow.Schema, list[_Group]]:
+    if kind == "Parquet":
+        table = _opened(path, columns or ())
+        counts = [table.metadata.row_group(k).num_rows for k in range(table.metadata.num_row_groups)]
+        wanted = None if columns is None else [*columns]
+        reads = [functools.partial(table.iter_batches, most, [k], wanted) for k in range(len(counts))]
+        return table.schema_arrow, [_Group(path, *group) for group in zip(counts, reads, strict=True)]
+    arrow = imported("pyarrow", WHO)
+    os.close(files.open_regular(path)[0])
+    file = arrow.ipc.open_file(arrow.memory_map(path))
+
+    def batches(number: int) -> Iterator[pyarrow.RecordBatch]:
+        batch = file.get_batch(number)
+        # Offsets and texts of a file of Arrow are taken as they are, and may lead anywhere.
+        batch.validate(full=True)
+        yield batch
+
+    numbers = range(file.num_record_batches)
+    return file.schema, [_Group(path, len(file.get_batch(k)), functools.partial(batches, k)) for k in numbers]
 
 
 def table(path: str, columns: Sequence[str], more: Sequence[str] = ()) -> list[Json]:
@@ -148,7 +171,7 @@ def _opened(path: str, columns: Sequence[str]) -> ParquetFile:
 
 
 @contextlib.contextmanager
-def _errors(path: str) -> Iterator[None]:
+def _errors(path: str, kind: str = "Parquet") -> Iterator[None]:
     arrow = imported("pyarrow", WHO)
     try:
         yield
@@ -156,4 +179,4 @@ def _errors(path: str) -> Iterator[None]:
         # Of damaged pages Arrow gives an OSError without a number. One with a number is the system's: no file, no room.
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise DatasetError(f"{path}: expected a table of Parquet: {str(error).strip()}; fetch it again") from None
+        raise DatasetError(f"{path}: expected a table of {kind}: {str(error).strip()}; fetch it again") from None

@@ -424,6 +424,9 @@ def test_only_what_a_conversion_has_left_is_removed(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(converting, "CHUNK", 100)
     with pytest.raises(OSError, match="the net"):
         convert(reader, tmp_path / "other")
+    (tmp_path / "another.part").symlink_to(tmp_path / "other.part")
+    with pytest.raises(FileExistsError, match=r"another\.part is there already"):
+        convert(MadeUp([1], name="made_up:others"), tmp_path / "another")
     gone, unlink = [], os.unlink
     monkeypatch.setattr("functional_rb.datasets.journal.os.unlink", lambda path: (gone.append(path), unlink(path)))
     convert(MadeUp([1], name="made_up:others"), tmp_path / "other")

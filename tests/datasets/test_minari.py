@@ -235,7 +235,7 @@ def test_what_is_no_dataset_is_named(made: Path, tmp_path: Path) -> None:
     assert open_reader("minari:copied/x-v0", str(tmp_path)).counts["steps"] == 11
     table = copied / "data" / "1" / "part-0.arrow"
     table.write_bytes(table.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"part-0\.arrow: expected a table of arrow"):
+    with pytest.raises(ValueError, match=r"part-0\.arrow: expected a table of Arrow"):
         convert(open_reader(f"minari:{copied}"), tmp_path / "made")
     parts = tmp_path / "parts"
     shutil.copytree(made / "parts" / "arrow-v0" / "data", parts)
@@ -244,7 +244,7 @@ def test_what_is_no_dataset_is_named(made: Path, tmp_path: Path) -> None:
     assert content.count("".join(said).encode()) == 1
     bad = b"\xff" * len("".join(said))  # no UTF-8: the lengths of what is there are right
     (parts / "0" / "part-0.arrow").write_bytes(content.replace("".join(said).encode(), bad))
-    with pytest.raises(ValueError, match=r"0/part-0\.arrow: expected a table of arrow: .*UTF8"):
+    with pytest.raises(ValueError, match=r"0/part-0\.arrow: expected a table of Arrow: .*UTF8"):
         read(open_reader(f"minari:{parts}"))
     table.unlink()
     with pytest.raises(ValueError, match="expected the episode's table"):
