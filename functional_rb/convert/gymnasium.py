@@ -41,28 +41,21 @@ FROM: Final = "from_library"
 TO: Final = "to_library"
 
 
-def from_gymnasium(
-    space: AnySpace, narrow: bool = False, max_length: int | None = None, max_edges: int | None = None
-) -> SpecNest:
-    """The spec of a space of Gymnasium."""
-    return spec_of_space(space, narrow, max_length, max_edges, FROM, ())
-
-
 def spec_of_space(
-    space: AnySpace, narrow: bool, max_length: int | None, max_edges: int | None, who: str, path: Path
+    space: AnySpace,
+    narrow: bool,
+    max_length: int | None,
+    max_edges: int | None,
+    who: str = FROM,
+    path: Path = (),
 ) -> SpecNest:
-    """`from_gymnasium` for a space that lies at some path of a larger nest."""
+    """The spec of a space of Gymnasium, which may lie at some path of a larger nest."""
     spaces = imported("gymnasium", who).spaces
     return _FromSpaces(spaces, narrow, max_length, max_edges, who).spec(space, path)
 
 
-def to_gymnasium(spec: SpecNest) -> AnySpace:
-    """A spec as a space of Gymnasium."""
-    return space_of_spec(spec, TO, ())
-
-
-def space_of_spec(spec: SpecNest, who: str, path: Path) -> AnySpace:
-    """`to_gymnasium` for a spec that lies at some path of a larger nest."""
+def space_of_spec(spec: SpecNest, who: str = TO, path: Path = ()) -> AnySpace:
+    """A spec as a space of Gymnasium; it may lie at some path of a larger nest."""
     return _ToSpaces(imported("gymnasium", who).spaces, who).space(spec, path)
 
 

@@ -21,7 +21,7 @@ class _Conversion(NamedTuple):
 _CONVERSIONS: Final = {
     "dm_env": _Conversion(dm_env.from_dm_env, dm_env.to_dm_env, frozenset({"narrow"})),
     "gymnasium": _Conversion(
-        gymnasium.from_gymnasium, gymnasium.to_gymnasium, frozenset({"narrow", "max_length", "max_edges"})
+        gymnasium.spec_of_space, gymnasium.space_of_spec, frozenset({"narrow", "max_length", "max_edges"})
     ),
     "torchrl": _Conversion(torchrl.from_torchrl, torchrl.to_torchrl, frozenset()),
 }

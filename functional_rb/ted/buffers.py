@@ -24,7 +24,6 @@ from functional_rb.ted.forms import (
     Lanes,
     Leaves,
     Nested,
-    as_nest,
     flat_to_nested,
     flat_to_steps,
     kept_dtype,
@@ -124,12 +123,12 @@ def from_form(
     if backend is not None:
         return _state(flat, steps, backend, _spec_for(flat, spec), device)
     if order == "time":
-        return as_nest(steps)
+        return nest.nested(steps)
     lanes, slots = flat.lanes, flat.lanes.slots()
     whole = {path: np.zeros((lanes.length * len(lanes.sizes), *x.shape[1:]), x.dtype) for path, x in steps.items()}
     for path, x in steps.items():
         whole[path][slots] = x
-    return as_nest(whole)
+    return nest.nested(whole)
 
 
 def _flat(state: object, reward_key: Key, who: str = "ted.to_form") -> Flat:

@@ -138,15 +138,15 @@ def flat_to_nested(flat: Flat) -> Nested:
     made = []
     for k, (length, stop) in enumerate(zip(lengths.tolist(), last.tolist(), strict=True)):
         own, shared = slice(stop - length, stop), slice(stop - length + k, stop + k + 1)
-        made.append(as_nest({path: x[shared if path in flat.shared else own] for path, x in leaves.items()}))
-    empty = as_nest({path: x[:0] for path, x in leaves.items()})
+        made.append(nest.nested({path: x[shared if path in flat.shared else own] for path, x in leaves.items()}))
+    empty = nest.nested({path: x[:0] for path, x in leaves.items()})
     return Nested(flat.lanes, flat.dtypes, flat.shared, flat.reward_key, flat.spec, tuple(made), empty)
 
 
 def nested_to_flat(nested: Nested) -> Flat:
     """Join trajectories; the inverse of `flat_to_nested`."""
     each = [leaves_of_form(trajectory) for trajectory in (nested.empty, *nested.trajectories)]
-    data = as_nest({path: np.concatenate([leaves[path] for leaves in each]) for path in each[0]})
+    data = nest.nested({path: np.concatenate([leaves[path] for leaves in each]) for path in each[0]})
     return Flat(nested.lanes, nested.dtypes, nested.shared, nested.reward_key, nested.spec, data)
 
 
@@ -178,7 +178,7 @@ def steps_to_flat(
     named = dtypes or {nest.show(path): x.dtype.name for path, x in made.items()}
     dtypes = {name: named[name] for name in map(nest.show, made)}
     shared = frozenset(path for path in made if path in steps and (NEXT, *path) in steps and (NEXT, *path) not in own)
-    return Flat(lanes, dtypes, shared, reward_key, spec, as_nest(made))
+    return Flat(lanes, dtypes, shared, reward_key, spec, nest.nested(made))
 
 
 def flat_to_steps(flat: Flat) -> Leaves:
@@ -215,17 +215,6 @@ def leaves_of_form(data: Mapping[str, object]) -> Leaves:
     """The arrays of nested dicts by path."""
     leaves, structure = nest.flatten(data, lambda x: isinstance(x, np.ndarray))
     return dict(zip(structure.paths, leaves, strict=True))
-
-
-def as_nest(leaves: Mapping[Path, object]) -> dict[str, Nest]:
-    """Nested dicts of leaves by path."""
-    whole: dict[str, Nest] = {}
-    for path, leaf in leaves.items():
-        inner: Nest = whole
-        for key in path[:-1]:
-            inner = inner.setdefault(key, {})
-        inner[path[-1]] = leaf
-    return whole
 
 
 def kept_dtype(name: str) -> np.dtype[np.generic]:

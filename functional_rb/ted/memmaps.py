@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.base import files
+from functional_rb.base import files, nest
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.base.nest import Key, Path, show
 from functional_rb.base.strict_json import Json
 from functional_rb.ted import padded, reading
 from functional_rb.ted.check import path_of
-from functional_rb.ted.forms import Array, Flat, Nested, as_nest, flat_to_nested, kept_dtype, nested_to_flat
+from functional_rb.ted.forms import Array, Flat, Nested, flat_to_nested, kept_dtype, leaves_of_form, nested_to_flat
 from functional_rb.ted.padded import FileLeaf, Header
 from functional_rb.ted.reading import DamagedError, Source, Span
 
@@ -40,7 +40,11 @@ def save(form: Flat | Nested, directory: str) -> None:
         raise FileExistsError(f"ted.save: {target} is there already; give another directory, or remove it")
     nested = isinstance(form, Nested)
     flat = nested_to_flat(form) if isinstance(form, Nested) else form
-    padded.check_names(flat, (*padded.RESERVED[:3], *OF_META), "ted.save")
+    for path in leaves_of_form(flat.data):
+        if path[0] in (*padded.RESERVED[:3], *OF_META):
+            raise ValueError(
+                f"ted.save: leaf {show(path)!r}: files have {path[0]!r} for something else; rename the leaf"
+            )
     target.parent.mkdir(parents=True, exist_ok=True)
     # Beside the target, so that the rename stays on one file system and happens at one instant.
     with files.aside(os.fspath(target.parent)) as scratch:
@@ -94,7 +98,7 @@ def _write(flat: Flat, root: File, nested: bool) -> None:
     for name, value in numbers.items():
         (root / name).mkdir()
         _dump(root / name / META, {"_type": NUMBER, "data": value, "_is_non_tensor": True, "_metadata": None})
-    _write_metas(root, as_nest(metas), lead, {name: {"type": "NonTensorData"} for name in numbers})
+    _write_metas(root, nest.nested(metas), lead, {name: {"type": "NonTensorData"} for name in numbers})
     _dump(root / "storage_metadata.json", {"metadata": {}, "is_pytree": False, "len": header.stored})
     (root / f"{padded.EXTRA}.json").write_text(padded.extra_of(flat))
 

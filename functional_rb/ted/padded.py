@@ -197,10 +197,3 @@ def extra_of(form: Form) -> str:
         "spec": spec,
     }
     return json.dumps(content)
-
-
-def check_names(flat: Flat, reserved: tuple[str, ...], who: str) -> None:
-    """Refuse leaves whose names mean something else in a file."""
-    for path in leaves_of_form(flat.data):
-        for name in {str(path[0])} & {*reserved}:
-            raise ValueError(f"{who}: leaf {show(path)!r}: files have {name!r} for something else; rename the leaf")

@@ -17,11 +17,11 @@ import numpy as np
 
 from functional_rb.base import files, strict_json
 from functional_rb.base.containers import DEEPEST
-from functional_rb.base.nest import Path, show
+from functional_rb.base.nest import Path, nested, show
 from functional_rb.base.steps import FLAGS
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.convert.json import KnownError, from_json
-from functional_rb.ted.forms import Array, Flat, Lanes, as_nest
+from functional_rb.ted.forms import Array, Flat, Lanes
 from functional_rb.ted.padded import EXTRA, FORMAT, FileLeaf, Header
 
 T = TypeVar("T")
@@ -145,7 +145,7 @@ def read(header: Header, source: Source, extra: str | bytes | None, reward: Path
     dtypes = {show(path): file_leaf.dtype for path, file_leaf in source.file_leaves.items()}
     # The flags last, whatever order the file has them in.
     ordered = {path: made[path] for path in sorted(made, key=lambda path: path[0] in FLAGS)}
-    return Flat(lanes, dtypes, frozenset(shared), reward, spec, as_nest(ordered))
+    return Flat(lanes, dtypes, frozenset(shared), reward, spec, nested(ordered))
 
 
 class _Rows:
