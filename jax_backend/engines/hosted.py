@@ -40,12 +40,14 @@ from jax_backend.arrays.convert import value_of as value_of
 from jax_backend.arrays.keys import check_key
 from jax_backend.arrays.keys import split as split
 from jax_backend.compiling import compile
-from jax_backend.engines import execute
+from jax_backend.engines import execute, shipping
 from jax_backend.engines.mapping import evaluated as evaluated
 
 R = TypeVar("R")
 
 _engine = Engine(NumPy(host_ops.OPS))
+# Whose samples are on their way to a device.
+_sending = Engine(shipping.Sending(host_ops.OPS))
 
 # Bytes up to which copying an array costs less than to share it: `jax.device_put` takes some 25 us for each, handing
 # one more to a jitted function a few, and copying so many bytes 10.
@@ -174,7 +176,7 @@ def _bits_to_add(spec: BufferSpec, batch: int, key: object) -> Vector | None:
 
 def sample(state: HostState, key: PRNGKey, batch: int, beta: float) -> tuple[HostState, list[jax.Array], Selection]:
     """Draw a batch of items; the new state, leaves and selection."""
-    after, leaves, selection = drawn(state, key, batch, beta, None)
+    after, leaves, selection = _sending.sample(state, _bits_to_draw(state.spec, batch, key), batch, float(beta))
     return after, *_sent(after, leaves, selection)
 
 
@@ -193,7 +195,7 @@ def sample_(
     def finished(leaves: list[jax.Array], selection: Selection) -> R:
         return finish(*_sent(state, leaves, selection))
 
-    return _engine.sample_(state, _bits_to_draw(state.spec, batch, key), batch, float(beta), finished)
+    return _sending.sample_(state, _bits_to_draw(state.spec, batch, key), batch, float(beta), finished)
 
 
 # The random bits for the sampler, and for transforms.
