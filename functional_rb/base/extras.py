@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import re
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
 # How an extra is installed; every error that names one says it in these words.
 COMMAND: Final = "pip install '.[{}]' in a checkout of functional_rb"
@@ -57,7 +57,7 @@ def needed_first(module: str) -> str:
     return f"; {library} is not installed: {remedy(library)}"
 
 
-def imported(module: str, who: str) -> Any:
+def imported(module: str, who: str) -> ModuleType:
     """Import a module of a library that the core does without.
 
     Args:

@@ -226,7 +226,7 @@ def parts_of(nest: Nest) -> tuple[Structure, list[Nest]] | None:
     """The structure of one container, without its children, and the parts that it holds; None for a leaf."""
     own = getattr(type(nest), "_nest_parts", None)  # specs say themselves which parts they have
     if own is not None:
-        taken_apart = own(nest)
+        taken_apart: tuple[Structure, list[Nest]] | None = own(nest)
         return taken_apart
     if is_tensorclass(nest):
         return None if is_non_tensor(nest) else _parts_of_tensorclass(nest)

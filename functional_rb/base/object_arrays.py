@@ -55,7 +55,8 @@ def gather(value: Any, lead: tuple[int, ...], shape: tuple[int, ...], name: str)
     if is_non_tensor(value):
         value = value.tolist()
     if is_object_array(value) and value.shape == wanted:
-        return value
+        given: Objects = value
+        return given
     if wanted == ():
         return array_of([value], ())
     if is_object_array(value):

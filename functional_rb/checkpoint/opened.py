@@ -220,4 +220,5 @@ class _Positions:
 
     def of(self, blocks: Numbers) -> Numbers:
         run = np.searchsorted(self.starts, blocks, "right") - 1
-        return self.before[run] + blocks - self.starts[run]
+        places: Numbers = self.before[run] + blocks - self.starts[run]
+        return places

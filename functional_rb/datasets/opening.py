@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from types import ModuleType
 
 import numpy as np
@@ -67,7 +68,7 @@ def opened(
         table = host.kernels.TABLE if host.may_use_kernels else part_kernels.NONE
         with np.errstate(all="ignore"), part_kernels.using(table):
             arrays = respec.with_spec(numpy_ops.OPS, _arrays(base, files, directory, description), base, spec)
-    restore = lazy.imported(f"{named}_backend.engines.restore").restore
+    restore: Callable[..., State] = lazy.imported(f"{named}_backend.engines.restore").restore
     return restore(spec, arrays, device, files=files)
 
 

@@ -130,7 +130,8 @@ def table(path: str, columns: Sequence[str], more: Sequence[str] = ()) -> list[J
     with _errors(path):
         file = _opened(path, columns)
         there = [name for name in more if name in file.schema_arrow.names]
-        return file.read(columns=[*columns, *there]).to_pylist()
+        rows: list[Json] = file.read(columns=[*columns, *there]).to_pylist()
+        return rows
 
 
 def numbers_of(column: pyarrow.Array, shape: Sequence[int], where: str) -> NumpyArray:

@@ -26,7 +26,7 @@ def steps_of_piece(spec: StepSpec) -> int:
     """How many steps a piece of an episode may have: two at least."""
     parts = {"observation": spec.observation, "action": spec.action, "infos": dict(spec.infos)}
     leaves = Outline.of(parts, "datasets").leaves
-    nbytes = sum(math.prod(leaf.shape) * dtypes.ITEMSIZE[leaf.dtype] for leaf in leaves)
+    nbytes: int = sum(math.prod(leaf.shape) * dtypes.ITEMSIZE[leaf.dtype] for leaf in leaves)
     return max(2, PIECE // max(nbytes, 1))
 
 

@@ -174,7 +174,8 @@ def spec_of_item(item: SpecNest, capacity: int, spare: int | None, **more: Any) 
 def is_large(observation: object) -> bool:
     """Whether an observation takes so many bytes that storing it once is worth more than it costs to find it."""
     leaves = Outline.of(observation, WHO).leaves
-    return sum(math.prod(leaf.shape) * ITEMSIZE[leaf.dtype] for leaf in leaves) >= LARGE
+    nbytes: int = sum(math.prod(leaf.shape) * ITEMSIZE[leaf.dtype] for leaf in leaves)
+    return nbytes >= LARGE
 
 
 def infos_named(infos: object, who: str) -> bool | list[str]:

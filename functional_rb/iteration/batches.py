@@ -266,7 +266,7 @@ class Batches(Iterator[Drawn]):
         batch = None
         try:
             batch = self._turns.take(self._take_next)
-            sample = None if batch is None else self._drawing.receive(batch.sent.result())
+            sample: Drawn | None = None if batch is None else self._drawing.receive(batch.sent.result())
         except CancelledError:
             raise StopIteration from None  # another thread has closed it
         except BaseException:

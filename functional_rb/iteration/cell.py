@@ -58,7 +58,7 @@ class Cell(StateHolder, Generic[Drawn]):
             TypeError: for what is no state.
         """
         self._turns = Turns("Cell")
-        self._state = _checked(state)
+        self._state: State[Any] = _checked(state)
         # What happened to the function that consumed the state and returned none.
         self._failure: str | None = None
         self._changes = 0
@@ -129,7 +129,8 @@ class Cell(StateHolder, Generic[Drawn]):
             >>> int(cell.read(rb.size))
             0
         """
-        return self._turns.take(self._read, function, args, kwargs)
+        read: R = self._turns.take(self._read, function, args, kwargs)
+        return read
 
     def wait_for(self, predicate: Callable[[Any], object], timeout: float | None = None) -> None:
         """Wait until something holds of the newest state.

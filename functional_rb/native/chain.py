@@ -114,7 +114,8 @@ class SavedBlock(_native.Saved):
     def _array(self, memory: Memory, dtype: np.dtype[np.generic], begin: int, shape: tuple[int, ...]) -> NumpyArray:
         """A part of the piece."""
         if self.holder is not None:
-            return memory.part_of(self.holder, dtype.name, begin, shape)
+            part: NumpyArray = memory.part_of(self.holder, dtype.name, begin, shape)
+            return part
         return np.frombuffer(memoryview(self), dtype, math.prod(shape), begin).reshape(shape)
 
 
@@ -299,7 +300,9 @@ class Chains:
             return None
         beside = tuple(memory.auxiliary.get(name) for name in BESIDE)
         rows_beside = tuple(memory.auxiliary[name] for name in known.names)
-        place = self._chain.place(known, (memory.rows, *memory.wide), memory.tree, beside, makers, rows_beside)
+        place: _native.Place | None = self._chain.place(
+            known, (memory.rows, *memory.wide), memory.tree, beside, makers, rows_beside
+        )
         if not memory.pinned:
             memory.place = place
         return place

@@ -35,7 +35,8 @@ def dtype_of(name: str) -> np.dtype[np.generic]:
     """
     if name != "bfloat16":
         return np.dtype(name)
-    return np.dtype(imported("ml_dtypes", "bfloat16 on the host").bfloat16)
+    bfloat16: np.dtype[np.generic] = np.dtype(imported("ml_dtypes", "bfloat16 on the host").bfloat16)
+    return bfloat16
 
 
 def aligned(make: Callable[..., Vector], shape: int | Sequence[int], dtype: np.dtype[np.generic]) -> Vector:

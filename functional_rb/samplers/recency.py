@@ -96,7 +96,8 @@ class Recency(SamplerBase):
         """By how new they are."""
         ends = draft.counters.ends
         _, back = episode_windows.step_at(ops, Lanes(draft.plan.ring, ends), slots)
-        return alike(ops, slots, draft.size(ops)).probabilities * self._preference(ops, ends.sizes, back)
+        chance: Array = alike(ops, slots, draft.size(ops)).probabilities
+        return chance * self._preference(ops, ends.sizes, back)
 
     # By what factor an item is likelier than under a uniform sampler: `sum_j a^j b^(s-1-j)`.
     #

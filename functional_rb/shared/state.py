@@ -56,7 +56,8 @@ class SharedState(State[Any]):
 
     def from_numpy(self, array: NumpyArray, dtype: str) -> Array:
         """An array of NumPy that nobody else has, as one of the backend's of the dtype named, on the state's device."""
-        return self.library.from_numpy([array], [dtype], self.device)[0]
+        made: Array = self.library.from_numpy([array], [dtype], self.device)[0]
+        return made
 
     @property
     def directory(self) -> str:
@@ -96,7 +97,8 @@ class SharedState(State[Any]):
     @property
     def rows(self) -> Array:
         """int32 [capacity, words], a copy."""
-        return self.detached().rows
+        rows: Array = self.detached().rows
+        return rows
 
     @property
     def wide(self) -> tuple[Array, ...]:

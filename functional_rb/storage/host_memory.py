@@ -25,7 +25,8 @@ class Memory(memory.Memory):
     @staticmethod
     def taken(array: BackendArray) -> NumpyArray:
         """The array itself, as NumPy's arrays need no copy here."""
-        return array
+        same: NumpyArray = array
+        return same
 
     @staticmethod
     def as_numpy(array: NumpyArray) -> NumpyArray:

@@ -129,7 +129,8 @@ def homes(ops: Ops, plan: MapPlan, rows: Array) -> Array:
         both = mixed[:, :half] ^ mixed[:, half : 2 * half]
         mixed = ops.concat([both, mixed[:, 2 * half :]], 1) if mixed.shape[1] % 2 else both
     high, low = ops.mul_wide(mixed[:, 0] ^ last[0], ops.full_like(mixed[:, 0], last[1]))
-    return (high ^ low) & (2**plan.hash_bits - 1) & (plan.table_size - 1)
+    hashes: Array = (high ^ low) & (2**plan.hash_bits - 1) & (plan.table_size - 1)
+    return hashes
 
 
 # Places and steps taken of those that move on, and of the others as they are.

@@ -269,4 +269,5 @@ def _state(flat: Flat, steps: Leaves, backend: Any, spec: BufferSpec, device: De
         leaves.append(leaf)
     whole = bool(mask.all())
     nested = nest.unflatten(spec.plan.structure, leaves, lambda kind, parts, batch: parts)
-    return backend.add(state, nested, mask=None if whole else mask if spec.lanes is not None else mask[:, 0])
+    added: State = backend.add(state, nested, mask=None if whole else mask if spec.lanes is not None else mask[:, 0])
+    return added

@@ -265,9 +265,10 @@ def values_of(leaf: Nest) -> NumpyArray | None:
         return None
     try:
         if hasattr(leaf, "detach"):
-            leaf = leaf.detach().cpu()
+            leaf = leaf.detach().cpu().resolve_neg().resolve_conj()
             # NumPy has no bfloat16, and float32 has all of its values.
-            return (leaf.float() if shown(leaf.dtype) == "bfloat16" else leaf).resolve_neg().resolve_conj().numpy()
+            values: NumpyArray = (leaf.float() if shown(leaf.dtype) == "bfloat16" else leaf).numpy()
+            return values
         return np.asarray(leaf)
     except (TypeError, RuntimeError):  # a tracer, a fake or a batched tensor
         return None

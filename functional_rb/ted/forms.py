@@ -225,7 +225,8 @@ def kept_dtype(name: str) -> np.dtype[np.generic]:
 def _rows(ends: Array) -> Array:
     # Shared leaves have one row more after every last step.
     n = len(ends)
-    return np.arange(n) + np.cumsum(ends) - ends
+    rows: Array = np.arange(n) + np.cumsum(ends) - ends
+    return rows
 
 
 def _shared(before: Array, after: Array, ends: Array, lanes: Lanes, path: Path, who: str) -> Array:

@@ -61,7 +61,8 @@ def encoded_observation(
     """An observation by the names that an item has for it, encoded."""
     specs, alone = observation_parts(item, observation, key, who)
     whole = observation if alone is None else {alone: observation}
-    return encoded(Composite(specs), whole, batch, "", who)
+    found: dict[str, Nest] = encoded(Composite(specs), whole, batch, "", who)
+    return found
 
 
 def observation_parts(

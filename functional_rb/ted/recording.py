@@ -280,7 +280,8 @@ def _converted(items: dict[str, Nest], item: SpecNest | BufferSpec, who: str) ->
             made.append(cast(np.asarray(leaf), shown(spec.dtype), name, who))
         else:
             checks.check_dtype(name, leaf, spec.dtype)
-    return nest.unflatten(structure, made)
+    recorded: dict[str, Nest] = nest.unflatten(structure, made)
+    return recorded
 
 
 def _leaves_as(structure: Structure, observation: Nest, what: str) -> list[Nest]:

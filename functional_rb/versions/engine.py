@@ -68,7 +68,7 @@ class Engine:
             fullest = None if library.is_tracing() else fullest_of(memory, spec, batch)
             # Asked again, now that all is checked and converted: before, it may have been the input alone that was
             # unusual.
-            made = library.natively("write_" if consume else "write", state, stored, mask, priorities, batch, key)
+            made: V = library.natively("write_" if consume else "write", state, stored, mask, priorities, batch, key)
             if made is not NotImplemented:
                 return _told(made, fullest)
             # Before anything is written: a page of a mapping for which the disk has no room kills the process.
@@ -103,7 +103,7 @@ class Engine:
             priorities = self._placed(state, memory, "priorities", priorities, handles.shape[0])
             stored = {k: self._stored(state, memory, k, leaf) for k, leaf in replacements.items()}
             leaves = [stored.get(k) for k in range(len(spec.plan.leaves))] if stored else None
-            made = library.natively("update_" if consume else "update", state, handles, priorities, leaves)
+            made: V = library.natively("update_" if consume else "update", state, handles, priorities, leaves)
             if made is not NotImplemented:
                 return made
             if stored and memory.files is not None:

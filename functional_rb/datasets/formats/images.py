@@ -66,7 +66,8 @@ def size_of(content: bytes, where: str) -> tuple[int, int]:
 def _opened(content: bytes, where: str, kinds: Sequence[str]) -> ImageFile:
     image = _pillow()
     try:
-        return image.open(io.BytesIO(bytes(content)), formats=list(kinds))
+        opened: ImageFile = image.open(io.BytesIO(bytes(content)), formats=list(kinds))
+        return opened
     except (OSError, ValueError, SyntaxError, TypeError, image.DecompressionBombError) as error:  # TypeError: of None
         raise DatasetError(f"{where}: expected an image, {' or '.join(kinds)}: {error}") from None
 

@@ -60,7 +60,7 @@ def masked(content: memoryview | bytes) -> int:
         >>> hex(masked(b"123456789"))
         '0xc78ab0e5'
     """
-    crc = imported("crc32c", "datasets: TFRecords").crc32c(content)
+    crc: int = imported("crc32c", "datasets: TFRecords").crc32c(content)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 

@@ -24,13 +24,14 @@ def shares(masses: object) -> Floats:
         >>> shares([3.0, 0.0, 1.0]).tolist()
         [0.75, 0.0, 0.25]
     """
-    found = np.asarray(masses, np.float64)
-    found = np.where(np.isfinite(found) & (found > 0), found, 0.0)
+    given = np.asarray(masses, np.float64)
+    found = np.where(np.isfinite(given) & (given > 0), given, 0.0)
     largest = found.max(initial=0.0)
     if largest <= 0:
         return np.zeros_like(found)
     found = found / largest  # so that no sum overflows
-    return found / found.sum()
+    whole: Floats = found / found.sum()
+    return whole
 
 
 def choose(chances: Floats, uniforms: Floats) -> Ints:
