@@ -107,6 +107,7 @@ class AtariDqn(RowReader):
 
 
 def _episode(numbers: _Numbers, frames: Forward, start: int, stop: int, path: str) -> Whole:
+    # Zeros alone are no sign: a game's first frames may be black. So at most as many rows as Dopamine puts there.
     ahead = min(PADDING, stop - start)
     head = frames.rows(start, start + ahead)
     zero = ~head.reshape(ahead, -1).any(1) & ~np.any([x[start : start + ahead] != 0 for x in numbers], axis=0)

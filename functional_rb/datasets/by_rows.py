@@ -141,6 +141,8 @@ class _Infos(Mapping[str, Nest]):
 def marks(values: NumpyArray, where: str) -> NumpyArray:
     """Marks of steps as bool. Formats have them in numbers of any dtype, 0 or 1: NaN is neither."""
     values = np.asarray(values)
+    # A bool may be any byte, too, where it is read as the file has it.
+    values = values.view(np.uint8) if values.dtype == bool else values
     marked = values.astype(bool)
     if (marked != values).any():
         raise DatasetError(f"{where}: expected marks, 0 or 1, got {values[marked != values].flat[0]}")

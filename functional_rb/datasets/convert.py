@@ -137,10 +137,12 @@ def convert(
         known = {"source": source, "facts": dict(reader.facts)}
         begin = {"name": reader.name, "options": options, "files": {}, **known}
         writing = _Writing(unfinished, form, begin | {"item": json.loads(to_json(form.item))})
+        # What the metadata tell is good enough for a bar; nothing else relies on it.
         total = reader.counts.get("steps", 0) * form.spec.item_bytes
         with contextlib.closing(writing), Progress(total, "convert", how.progress) as shown:
             writing.write_all(reader, shown)
             description = writing.finish(reader.name, options, {**reader.facts, **(facts or {})}, target)
+        # The name comes last, once all lasts, so that a folder of that name is a whole dataset.
         disk.rename(unfinished, target)
         disk.fsync_directory(os.path.dirname(target))
         return description

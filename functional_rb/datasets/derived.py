@@ -80,7 +80,7 @@ def split(
             raise TypeError(f"datasets.split: expected {name} as a list of {kind}, got {values!r:.80}")
     if not all(isinstance(share, int | float | np.number) for share in shares):
         raise TypeError(f"datasets.split: expected shares as a list of numbers, got {shares!r:.80}")
-    if len(shares) != len(to) or any(share < 0 for share in shares) or sum(shares) > 1 + 1e-9:
+    if len(shares) != len(to) or any(share < 0 for share in shares) or not sum(shares) <= 1 + 1e-9:
         raise ValueError(f"datasets.split: expected {len(to)} shares that sum to 1 or less, got {list(shares)}")
     groups: dict[Hashable, list[int]] = {}
     of = Stored(dataset)
@@ -149,6 +149,7 @@ def _noted(where: str) -> Iterator[None]:
 
 
 def _written(reader: Reader, of: Stored, to: Path) -> Description:
+    # As the dataset was stored, however large its observations are: filtering must not change how they are drawn.
     compact = of.description.spare is not None
     return convert(reader, to, Conversion(of.description.options["narrow"], infos=True, compact=compact))
 

@@ -57,6 +57,7 @@ def _is_deflated(dataset: Dataset) -> bool:
     if dataset.chunks is None or dataset.dtype.kind not in "iuf":
         return False
     h5t, plan = imported("h5py", "datasets").h5t, dataset.id.get_create_plist()
+    # Others, such as shuffling or a checksum, come before or behind it, and would have to be undone too.
     filters = [plan.get_filter(k)[0] for k in range(plan.get_nfilters())]
     return filters == [DEFLATE] and h5t.py_create(dataset.dtype).equal(dataset.id.get_type())
 

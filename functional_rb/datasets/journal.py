@@ -81,6 +81,7 @@ class Appended:
     def since(self) -> list[object]:
         """First and last byte since this was last asked, and the checksum of what lies between them."""
         self.flush()
+        # Each line has a checksum of its own part: one over all would have to be taken anew by whoever resumes.
         span = [self._counted, self.size, self._sum.digest().hex()]
         self._sum, self._counted = checksum.running(), self.size
         return span

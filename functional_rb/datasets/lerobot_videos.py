@@ -106,6 +106,7 @@ class _Video:
         pictures = np.empty((len(times), *shape), np.uint8)
         with self._damage():
             stream = self._container.streams.video[0]
+            # Times are those of a clock, and frames lie at multiples of their distance: half of it tells them apart.
             half, unit = 0.5 / float(stream.average_rate), float(stream.time_base)
             for at, time in enumerate(times.tolist()):
                 # The nearest frame is the first one later than half a frame before.

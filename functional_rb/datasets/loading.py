@@ -117,6 +117,7 @@ def info(dataset: Dataset, verify: bool = False) -> Description:
     described = read_description(directory)
     if not verify:
         return described
+    # The first line says what was converted, the others what was written.
     begin, *lines = read_lines(os.path.join(directory, JOURNAL)) or [{}]
     # The journal tells the checksums: of another dataset, or cut, it would pass what is wrong.
     if (begin.get("name"), lines[-1].get("steps") if lines else None) != (described.name, described.steps):

@@ -79,11 +79,13 @@ def _arrays(spec: BufferSpec, files: PrivateFiles, directory: str, description: 
         for name, array in plan.auxiliary.items()
         if name not in filed(spec)
     }
+    # A ring that is just full: its cursor is back at the first slot, modulo the limit of handles.
     ends = RingState(np.full(1, steps % plan.ring.limit, np.int32), np.full(1, steps, np.int32))
     numbers = counters.read(plan, np.zeros(counters.length(plan), np.int32)).replace(ends=ends)
     if plan.frames is not None:
         cursor = np.full(1, description.frames % plan.frames.limit, np.int32)
         numbers = numbers.with_more(**{frame_ring.CURSOR: cursor})
     vector = counters.write(numpy_ops.OPS, plan, numbers)
+    # The plan's order, which is part of what a state is: both backends go through auxiliary arrays by it.
     ordered = {name: (auxiliary | files.auxiliary)[name] for name in plan.auxiliary}
     return mapped.within(files, Arrays(files.rows, files.wide, None, vector, ordered))

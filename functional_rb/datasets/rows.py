@@ -92,6 +92,9 @@ class Part:
             array = leaf if is_leaf(leaf) else np.asarray(leaf)
             if array.shape != (n, *shape):
                 raise DatasetError(f"{where}: leaf {name!r}: expected shape {(n, *shape)}, got {array.shape}")
+            # Files may have any byte in place of a truth value, and what compiled code makes of a 2 is not defined.
+            if array.dtype == bool and array.size and array.view(np.uint8).max() > 1:
+                raise DatasetError(f"{where}: leaf {name!r}: expected 0 or 1 for each bool, got another byte")
             checked[path] = array
             if array.dtype == dtype:
                 continue

@@ -77,6 +77,7 @@ def source_of(name: str) -> Source:
         >>> source_of("vd4rl:main/walker_walk/expert/64px").folder
         'vd4rl/main/walker_walk/expert/64px'
     """
+    # A path that happens to have the name of a known dataset in it must not get that one's licence.
     if os.path.isabs(name.partition(":")[2]):
         return Source(name)
     # Rows of whole families come first, so that what a row says of one dataset replaces it.

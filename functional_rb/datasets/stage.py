@@ -48,6 +48,7 @@ class Stage:
         self._form, self.nbytes, self._steps, self._frames = form, 0, 0, 0
         self._frame_bytes = sum(size for name, size in nbytes.items() if _is_frames(name))
         self._step_bytes = sum(nbytes.values()) - self._frame_bytes
+        # By the bytes of a row of every file, so that rows of any width are gathered in about as much memory.
         steps = max(1, ROOM // sum(nbytes.values()))
         self._make(steps, 2 * steps)  # an episode of one step has two frames
 
@@ -134,6 +135,8 @@ def _is_frames(name: str) -> bool:
     return name.startswith(frame_ring.ROWS)
 
 
+# A leaf has no memory of its own: it is a view with the strides of the rows that it lies in, so that what is written to
+# it lies where files have it.
 def _columns(layout: Layout, rows: NumpyArray, wide: list[NumpyArray]) -> list[NumpyArray]:
     # The leaves [n, *shape] where they lie in rows int32 [n, row_words] and in the wide arrays.
     columns = []

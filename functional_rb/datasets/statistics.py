@@ -41,6 +41,7 @@ class Moments:
     @classmethod
     def of(cls, rows: NumpyArray) -> Moments:
         """Those of values [n, *shape]."""
+        # Two passes, about the mean: sums of squares would lose all digits where the mean is large.
         values = rows.astype(np.float64)
         mean = values.mean(0)
         return cls(len(rows), mean, np.square(values - mean).sum(0), values.min(0), values.max(0))

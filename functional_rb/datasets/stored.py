@@ -204,6 +204,7 @@ class _Arrays:
         file, shape, dtype = self._files[name]
         count = math.prod(shape)
         file.seek(first * count * dtype.itemsize)
+        # Not mapped: pages of files much larger than the memory would push out what others need.
         array = np.fromfile(file, dtype, (stop - first) * count)
         if len(array) < (stop - first) * count:
             raise DatasetError(f"{file.name}: rows {first} to {stop} are not there: the file is damaged")

@@ -127,6 +127,7 @@ class _File:
                 same_rows({name: marks}, n, self._path)
                 starts = sorted({0, *np.flatnonzero(marks == value).tolist()})
                 break
+        # A row alone has no step: what was done there would stand in the next one.
         for start, stop in zip(starts, [*starts[1:], n], strict=True):
             if stop - start > 1:
                 yield start, stop

@@ -336,6 +336,7 @@ WRONG = {
     ": leaf 'observations': expected shape (5,)": {"observations": ONE.observations[1:]},
     ": leaf 'observations': expected shape (5,), got ()": {"observations": {"x": ONE.observations}},
     ": leaf 'actions': expected shape (4,)": {"actions": np.zeros((5,))},
+    ": leaf 'actions': expected 0 or 1 for each bool": {"actions": np.array([0, 1, 2, 0], np.uint8).view(bool)},
     ": leaf 'actions': expected dtype float32 or what it can hold, got complex128": {"actions": np.zeros(4, complex)},
     ", rewards: expected one for each step": {"rewards": 1.0},
     ": leaf 'rewards': expected shape (4,), got (4, 2)": {"rewards": np.zeros((4, 2))},

@@ -171,6 +171,7 @@ WRONG = {
     "rewards.*there is no 'rewards'|there is no 'rewards'": {"rewards": None},
     "actions: expected 12 rows, one for each reward, got 5": {"actions": np.zeros((5, 1))},
     "timeouts: expected 12 marks, one for each reward, got shape": {"timeouts": np.zeros(7, bool)},
+    "terminals: expected marks, 0 or 1, got 2": {"terminals": np.full(N, 2, np.uint8).view(bool)},
     "terminals: expected marks, 0 or 1, got nan": {"terminals": np.full(N, np.nan)},
     "expected rows in 'rewards', got a single value": {"rewards": 1.0},
     "expected rows in 'timeouts', got a single value": {"timeouts": True},

@@ -117,7 +117,7 @@ def test_filter_split_and_concat(tmp_path: Path) -> None:
         frb.datasets.concat([tmp_path / "made", tmp_path / "other"], tmp_path / "refused")
     with pytest.raises(ValueError, match=r"datasets\.filter: .*made: none of its 5 episodes was kept"):
         frb.datasets.filter(tmp_path / "made", lambda x: False, tmp_path / "none")
-    for wrong in ([1.0], [0.6, 0.5], [1.5, -0.5]):
+    for wrong in ([1.0], [0.6, 0.5], [1.5, -0.5], [float("nan"), 0.5]):
         with pytest.raises(ValueError, match="expected 2 shares that sum to 1 or less"):
             frb.datasets.split(tmp_path / "made", wrong, places)
 

@@ -71,6 +71,7 @@ def export(
         # Written aside, the folder is there at one instant, with all that is in it.
         try:
             FORMATS[format](reader, dict(facts or {}), target, unfinished)
+            # Libraries of others have written the files, and none of them waits until they last.
             for place, _, names in os.walk(unfinished):
                 for name in names:
                     fd = os.open(os.path.join(place, name), os.O_RDONLY | os.O_CLOEXEC)

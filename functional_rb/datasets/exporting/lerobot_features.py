@@ -84,6 +84,7 @@ class Feature:
         column = arrow.array(np.ascontiguousarray(values).reshape(-1))
         if len(self.shape) == 1:
             return column if self.shape == (1,) else arrow.FixedSizeListArray.from_arrays(column, self.shape[0])
+        # LeRobot's `Array2D` and so on are lists in lists: the innermost axis first.
         for size in reversed(self.shape):
             ends = np.arange(0, len(column) + 1, size, dtype=np.int32)
             column = arrow.ListArray.from_arrays(ends, column)

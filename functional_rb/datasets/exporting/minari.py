@@ -59,6 +59,7 @@ def write(reader: Stored, facts: Json, target: str, folder: str) -> None:
             space_of_spec(unit.spec, WHO, (unit.field, *unit.path))
     observation, action = (space_of_spec(fields.specs[field], WHO, (field,)) for field in ("observations", "actions"))
     known = {name: reader.facts[name] for name in KEPT if name in reader.facts} | dict(facts)
+    # Before anything is written: Minari would take some of these, and read them as something else.
     _check_facts(known)
     metadata = {**known, "dataset_id": _identity(known, target), "minari_version": minari.__version__}
     metadata |= {

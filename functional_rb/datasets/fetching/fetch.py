@@ -79,6 +79,7 @@ def fetch(
         raise TypeError(f"{WHO}: expected retry as frb.datasets.Retry(...), got {retry!r:.80}")
     how = _How(offline, retry or Retry(), progress, certificates)
     is_one = isinstance(given, str | RemoteFile) or not hasattr(given, "__iter__")
+    # All are listed before any is fetched: a name that is refused must not leave half a dataset.
     wanted = [file for source in ([given] if is_one else given) for file in _files(source, how)]
     names = set[str]()
     for file in wanted:
@@ -150,6 +151,7 @@ def _from_any(file: RemoteFile, partial: Partial, how: _How, target: str) -> Non
 
 
 def _copy(file: RemoteFile, folder: str, partial: Partial) -> None:
+    # A copy goes by the same part as a download: it is whole or not there, and checked.
     path = paths.find(folder, file.inside or file.name)
     if path is None:
         raise RefusedError("no such file in this folder")

@@ -90,6 +90,7 @@ def _understood(url: str) -> Iterator[None]:
 def _file(path: str, folder: str, into: str, sources: tuple[str, ...], nbytes: int, sha256: str) -> RemoteFile:
     inner = path[len(folder) :].lstrip("/") if folder else path
     name = checked(f"{into}/{inner}" if into else inner)
+    # What is no sha256 (Git's checksum of a small file, say) is not compared with one.
     known = sha256 if re.fullmatch("[0-9a-f]{64}", sha256) else ""
     return RemoteFile(name, sources, nbytes, known, path)
 

@@ -80,6 +80,7 @@ def _values(feature: Message, where: str) -> Feature:
     values = getattr(feature, kind).value
     if kind != "bytes_list":
         return np.fromiter(values, np.float32 if kind == "float_list" else np.int64, len(values))
+    # Numbers become an array; bytes are objects, each of which takes far more than it takes in the file.
     if len(values) > MOST:
         raise DatasetError(f"{where}: expected at most {MOST} values in a list, got {len(values)}")
     return list(values)

@@ -45,6 +45,8 @@ def unpickle(stream: IO[bytes] | bytes, where: str, most: int = MOST) -> Any:
         >>> unpickle(pickle.dumps({"done": [True, None]}), "a file")
         {'done': [True, None]}
     """
+    # `pickle.Unpickler` with a `find_class` of one's own would still call what lies on its stack, and its memo takes as
+    # much memory as an index in the pickle claims.
     machine = _Machine(io.BytesIO(stream) if isinstance(stream, bytes) else stream, where, most)
     readable: Any = machine  # by `read` and `readline` alone, as `genops` needs it
     try:
