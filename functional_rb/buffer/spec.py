@@ -40,7 +40,7 @@ class _HasFields(Protocol):
 
 
 class _Named(Protocol):
-    def _asdict(self) -> dict[str, Any]: ...
+    def _asdict(self) -> dict[str, object]: ...
 
 
 # A dataclass or NamedTuple of specs: items come as another of its kind, with arrays.
@@ -121,7 +121,7 @@ class BufferSpec(Description, Generic[Drawn]):
         # specs, unless a transform makes others of them; the sampler says the rest, `Uniform` where there is none.
         @overload
         def __init__(
-            self: BufferSpec[Sample[Any]],
+            self: BufferSpec[Sample[Nest]],
             item: Spec,
             capacity: int,
             *,
@@ -133,13 +133,13 @@ class BufferSpec(Description, Generic[Drawn]):
             self,
             item: Spec,
             capacity: int,
-            sampler: Gives[Any, Drawn],
+            sampler: Gives[Nest, Drawn],
             writer: WriterBase = ...,
             **more: Unpack[_Kept],
         ) -> None: ...
         @overload
         def __init__(
-            self: BufferSpec[Sample[dict[str, Any]]],
+            self: BufferSpec[Sample[dict[str, Nest]]],
             item: Mapping[str, object],
             capacity: int,
             *,
@@ -151,7 +151,7 @@ class BufferSpec(Description, Generic[Drawn]):
             self,
             item: Mapping[str, object],
             capacity: int,
-            sampler: Gives[dict[str, Any], Drawn],
+            sampler: Gives[dict[str, Nest], Drawn],
             writer: WriterBase = ...,
             **more: Unpack[_Kept],
         ) -> None: ...
@@ -175,7 +175,7 @@ class BufferSpec(Description, Generic[Drawn]):
         ) -> None: ...
         @overload
         def __init__(
-            self: BufferSpec[Sample[Any]],
+            self: BufferSpec[Sample[Nest]],
             item: object,
             capacity: int,
             *,
@@ -187,11 +187,11 @@ class BufferSpec(Description, Generic[Drawn]):
             self,
             item: object,
             capacity: int,
-            sampler: Gives[Any, Drawn],
+            sampler: Gives[Nest, Drawn],
             writer: WriterBase = ...,
             **more: Unpack[_Changed],
         ) -> None: ...
-        def __init__(self, item: object, capacity: int, *args: Any, **more: Any) -> None: ...
+        def __init__(self, item: object, capacity: int, *args: object, **more: object) -> None: ...
 
     def __post_init__(self) -> None:
         """Check everything that can be known now, and plan the storage once."""

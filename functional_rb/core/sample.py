@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from functional_rb.base.arrays import BackendArray
+from functional_rb.base.arrays import BackendArray, Nest
 from functional_rb.core.strategy import NO_EXTRAS, Selection
 
 Items = TypeVar("Items")
@@ -134,7 +134,7 @@ AnySample = Sample[Items] | MaskedSample[Items] | SliceSample[Items]
 if TYPE_CHECKING:
     import typing_extensions  # which each type checker knows; nothing needs it to run
 
-    Drawn = typing_extensions.TypeVar("Drawn", bound=AnySample[Any], covariant=True, default=AnySample[Any])
+    Drawn = typing_extensions.TypeVar("Drawn", bound=AnySample[Nest], covariant=True, default=AnySample[Nest])
     Mask = typing_extensions.TypeVar("Mask", default=Any)
 else:
     Drawn = TypeVar("Drawn", covariant=True)

@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from functional_rb.base.arrays import DeviceLike, Nest, PRNGKey
 from functional_rb.buffer import checks
-from functional_rb.buffer.state import State
+from functional_rb.buffer.state import SameState, State
 from functional_rb.core.sample import Drawn
 from functional_rb.iteration.cell import Cell, parted
 from functional_rb.iteration.drawing import Batch, Beta, Drawing, release
@@ -367,7 +367,7 @@ class Batches(Iterator[Drawn]):
             self._from.popleft()
         return self._from[0][1]
 
-    def _state_once_drawn(self) -> State[Any]:
+    def _state_once_drawn(self) -> SameState:
         self._wait_for_draws()
         return self._newest.state
 
@@ -389,7 +389,7 @@ class Batches(Iterator[Drawn]):
         if form_of(state) != self._drawing.spec:
             raise ValueError(f"{WHO}: expected a state of the same spec, got one of {form_of(state)!r}")
 
-    def _look(self) -> State[Any]:
+    def _look(self) -> SameState:
         state = self._state_once_drawn()
         self._seen.exchanges = self._exchanges
         return state

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
 from functional_rb.base import forks
 from functional_rb.base.arrays import Nest
-from functional_rb.buffer.state import State, StateHolder
+from functional_rb.buffer.state import SameState, State, StateHolder
 from functional_rb.core.sample import Drawn
 from functional_rb.iteration.turns import Turns
 from functional_rb.mixture.value import Mixture
@@ -58,7 +58,7 @@ class Cell(StateHolder, Generic[Drawn]):
             TypeError: for what is no state.
         """
         self._turns = Turns("Cell")
-        self._state: State[Any] = _checked(state)
+        self._state: SameState = _checked(state)
         # What happened to the function that consumed the state and returned none.
         self._failure: str | None = None
         self._changes = 0
@@ -188,7 +188,7 @@ class Cell(StateHolder, Generic[Drawn]):
             "(cell.state), or let processes share a buffer: BufferSpec(..., storage=frb.Memmap(path, shared=True))"
         )
 
-    def _whole(self) -> State[Any]:
+    def _whole(self) -> SameState:
         self._note_if_consumed("was not applied by the cell")
         self._refuse_lost()
         return self._state

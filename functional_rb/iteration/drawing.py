@@ -154,7 +154,7 @@ class Drawing:
         arrays = [*leaves, *extras.values(), *info.values()]
         return sample, self._transfer.send(arrays), tuple(extras), structure, spec
 
-    def receive(self, sent: Nest) -> Any:
+    def receive(self, sent: Nest) -> Nest:
         """The sample, in the thread that uses it."""
         if self._transfer is None:
             drawn = sent

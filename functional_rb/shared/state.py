@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from functional_rb.base.arrays import DeviceLike, NumpyArray
 from functional_rb.buffer import checks
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # needs the native code
     from functional_rb.shared.buffer import SharedBuffer
 
 
-class SharedState(State[Any]):
+class SharedState(State):
     """A handle: it always reads the newest content, and every function returns the one that it was given.
 
     What its fields give are copies of one moment each; `detached()` has all of one.

@@ -16,7 +16,7 @@ from functional_rb.base.arrays import DeviceLike
 from functional_rb.buffer import functions
 from functional_rb.buffer.reader import Reader, TakeSnapshot
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import State
+from functional_rb.buffer.state import SameState, State
 from functional_rb.checkpoint.shards import Dealt
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
@@ -31,7 +31,7 @@ Axis = str | tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class ShardedState(State[Any]):
+class ShardedState(State):
     """A replay buffer that is dealt to the devices along an axis of a mesh.
 
     The arrays of `State` are those of the index, which has all lanes and of the items only what sampler and writer
@@ -255,7 +255,7 @@ def shard(state: State[Drawn], sharding: NamedSharding | None) -> State[Drawn]:
 
 
 @rules.transfers
-def joined(state: State) -> State[Any]:
+def joined(state: State) -> SameState:
     """A state on the first device of a sharded buffer's mesh; one that is not sharded as it is."""
     if not isinstance(state, ShardedState):
         return state
@@ -284,7 +284,7 @@ def _of_one(shards: int, k: int, array: jax.Array) -> Any:
     return array[k * n : (k + 1) * n]
 
 
-def of_numpy(spec: BufferSpec, index: Arrays, parts: Mapping[int, Arrays], sharding: NamedSharding) -> State[Any]:
+def of_numpy(spec: BufferSpec, index: Arrays, parts: Mapping[int, Arrays], sharding: NamedSharding) -> SameState:
     """A buffer over a mesh, of arrays of NumPy: its index, and the parts of this process's devices by number."""
     mesh, count, kind = sharding.mesh, shards_of(sharding), sharding.memory_kind
     whole = NamedSharding(mesh, PartitionSpec(), memory_kind=kind)

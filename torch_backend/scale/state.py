@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -17,7 +17,7 @@ from torch_backend.memory.state import State
 from torch_backend.scale.members import Members
 
 
-class ShardedState(CoreState[Any]):
+class ShardedState(CoreState):
     """What one process has of a replay buffer that is dealt to several.
 
     The arrays of `State` are those of the index, which has all lanes and of the items only what sampler and writer
