@@ -32,6 +32,7 @@ from functional_rb.base.nest import SEVERAL, Keys
 from functional_rb.base.strict_json import Json
 from functional_rb.convert.json_names import CLASSES, class_named, container_named
 from functional_rb.specs import Composite, Spec, freeze
+from functional_rb.specs.base import SpecNest
 from functional_rb.specs.values import Outline
 
 FORMAT: Final = "functional_rb.spec"
@@ -76,7 +77,7 @@ def to_json(spec: object) -> str:
         raise ValueError("to_json: the nest is too deep for JSON; flatten it") from None
 
 
-def from_json(text: str | bytes, known: Iterable[object] = ()) -> Any:
+def from_json(text: str | bytes, known: Iterable[object] = ()) -> SpecNest:
     """The spec of a JSON text.
 
     Nothing that the text names is imported, and nothing is run but the constructors of this library's classes and of

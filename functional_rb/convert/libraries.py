@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple
 
 from functional_rb.convert import dm_env, gymnasium, torchrl
+from functional_rb.specs.base import SpecNest
 
 Library = Literal["dm_env", "gymnasium", "torchrl"]
 
@@ -33,7 +34,7 @@ def from_library(
     narrow: bool = False,
     max_length: int | None = None,
     max_edges: int | None = None,
-) -> Any:
+) -> SpecNest:
     """The spec of what another library's spec describes.
 
     | Gymnasium | dm_env | spec |

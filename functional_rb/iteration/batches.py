@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from functional_rb.base.arrays import DeviceLike, Nest, PRNGKey
@@ -53,7 +53,7 @@ class Prefetch:
 
 
 def iterate(
-    rb: Any,
+    rb: ModuleType,
     state: State[Drawn] | Mixture[Drawn] | Cell[Drawn],
     key: PRNGKey,
     batch_size: int | None = None,

@@ -21,6 +21,7 @@ from functional_rb.mixture import functions as mixed
 from functional_rb.mixture import sampling
 from functional_rb.mixture.value import Mixture
 from functional_rb.public.structures import called_on
+from functional_rb.specs.base import SpecNest
 
 AnyState = TypeVar("AnyState", bound=State | Mixture | Described)
 OneState = TypeVar("OneState", bound=State)
@@ -135,7 +136,7 @@ def add_(
     return _add(lib, "add_", state, items, mask, priorities, key, validate, time_major, to)
 
 
-def _add(lib: Lib[A], function: str, state: Nest, items: Nest, *given: Any) -> Any:
+def _add(lib: Lib[A], function: str, state: Nest, items: Nest, *given: Any) -> Nest:
     if isinstance(state, Described):
         own = called_on(state, function)
         mask, priorities, key, validate, time_major, to = given
@@ -202,7 +203,7 @@ def sample_(
 
 def _sample(
     lib: Lib[A], function: str, state: Nest, key: PRNGKey, size: int | None, beta: ArrayLike, p: object, *shared: object
-) -> Any:
+) -> Nest:
     if isinstance(state, Mixture):
         return sampling.sample(lib, state, key, size, beta, p, function)
     if isinstance(state, lib.sharded.ShardedState):
@@ -237,7 +238,7 @@ def update_(
     return _update(lib, "update_", state, indices, priorities, items)
 
 
-def _update(lib: Lib[A], function: str, state: Nest, indices: ArrayLike, priorities: ArrayLike, items: Nest) -> Any:
+def _update(lib: Lib[A], function: str, state: Nest, indices: ArrayLike, priorities: ArrayLike, items: Nest) -> Nest:
     if isinstance(state, Mixture):
         return mixed.update(lib, state, indices, priorities, items, function)
     if isinstance(state, lib.sharded.ShardedState):
@@ -359,7 +360,7 @@ def epochs(
 @documented_by(samples.map_spec)
 def map_spec(
     lib: Lib[A], fn: Callable[..., object] | ItemFunction, item: object, keyed: bool = False, masked: bool = False
-) -> Any:
+) -> SpecNest:
     return samples.map_spec(lib.mapper, fn, item, keyed, masked)
 
 

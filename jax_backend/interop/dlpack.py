@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb.base.arrays import BackendArray, NumpyArray
+from functional_rb.base.arrays import BackendArray, Nest, NumpyArray
 from functional_rb.base.dtypes import shown
 from functional_rb.buffer import checks
 from functional_rb.buffer.state import State
@@ -21,7 +19,7 @@ from jax_backend.engines import hosted
 
 
 @rules.transfers
-def from_dlpack(tree: object, copy: bool = False) -> Any:
+def from_dlpack(tree: object, copy: bool = False) -> Nest:
     """Take arrays and states of torch (or NumPy) over, in the same memory.
 
     Args:

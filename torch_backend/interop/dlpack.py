@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from torch_backend.memory.state import State
 ON_CUDA: Final = 2
 
 
-def from_dlpack(tree: Nest, copy: bool = False, into: type | None = None) -> Any:
+def from_dlpack(tree: Nest, copy: bool = False, into: type | None = None) -> Nest:
     """Take arrays and states of JAX (or NumPy) over, in the same memory.
 
     Args:
