@@ -21,6 +21,8 @@ from functional_rb.specs.base import SpecNest
 # Where numbers stand in an episode: its field, as `Episode` has it, and the names of dicts in each other.
 Path = tuple[str, ...]
 Leaves = dict[Path, Kind]
+# The paths of leaves, by those in a part of an episode.
+Part = dict[Path, Path]
 # Gives rows [first, stop).
 Read = Callable[[int, int], NumpyArray]
 
@@ -76,66 +78,72 @@ class RowReader(abc.ABC):
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         most = steps_of_piece(self.spec(narrow=False))
+        # Of each field, and of each info, the leaves by their paths in it. Once: an episode may have a step or two.
+        parts: dict[Path, Part] = {}
+        for path in self.leaves:
+            at = path[: 2 if path[0] == "infos" else 1]
+            parts.setdefault(at, {})[path[len(at) :]] = path
         for number, whole in enumerate(self.wholes(first, most), first):
             # It would be no episode for the converter, which resumes by the number of those that it was given.
             if whole.steps < 1:
                 raise DatasetError(f"{whole.file}, episode {number}: expected some steps, got none")
             for begin, stop in spans(whole.steps, most):
-                yield self._piece(whole, begin, stop)
+                yield _piece(whole, parts, begin, stop)
 
     @abc.abstractmethod
     def wholes(self, first: int, most: int) -> Iterator[Whole]:
         """The episodes from one on, which are read in pieces of so many steps."""
 
-    def _piece(self, whole: Whole, first: int, stop: int) -> Episode:
-        is_last, none = stop == whole.steps, np.zeros(stop - first, bool)
-        # The observation after a piece is the first one of the next piece.
-        is_seen = not is_last or whole.final_observed
-        observations = self._part(whole, ("observations",), first, stop + is_seen)
-        actions = self._part(whole, ("actions",), first, stop)
-        has_rewards = ("rewards",) in self.leaves
-        rewards = whole.read(("rewards",), first, stop) if has_rewards else np.zeros(stop - first, np.float32)
-        if isinstance(whole.terminated, bool):
-            terminated = none.copy()
-            terminated[-1] = is_last and whole.terminated
-        else:
-            terminated = marks(whole.terminated(first, stop), f"{whole.file}, terminated")
-        truncated = none if whole.truncated is None else whole.truncated(first, stop)
-        return Episode(
-            observations if is_seen else repeated(observations),
-            actions,
-            rewards,
-            terminated,
-            marks(truncated, f"{whole.file}, truncated"),
-            _Infos(
-                dict.fromkeys(path[1] for path in self.leaves if path[0] == "infos"),
-                lambda name: self._part(whole, ("infos", name), first, stop),
-            ),
-            final_observed=is_seen,
-            goes_on=not is_last,
-            file=whole.file,
-            about=whole.about if first == 0 else {},
-        )
 
-    def _part(self, whole: Whole, at: Path, first: int, stop: int) -> Nest:
-        n = len(at)
-        return nested({path[n:]: whole.read(path, first, stop) for path in self.leaves if path[:n] == at})
+def _piece(whole: Whole, parts: Mapping[Path, Part], first: int, stop: int) -> Episode:
+    is_last, none = stop == whole.steps, np.zeros(stop - first, bool)
+    # The observation after a piece is the first one of the next piece.
+    is_seen = not is_last or whole.final_observed
+    observations = _values(whole, parts["observations",], first, stop + is_seen)
+    actions = _values(whole, parts["actions",], first, stop)
+    has_rewards = ("rewards",) in parts
+    rewards = whole.read(("rewards",), first, stop) if has_rewards else np.zeros(stop - first, np.float32)
+    if isinstance(whole.terminated, bool):
+        terminated = none.copy()
+        terminated[-1] = is_last and whole.terminated
+    else:
+        terminated = marks(whole.terminated(first, stop), f"{whole.file}, terminated")
+    truncated = none if whole.truncated is None else marks(whole.truncated(first, stop), f"{whole.file}, truncated")
+    return Episode(
+        observations if is_seen else repeated(observations),
+        actions,
+        rewards,
+        terminated,
+        truncated,
+        _Infos(whole, parts, first, stop),
+        final_observed=is_seen,
+        goes_on=not is_last,
+        file=whole.file,
+        about=whole.about if first == 0 else {},
+    )
 
 
-@dataclasses.dataclass(frozen=True)
+def _values(whole: Whole, part: Part, first: int, stop: int) -> Nest:
+    return nested({inner: whole.read(path, first, stop) for inner, path in part.items()})
+
+
 class _Infos(Mapping[str, Nest]):
     # Infos are read only if they are stored: some, such as images, are most of a file.
-    names: Mapping[str, None]
-    read: Callable[[str], Nest]
+    def __init__(self, whole: Whole, parts: Mapping[Path, Part], first: int, stop: int) -> None:
+        self._whole, self._parts, self._first, self._stop = whole, parts, first, stop
 
     def __getitem__(self, name: str) -> Nest:
-        return self.read(name)
+        return _values(self._whole, self._parts["infos", name], self._first, self._stop)
+
+    # `Mapping` would read the values to say whether there are some.
+    def __contains__(self, name: object) -> bool:
+        return ("infos", name) in self._parts
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
+        return (path[1] for path in self._parts if path[0] == "infos")
 
     def __len__(self) -> int:
-        return len(self.names)
+        return sum(1 for _ in self)
 
 
 def marks(values: NumpyArray, where: str) -> NumpyArray:
