@@ -129,7 +129,8 @@ def _by_launches(
     mixture: Mixture, key: jax.Array, batch: int, p: jax.Array | None, beta: jax.Array | None
 ) -> tuple[list[Changes], Leaves, Selection] | None:
     """What `_drawn` gives, where all buffers are alike and lie on a GPU; else None."""
-    if not layout_at_once(form_of(mixture), execute, batch).alike:
+    layout = layout_at_once(form_of(mixture), execute, batch)
+    if not layout.alike or layout.mapped:
         return None
     spec, shares = mixture.spec, mixture.p if p is None else p
     shares = None if shares is None else jnp.asarray(shares, jnp.float32)

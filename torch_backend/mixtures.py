@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from functional_rb.base import nest
 from functional_rb.base.arrays import BackendArray, Nest, NumpyArray
+from functional_rb.buffer.mapping import given_out
 from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays
 from functional_rb.core.strategy import Selection
@@ -189,6 +191,10 @@ def _at_once(mixture: Mixture, request: Request) -> tuple[Leaves, Selection] | N
     if drawn is NotImplemented:
         return None
     _, leaves, _, *numbers = drawn
+    if layout.mapped:
+        items = given_out(execute, mixture.buffers[0].spec, leaves, (batch,), key, None)
+        found = nest.flatten_as(layout.leaves.structure, items)
+        leaves = [found[k] for k in layout.leaves.places[0]]
     return drawing.by_one_call(layout, batch, leaves, Selection(*numbers))
 
 

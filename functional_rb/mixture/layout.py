@@ -77,7 +77,8 @@ class Layout:
         betas: the different beta of the samplers that have priorities, ascending.
         without_chance: the first of these samplers for which the chance of a single draw is not known.
         alike: whether one call of a kernel may draw from all buffers: none is a mixture, and all give single items, or
-            slices, with replacement, as they are stored.
+            slices, with replacement, as they are stored; or single items of the same leaves, on all of which the same
+            function of items can be carried out at once.
     """
 
     leaves: Leaves
@@ -110,12 +111,29 @@ def layout_of(form: Form, mapper: Mapper, size: int) -> Layout:
     plain = all(
         spec.known.draws in (Draws.ITEMS, Draws.SLICES)
         and spec.known.plain
-        and not (spec.known.on_hosts_alone or spec.plan.objects or spec.on_sample)
+        and not (spec.known.on_hosts_alone or spec.plan.objects)
         for spec in specs
     )
     nested = any(not isinstance(one, BufferSpec) for one in form[1])
-    alike = plain and not nested and set(leaves.places) == {tuple(range(len(specs[0].plan.leaves)))}
+    if mapped:
+        whole = form[0].leaves is None and _same_function(specs)
+    else:
+        whole = set(leaves.places) == {tuple(range(len(specs[0].plan.leaves)))}
+    alike = plain and not nested and whole
     return Layout(leaves, steps, flat, mapped, short, betas, without_chance, alike)
+
+
+def _same_function(specs: Sequence[BufferSpec]) -> bool:
+    """Whether all buffers have the same function of single items, which needs no numbers drawn for each, and leaves."""
+    function, kinds = specs[0].on_sample, {_kinds_of(spec) for spec in specs}
+    if any(spec.on_sample != function for spec in specs) or len(kinds) > 1 or _slicing(specs[0])[0] is not None:
+        return False
+    return function is not None and not (function.draws or function.on_host)
+
+
+def _kinds_of(spec: BufferSpec) -> tuple[tuple[str, Kind], ...]:
+    leaves = zip(spec.plan.names, spec.plan.leaves, strict=True)
+    return tuple((name, (tuple(leaf.shape), leaf.dtype)) for name, leaf in leaves)
 
 
 # Of each call of `sample`, and of each program that JAX traces. torch.compile, which asks too, traces no such cache.

@@ -252,3 +252,51 @@ def test_programs_of_jax_on_a_gpu(program: str) -> None:
     with otherwise():
         expected = run(program)
     assert run(program) == expected
+
+
+# --- functions of items -----------------------------------------------------------------------------------------------
+
+
+def halved(items: dict[str, Any]) -> dict[str, Any]:
+    return {"x": items["x"] / 2, "sum": items["n"].sum(-1)}
+
+
+def doubled(items: dict[str, Any]) -> dict[str, Any]:
+    return {"x": items["x"] * 2, "sum": items["n"].sum(-1)}
+
+
+MAPPED: Final[dict[str, tuple[tuple[Any, Any], bool]]] = {
+    "the same function": ((halved, halved), True),
+    "one of frb.items": ((frb.items.normalize(1.0, 3.0, "x"),) * 2, True),
+    "different ones": ((halved, doubled), False),
+    "with a key": ((frb.items.random_shift(2, "image"),) * 2, False),
+}
+
+
+def mapped_buffer(function: Any, seed: int) -> Any:
+    image = frb.Bounded(0, 255, (6, 6, 1), "uint8")
+    batch = items(seed, 9) | {"image": np.random.default_rng(seed).integers(0, 255, (9, 6, 6, 1)).astype(np.uint8)}
+    spec = frb.BufferSpec(ITEM | {"image": image}, 20, frb.Prioritized(0.7, 0.4), transforms=frb.map_items(function))
+    return torch_backend.add(torch_backend.init(spec), batch, priorities=np.arange(1, 10, dtype=np.float32))
+
+
+@pytest.mark.parametrize("name", MAPPED)
+def test_functions_of_items_that_all_buffers_have_are_carried_out_on_what_launches_draw(name: str) -> None:
+    functions, is_launched = MAPPED[name]
+
+    def sampled() -> Any:
+        states = [mapped_buffer(function, k) for k, function in enumerate(functions)]
+        return torch_backend.sample(frb.Mixture(states, [0.3, 0.7], how="items"), torch_backend.key(0), 16)[1]
+
+    with frb.kernels(False):
+        expected = sampled()
+    with emulated_gpu.using("scattered") as emulated:
+        found = sampled()
+    host = sampled()
+    names = {launched for launched, _ in emulated.launched}
+    assert ("sample_mixture" in names) == is_launched
+    for one in (found, host):
+        assert one.items.keys() == expected.items.keys()
+        assert all(torch.equal(one.items[key], expected.items[key]) for key in expected.items)
+        for field in ("indices", "weights", "probabilities"):
+            assert torch.equal(getattr(one, field), getattr(expected, field))
