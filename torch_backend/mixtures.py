@@ -193,7 +193,7 @@ def _at_once(mixture: Mixture, request: Request) -> tuple[Leaves, Selection] | N
     _, leaves, _, *numbers = drawn
     if layout.mapped:
         items = given_out(execute, mixture.buffers[0].spec, leaves, (batch,), key, None)
-        found = nest.flatten_as(layout.leaves.structure, items)
+        found = nest.flatten_as(layout.leaves.own[0], items)
         leaves = [found[k] for k in layout.leaves.places[0]]
     return drawing.by_one_call(layout, batch, leaves, Selection(*numbers))
 

@@ -259,8 +259,9 @@ def rows(
     after: list[After | None] = []
     pieces: list[list[BackendArray]] = []
     selections: list[Selection] = []
-    places = zip(mixture.buffers, mixture.paths, plan.sources, sizes, layout.leaves.places, strict=True)
-    for state, path, source, size, own in places:
+    own = layout.leaves.places, layout.leaves.own
+    places = zip(mixture.buffers, mixture.paths, plan.sources, sizes, *own, strict=True)
+    for state, path, source, size, positions, structure in places:
         # In a batch of no rows one buffer at least has to give its leaves, of no rows.
         if not size and any(sizes):
             after.append(None)
@@ -272,11 +273,11 @@ def rows(
         if spec.on_sample is not None:
             lead = spec.sampler.leading_shape(size)
             items = given_out(carrier.mapper, spec, leaves, lead, source.key, selection.mask)
-            leaves = nest.flatten_as(layout.leaves.structure, items)
+            leaves = nest.flatten_as(structure, items)
         split = functools.partial(_split, layout, size)
         numbers = (*path, *(0,) * (columns - 1 - len(path)))
         after.append(one)
-        pieces.append([split(leaves[k]) for k in own])
+        pieces.append([split(leaves[k]) for k in positions])
         selections.append(_in_mixture(carrier.row_ops, each(split, selection), numbers, source, spec.sampler))
     order = ops.take(_starts(ops, sizes, plan.ids), plan.ids) + plan.ranks
     if carrier.known and bool((order[1:] > order[:-1]).all()):  # as with "exact": nothing is moved

@@ -55,12 +55,14 @@ class Leaves:
         names: the leaves' paths as errors show them, in the order of the structure.
         kinds: of each leaf.
         places: for each buffer that is no mixture, where among its own leaves these are.
+        own: and the structure that these come in.
     """
 
     structure: Structure
     names: tuple[str, ...]
     kinds: tuple[Kind, ...]
     places: tuple[tuple[int, ...], ...]
+    own: tuple[Structure, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -187,7 +189,7 @@ def _leaves_of(form: Form, mapper: Mapper | None) -> Leaves:
             spec_of_sample = samples.sample_spec(mapper, form, 2)
             outline, lead = Outline.of(with_lead(spec_of_sample, lambda shape: shape[1:]), "Mixture"), ()
         kinds = tuple(((*lead, *leaf.shape), str(leaf.dtype)) for leaf in outline.leaves)
-        return Leaves(outline.structure, outline.names, kinds, (tuple(range(len(kinds))),))
+        return Leaves(outline.structure, outline.names, kinds, (tuple(range(len(kinds))),), (outline.structure,))
     spec, forms = form
     members = [_leaves_of(one, mapper) for one in forms]
     if spec.leaves is None:
@@ -219,7 +221,7 @@ def _chosen(members: Sequence[Leaves], structure: Structure, names: tuple[str, .
     places = (
         tuple(places[k] for k in own) for member, own in zip(members, at, strict=True) for places in member.places
     )
-    return Leaves(structure, names, kinds, tuple(places))
+    return Leaves(structure, names, kinds, tuple(places), tuple(one for member in members for one in member.own))
 
 
 def _check_same(first: Leaves, other: Leaves, k: int) -> None:

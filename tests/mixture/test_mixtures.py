@@ -329,6 +329,18 @@ def test_functions_of_items_belong_to_their_buffers(library: Backend) -> None:
         rb.get(mixture, sample.indices)
 
 
+def test_functions_of_items_may_give_leaves_that_others_have_not(library: Backend) -> None:
+    rb = library.rb
+    more = frb.map_items(lambda item: {"more": item["x"] * 2, "x": item["x"] + 100})
+    mapped = rb.add(rb.init(frb.BufferSpec(ITEM, 8, transforms=more)), {"x": np.arange(4, dtype=np.float32)})
+    mixture = frb.Mixture([mapped, filled(library, UNIFORM, 0, 5)], p=[0.5, 0.5], leaves=["x"])
+    _, sample = rb.sample(mixture, rb.key(0), 6)
+    assert [*sample.items] == ["x"]
+    found = library.numpy(sample.items["x"])
+    assert (found[:3] >= 100).all()
+    assert (found[3:] < 100).all()
+
+
 @pytest.mark.parametrize("how", ["exact", "items", "buffers"])
 def test_shares_may_be_an_array_of_numpy(library: Backend, how: str) -> None:
     """Of the mixture or of the call; what is written to it later changes nothing."""
