@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import contextlib
 import io
 import re
 import statistics
@@ -44,6 +45,23 @@ for shown, module in (("frb", frb), *(("rb", importlib.import_module(f"{one}_bac
         if isinstance(value, types.ModuleType):
             found |= {f"{shown}.{name}.{inner}" for inner in public(value)}
 print(len(frb.__all__), len(found))
+"""
+# Modules that pages name beside the two namespaces `frb` and `rb`.
+ON_PAGES = (
+    *("functional_rb.testing", "functional_rb.scale.ray", "functional_rb.scale.transfer_queue"),
+    *("functional_rb.scale.verl", "functional_rb.__main__"),
+)
+PUBLIC = """
+import importlib, types
+
+def public(module):
+    listed = getattr(module, "__all__", None) or [name for name in vars(module) if name[0] != "_"]
+    return {f"{module.__name__}.{name}" for name in listed}
+
+packages = [importlib.import_module(name) for name in ("functional_rb", "jax_backend", "torch_backend")]
+spaces = [getattr(x, name) for x in packages for name in x.__all__ if isinstance(getattr(x, name), types.ModuleType)]
+for module in [*packages, *spaces, *map(importlib.import_module, ON_PAGES)]:
+    print(module.__name__, *public(module))
 """
 IMPORT = """
 import sys, time
@@ -132,6 +150,27 @@ def measured(root: Path, folders: tuple[str, ...]) -> dict[str, str]:
     }
 
 
+def imported(source: str) -> Iterator[str]:
+    """The dotted names that a module imports from the library."""
+    for node in ast.walk(ast.parse(source)):
+        names = [name.name for name in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{name}" for name in names] if not node.level else []
+        yield from (name for name in names if name.split(".")[0] in GROUPS["source"])
+
+
+def of_internals(root: Path) -> dict[Path, set[str]]:
+    """The test modules that import what is neither public nor imported on a page for users, and what that is."""
+    public = set(told(root, PUBLIC.replace("ON_PAGES", repr(ON_PAGES))).split())
+    for page in [*(root / "docs").glob("*.md"), root / "README.md"]:
+        if page.name != "internals.md":
+            for line in re.findall(r"^(?:from \S+ )?import .*$", page.read_text(), re.MULTILINE):
+                with contextlib.suppress(SyntaxError):  # a sentence
+                    public.update(imported(line))
+    found = {path: set(imported(path.read_text())) - public for path in sorted((root / "tests").rglob("test_*.py"))}
+    return {path: names for path, names in found.items() if names}
+
+
 def told(root: Path, program: str) -> str:
     """What a program prints in a process of its own, which imports the checkout."""
     return subprocess.run([sys.executable, "-c", program], cwd=root, check=True, capture_output=True, text=True).stdout
@@ -150,6 +189,8 @@ def main() -> None:
     if not is_checkout:
         return
     in_frb, all_names = told(root, NAMES).split()
+    modules = len([*(root / "tests").rglob("test_*.py")])
+    print(f"\nTest modules that import internals: {len(of_internals(root))} of {modules}.")
     words = sum(len(path.read_text().split()) for path in [*(root / "docs").glob("*.md"), root / "README.md"])
     print(f"\nPublic names: {in_frb} in `frb`, {all_names} in all (each of `rb` once, whichever backends have it).")
     print(f"Pages: {words:,} words. `import functional_rb` beside NumPy: {told(root, IMPORT).strip()}.")

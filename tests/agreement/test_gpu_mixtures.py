@@ -19,7 +19,6 @@ from jax import lax
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb.mixture.drawing import FLAGS
 from tests.agreement import gpu_on_xla
 from tests.agreement.jax_programs import bits, cuda, otherwise
 from tests.support import emulated_gpu
@@ -27,6 +26,7 @@ from tests.support.backends import needs_native
 from tests.support.effort import effort
 
 pytestmark = [needs_native, pytest.mark.usefixtures("tensors_of_the_cpu")]
+FLAGS = ("mask", "is_first", "is_last", "truncated")
 ITEM: Final = {
     "x": frb.Unbounded(()),
     "n": frb.Unbounded((3,), "int32"),

@@ -15,7 +15,6 @@ import pytest
 import functional_rb as frb
 from functional_rb.core.item_function import ItemFunction, by_item
 from functional_rb.testing import ConformanceError, check_transform
-from functional_rb.testing.carriers import as_numpy
 
 STEP = {
     "obs": frb.Unbounded((2,)),
@@ -88,7 +87,7 @@ def batch(n: int, start: int = 0) -> Any:
 def as_lists(items: Any) -> Any:
     if isinstance(items, dict):
         return {name: as_lists(part) for name, part in items.items()}
-    return tuple(map(as_lists, items)) if isinstance(items, tuple) else as_numpy(items).tolist()
+    return tuple(map(as_lists, items)) if isinstance(items, tuple) else np.asarray(items).tolist()
 
 
 # --- sampling -------------------------------------------------------------------------------------------------------
@@ -139,7 +138,7 @@ def test_a_sample_is_what_the_function_gives_of_the_sample_without_it(library: A
         if field != "items":
             assert as_lists(getattr(mapped, field)) == as_lists(getattr(plain, field)), field
     assert as_lists(rb.items(mapped_after)) == as_lists(rb.items(after))
-    shapes = [np.shape(as_numpy(x)) for x in (mapped.items["both"], *mapped.items["reward"])]
+    shapes = [np.shape(np.asarray(x)) for x in (mapped.items["both"], *mapped.items["reward"])]
     told = rb.sample_spec(spec, 3)
     assert [told["both"].shape, *(part.shape for part in told["reward"])] == shapes
 
@@ -235,7 +234,7 @@ def test_containers_come_back_as_the_function_gives_them(library: Any, kind: Any
         _, sample = rb.sample(rb.add(rb.init(spec), whole), rb.key(0), 3)
         assert type(sample.items) is type(whole)
         first, second = _out(kind, sample.items)
-        assert as_numpy(first).dtype == wide
+        assert np.asarray(first).dtype == wide
         assert as_lists(first) == values[0][:, :width].tolist()
         assert as_lists(second) == [0, 1, 2]
         if isinstance(kind, str):
@@ -332,10 +331,10 @@ def test_what_is_stored_is_what_the_rest_is_about(library: Any) -> None:
     assert (spec.stored["reward"].dtype, spec.item["reward"].dtype) == ("int32", "float32")
     state = rb.init(spec, items=batch(3))
     state = rb.add(state, batch(1, start=9) | {"done": np.array([True])}, validate=True)
-    assert as_numpy(rb.get(state, np.array([3]))["reward"]).dtype == np.int32
+    assert np.asarray(rb.get(state, np.array([3]))["reward"]).dtype == np.int32
     state = rb.update(state, np.array([0]), items={"reward": np.array([7], np.int32)})
     _, sample = rb.sample(state, rb.key(0), 4)
-    assert as_numpy(sample.items["reward"]).dtype == np.float16
+    assert np.asarray(sample.items["reward"]).dtype == np.float16
     assert as_lists(sample.items["reward"]) == [7, 1, 2, 9]
     with pytest.raises(TypeError, match=r"leaf 'reward'"):
         rb.add(state, batch(1) | {"reward": np.zeros(1, np.int32)})
