@@ -36,7 +36,10 @@ KINDS: Final = {
     "stops when full": frb.BufferSpec(ITEM, CAPACITY, frb.Prioritized(), writer=frb.StopWhenFull()),
     "queue": frb.BufferSpec(ITEM, CAPACITY, frb.Queue()),
     "uniform, with a limit": frb.BufferSpec(ITEM, CAPACITY, frb.Uniform(max_times_sampled=4)),
+    "prioritized, with a limit": frb.BufferSpec(ITEM, CAPACITY, frb.Prioritized(max_times_sampled=4)),
     "recency": frb.BufferSpec(ITEM, CAPACITY, frb.Recency()),
+    "reservoir": frb.BufferSpec(ITEM, CAPACITY, writer=frb.Reservoir()),
+    "largest values": frb.BufferSpec(ITEM, CAPACITY, frb.Prioritized(), frb.MaxValue("reward")),
 }
 # Calls of one measurement, of a queue as many as it has items for.
 CALLS, OF_A_QUEUE = 20, 5
@@ -67,7 +70,7 @@ class Life:
         self._ones = torch.ones(LENGTH * DRAWN, device=device)
 
     def add(self, batch: Any) -> None:
-        self.state = rb.add(self.state, batch)
+        self.state = rb.add(self.state, batch, key=next(self._keys) if self.state.spec.writer.words else None)
 
     def sample(self) -> None:
         self.state, drawn = rb.sample(self.state, next(self._keys), DRAWN)
@@ -88,8 +91,8 @@ def batch_of(spec: frb.BufferSpec, device: str) -> dict[str, torch.Tensor]:
 def filled(spec: frb.BufferSpec, device: str) -> Any:
     """A buffer of some thousand items."""
     state, batch = rb.init(spec, device), batch_of(spec, device)
-    for _ in range(FILLS):
-        state = rb.add(state, batch)
+    for seed in range(FILLS):
+        state = rb.add(state, batch, key=rb.key(seed) if spec.writer.words else None)
     return state
 
 

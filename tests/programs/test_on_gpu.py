@@ -49,7 +49,7 @@ def test_each_part_is_written_as_soon_as_it_is_known(
         raise RuntimeError("no peer access")
 
     monkeypatch.setattr(gpu_counts, "crossing", crossing)
-    few = {name: gpu_kinds.KINDS[name] for name in ("prioritized", "slices of 8")}
+    few = {name: gpu_kinds.KINDS[name] for name in ("prioritized", "slices of 8", "reservoir")}
     monkeypatch.setattr(gpu_kinds, "KINDS", few)
     monkeypatch.setattr(gpu_kinds, "CALLS", 1)
     run = program.Run(tmp_path, BRIEF, {}, {}, OtherWork())
