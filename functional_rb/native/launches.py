@@ -46,6 +46,7 @@ _DRAWING: Final = {
     Draws.RECENT: "sample",
     Draws.FROM_AN_END: "draw_in_turn",
     Draws.LIMITED: "draw_limited",
+    Draws.ARRIVALS: "draw_limited",
     Draws.CHOSEN: "sample",
 }
 # The fields of calls for what samplers keep.
@@ -340,7 +341,7 @@ def _drawn(
         selection = selection._replace(is_first=bools(*lead), is_last=bools(*lead), truncated=bools(*lead))
     counters, slots = ints(*state.counters.shape), ints(math.prod(lead)) if leaves is None else None
     masks = {"drawn": selection.mask, **{x: getattr(selection, x) for x in ("is_first", "is_last", "truncated")}}
-    changing = ("tree", "times") if spec.known.draws is Draws.LIMITED else ("order", "place")
+    changing = ("tree", "times") if TIMES in state.auxiliary else ("order", "place")
     kept, given = _kept(state), {**given, **({} if sampler.heeds_wanted else {"wanted_at": None})}
     after = Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary))
     items = [None] * len(spec.plan.layout.leaves) if leaves is None else leaves

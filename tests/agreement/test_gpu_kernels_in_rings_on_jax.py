@@ -35,6 +35,7 @@ RINGS: Final[dict[str, tuple[Any, set[str]]]] = {
     "prioritized": (frb.Prioritized(alpha=0.7), ADDED | {"sample", "update"}),
     "uniform, with a limit": (frb.Uniform(max_times_sampled=2), ADDED | {"sample", "spend"}),
     "prioritized, with a limit": (frb.Prioritized(max_times_sampled=3), ADDED | {"sample", "spend", "update"}),
+    "prioritized, each once": (frb.Prioritized(replacement=False), ADDED | {"arrive", "read_drawn", "update"}),
     "slices": (frb.Slices(2, trajectory_key="n"), ADDED | {"draw_slices"}),
     "slices, of whatever is there": (
         frb.Slices(3, strict_length=False, span=(1, True), flat=True),

@@ -366,9 +366,11 @@ def test_returns_of_drawn_items(spec: frb.BufferSpec, seed: int, way: tuple[str,
 
 @st.composite
 def limited(draw: st.DrawFn) -> frb.BufferSpec:
-    """Of which no item is drawn more often than so many times; some wait for others, or stop."""
-    sampler = draw(st.sampled_from([frb.Uniform(), frb.Prioritized(), frb.Prioritized(1.0, 1.0, "ever")]))
-    sampler = dataclasses.replace(sampler, max_times_sampled=draw(st.sampled_from([1, 2, 7, 2**30 - 1]), "limit"))
+    """Of which no item is drawn more often than so many times, or than once in a batch; some wait for others, or stop."""
+    apart = frb.Prioritized(replacement=False)
+    sampler = draw(st.sampled_from([frb.Uniform(), frb.Prioritized(), frb.Prioritized(1.0, 1.0, "ever"), apart]))
+    limits = [1, 2, 7, 2**30 - 1, *([None] * 4 if sampler is apart else [])]
+    sampler = dataclasses.replace(sampler, max_times_sampled=draw(st.sampled_from(limits), "limit"))
     names: Any = {"reward_key": "gain", "terminated_key": "done"}
     ahead, late = frb.n_step(3, 0.9, **names), frb.n_step(2, 0.9, at="add", **names)
     frames = {"compact": frb.Compact(next={}, stack={"x": 3})}
@@ -427,6 +429,7 @@ LARGE = {
     "priorities": frb.BufferSpec(ITEM, 20_000, frb.Prioritized()),
     "images": frb.BufferSpec(IMAGES, 150, frb.Prioritized()),
     "limits": frb.BufferSpec(ITEM, 4500, frb.Prioritized(max_times_sampled=2)),
+    "arrivals": frb.BufferSpec(ITEM, 4500, frb.Prioritized(replacement=False)),
     "lanes": frb.BufferSpec(ITEM, 600 * 12, frb.Uniform(), lanes=600),
     "priorities of lanes": frb.BufferSpec(ITEM, 600 * 12, frb.Prioritized(), lanes=600),
     "reservoir": frb.BufferSpec(ITEM, 3000, frb.Uniform(), frb.Reservoir()),
@@ -535,16 +538,17 @@ def test_each_function_is_one_launch_or_two() -> None:
         state, sample = rb.sample(state, rb.key(0), 16)
         rb.update(state, sample.indices, torch.ones(16))
     assert [name for name, _ in emulated.launched] == ["add_to_rings", "sample", "spend", "update"]
-    for writer, sampler, counts in (
-        (frb.Reservoir(), frb.Uniform(), []),
-        (frb.MaxValue("n"), frb.Prioritized(max_times_sampled=4), ["spend"]),
+    for writer, sampler, draws in (
+        (frb.Reservoir(), frb.Uniform(), ["sample"]),
+        (frb.MaxValue("n"), frb.Prioritized(max_times_sampled=4), ["sample", "spend"]),
+        (frb.MaxValue("n"), frb.Prioritized(max_times_sampled=4, replacement=False), ["arrive", "read_drawn", "spend"]),
     ):
         key = rb.key(0) if writer.words else None
         with emulated_gpu.using("forward") as emulated:
             state = rb.init(frb.BufferSpec(ITEM, 64, sampler, writer, lanes=2))
             state = rb.add(state, items, torch.ones(8, 2) > 0, key=key)
             rb.sample(state, rb.key(0), 16)
-        assert [name for name, _ in emulated.launched] == ["choose", "add_to_rings", "sample", *counts]
+        assert [name for name, _ in emulated.launched] == ["choose", "add_to_rings", *draws]
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ LIVES = (
     Life(frb.BufferSpec(SMALL, 51, frb.Prioritized(), lanes=3), (10, 13, 25, 1), 33),
     Life(frb.BufferSpec(SMALL, 50, frb.Prioritized(0.7, max_times_sampled=2)), (30, 40, 70, 1), 33),
     Life(frb.BufferSpec(SMALL, 51, frb.Uniform(max_times_sampled=9), lanes=3), (10, 13, 25, 1), 33),
+    Life(frb.BufferSpec(SMALL, 51, frb.Prioritized(max_times_sampled=3, replacement=False), lanes=3), (10, 13, 1), 33),
     Life(frb.BufferSpec(SMALL, 50, frb.Prioritized(), frb.Reservoir()), (30, 40, 70, 1), 33),
     Life(frb.BufferSpec(SMALL, 51, frb.Uniform(max_times_sampled=9), frb.MaxValue("x"), lanes=3), (10, 13, 25, 1), 33),
     Life(frb.BufferSpec(SMALL, 50, frb.WithoutReplacement()), (30, 40, 70, 1), 8),

@@ -5,6 +5,7 @@
 #include "gpu_limits.h"
 #include "gpu_maps.h"
 #include "gpu_mixtures.h"
+#include "gpu_race.h"
 #include "gpu_reading.h"
 #include "gpu_turns.h"
 #include "gpu_updates.h"
@@ -22,7 +23,7 @@ constexpr int THREADS = 256, THREADS_OF_ONE = 1024;
   X(line_up, THREADS_OF_ONE) X(add_waiting, THREADS_OF_ONE) X(keep_waiting, THREADS) X(read_drawn, THREADS)   \
   X(find_keys, THREADS) X(enter_keys, THREADS_OF_ONE) X(keep_keys, THREADS)              \
   X(sample_mixture, THREADS) X(sample_mixed_slices, THREADS) X(apart, THREADS) X(pack_keys, THREADS) X(find_goals, THREADS) \
-  X(spend, THREADS_OF_ONE) X(choose, THREADS_OF_ONE)
+  X(spend, THREADS_OF_ONE) X(choose, THREADS_OF_ONE) X(arrive, THREADS_OF_ONE)
 
 }  // namespace gpu
 

@@ -82,7 +82,7 @@ enum Waiting { ASKS = -1, SETTLED = -2 };
 enum Own { NO_PLACE = -1, NO_ROOM = -2 };
 
 // The layout of keys that come as leaves: behind the record of a map, where there is room for it.
-constexpr int LEAVES_AT = sizeof(MapRecord) / sizeof(int32_t);
+enum { LEAVES_AT = sizeof(MapRecord) / sizeof(int32_t) };
 static_assert(LEAVES_AT + sizeof(BufferRecord) / sizeof(int32_t) + 1 + 3 * MOST <= PLAN, "that of the most leaves");
 FRB_INLINE Plan leaves_of(const Call& call) { return Plan{{reinterpret_cast<const BufferRecord*>(call.plan + LEAVES_AT)}}; }
 

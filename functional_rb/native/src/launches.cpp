@@ -235,16 +235,22 @@ int sample(const BufferCall& c) {
   return launch(call, sample_kernel, THREADS, parts(c.batch, call.tile), lines_of(plan_of(call), share));
 }
 
-// What is drawn one block counts then.
+// What is drawn one block counts then, if there is a limit; without replacement by priority it also draws.
 int draw_limited(const BufferCall& c) {
-  BufferCall told = c;
-  int32_t* const room = c.scratches.take(c.scratches.of, cells_of_draws(c.batch) + c.batch);
+  const Plan plan = record_of<Plan>(c.plan);
+  const bool races = plan->draws == ARRIVALS;
+  const int64_t numbers = std::max<int64_t>(races ? RaceRoom(nullptr, c.batch + 1).end - static_cast<int32_t*>(nullptr) : 0,
+                                            plan->limit ? cells_of_draws(c.batch) : 0);
+  int32_t* const room = c.scratches.take(c.scratches.of, numbers + c.batch);
   if (!room) return NO_MEMORY;
-  if (!c.slots) told.slots = room + cells_of_draws(c.batch);
-  if (const int failed = sample(told)) return failed;
+  BufferCall told = c;
+  if (!c.slots) told.slots = room + numbers;
   Call call = call_of(told);
   call.scratch = room;
-  return saved(c, launch(call, spend_kernel, THREADS_OF_ONE, 1), c.batch);
+  int outcome = races ? launch(call, arrive_kernel, THREADS_OF_ONE, 1) : sample(told);
+  if (outcome == DONE && races && c.given) outcome = read_drawn(told);
+  if (outcome == DONE && plan->limit) outcome = launch(call, spend_kernel, THREADS_OF_ONE, 1);
+  return saved(c, outcome, plan->limit ? c.batch : 0);
 }
 
 int draw_slices(const BufferCall& c) {
@@ -377,7 +383,7 @@ int pack_keys(const BufferCall& c) {
 }
 
 const BufferKernels buffers{add, add_to_rings, update, update_priorities, sample, draw_slices, draw_epoch,
-                            [](const BufferCall& c) { return record_of<Plan>(c.plan)->draws == LIMITED ? draw_limited(c) : draw_in_turn(c); },
+                            [](const BufferCall& c) { return record_of<Plan>(c.plan)->draws <= LIMITED ? draw_limited(c) : draw_in_turn(c); },
                             nullptr};
 
 const char* problem(int outcome) {

@@ -2,19 +2,13 @@
 #pragma once
 #include <algorithm>
 
+#include "arrivals.h"
 #include "spans.h"
 
 FRB_BEGIN
 
-// Of time; and when what has no rate arrives. A child of each node is chosen by one word, and each waits by one more.
-constexpr float TIME_UNIT = 262144.0f;
-const float NEVER = __builtin_inff();
-// From here on a chance is 1, and up to there a series gives it.
-constexpr float CERTAIN = 64.0f, SMALL = 0.25f;
-
 // Exponentially distributed numbers, of which each draw gives one: `exponential_race.exponentials`.
 FRB_INLINE void exponentials(const int32_t* draws, float* numbers) {
-  constexpr float BY_LN2 = 3098164009.0f;  // 2^31 / ln 2
   int32_t heads[FANOUT], more[FANOUT];
   uint64_t logs[FANOUT];
   for (int k = 0; k < FANOUT; ++k) {
@@ -27,10 +21,6 @@ FRB_INLINE void exponentials(const int32_t* draws, float* numbers) {
     const uint64_t left = (uint64_t(POINT + BIAS) << POINT) - (logs[k] + uint64_t(more[k]));
     numbers[k] = float(int32_t(left >> POINT)) + float(int32_t(left & uint64_t(MASK))) * (1.0f / 2147483648.0f);
   }
-}
-
-FRB_INLINE float wait_of(float number, float rate) {
-  return rate > 0 ? most(number * TIME_UNIT / rate, LEAST_CHANCE) : NEVER;
 }
 
 // Which child of a node a draw chooses; FANOUT where there is nothing.
@@ -58,7 +48,7 @@ inline float first_arrivals(const Plan& plan, const float* tree, Matrix<const in
   for (int64_t depth = 0; depth <= top; ++depth) {
     const LevelRecord& level = plan.level(top - depth);
     // At each node's time one of its children arrives: so whatever arrives after the last of enough nodes is too late.
-    const float latest = count == rows ? times[count - 1] : NEVER;
+    const float latest = count == rows ? times[count - 1] : never();
     int64_t n = 0;
     for (int64_t i = 0; i < count; ++i) {
       const float* sums = tree + (int64_t(level.sums) + nodes[i]) * FANOUT;
@@ -82,24 +72,9 @@ inline float first_arrivals(const Plan& plan, const float* tree, Matrix<const in
       nodes[i] = least(before[whose / FANOUT] * FANOUT + int32_t(whose % FANOUT), level.nodes - 1);
     }
   }
-  for (int64_t i = count; i < rows; ++i) nodes[i] = 0, times[i] = NEVER;
-  for (int64_t i = 0; i + 1 < rows; ++i) slots[i] = nodes[i], live[i] = times[i] < NEVER;
+  for (int64_t i = count; i < rows; ++i) nodes[i] = 0, times[i] = never();
+  for (int64_t i = 0; i + 1 < rows; ++i) slots[i] = nodes[i], live[i] = times[i] < never();
   return times[rows - 1];
-}
-
-// The chance of a leaf to be among the first, given when the next one arrives: `exponential_race.inclusion`.
-FRB_INLINE float inclusion(float value, float threshold) {
-  if (!(value > 0)) return 0.0f;
-  const float x = least(value * threshold * (1.0f / TIME_UNIT), CERTAIN);
-  if (x < SMALL) {
-    const int64_t fixed = int64_t(x * 2147483648.0f), series[] = {E1, E2, E3, E4, E5, E6};
-    int64_t slope = series[5];
-    for (int k = 4; k >= 0; --k) slope = series[k] - (fixed * slope >> POINT);
-    return most(float(int32_t(slope)) * (1.0f / 2147483648.0f) * x, LEAST_CHANCE);
-  }
-  const int64_t whole = int64_t(x);
-  const uint64_t rest = uint64_t((x - float(whole)) * 2147483648.0f), raised = (RAISED << POINT) - ((uint64_t(whole) << POINT) + rest);
-  return 1.0f - float_of(exp2_of(raised));
 }
 
 FRB_END

@@ -109,7 +109,7 @@ class Turn {
     if (kind == ITEMS || ((kind == RECENT || kind == CHOSEN) && on_gpu())) return kernels().sample;
     if (kind == SLICES) return kernels().draw_slices;
     if (kind <= EPOCH_OF_SLICES) return kernels().draw_epoch;
-    return on_gpu() && kind == ARRIVALS ? nullptr : kernels().draw_items;
+    return kernels().draw_items;
   }
 
   // An array on the GPU, and where it begins; null if there is none, with an error or, where one of torch's modes makes
