@@ -366,7 +366,7 @@ def test_returns_of_drawn_items(spec: frb.BufferSpec, seed: int, way: tuple[str,
 
 @st.composite
 def limited(draw: st.DrawFn) -> frb.BufferSpec:
-    """Of which no item is drawn more often than so many times, or than once in a batch; some wait for others, or stop."""
+    """Of which no item comes more often than so many times, or than once in a batch; some wait for others, or stop."""
     apart = frb.Prioritized(replacement=False)
     sampler = draw(st.sampled_from([frb.Uniform(), frb.Prioritized(), frb.Prioritized(1.0, 1.0, "ever"), apart]))
     limits = [1, 2, 7, 2**30 - 1, *([None] * 4 if sampler is apart else [])]
