@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 from functional_rb.base.arrays import BackendArray, Nest
 from functional_rb.core.strategy import NO_EXTRAS, Selection
 
-Items = TypeVar("Items")
+# Type checkers know defaults of type variables by this module, of which each has a copy; nothing needs it to run.
+if TYPE_CHECKING:
+    import typing_extensions
+
+    Items = typing_extensions.TypeVar("Items", default=Nest)
+else:
+    Items = TypeVar("Items")
 
 
 class Sample(NamedTuple, Generic[Items]):
@@ -132,8 +138,6 @@ AnySample = Sample[Items] | MaskedSample[Items] | SliceSample[Items]
 # The type of the samples of a buffer, by which specs and states are generic: what is annotated as `frb.State` alone may
 # give any. And the type of `sample.mask`, None or an array, by which those samplers are whose options decide on it.
 if TYPE_CHECKING:
-    import typing_extensions  # which each type checker knows; nothing needs it to run
-
     Drawn = typing_extensions.TypeVar("Drawn", bound=AnySample[Nest], covariant=True, default=AnySample[Nest])
     Mask = typing_extensions.TypeVar("Mask", default=Any)
 else:

@@ -240,3 +240,11 @@ def wrong(state: State[frb.Sample[Items]]) -> None:
     sample.nothing  # type: ignore[attr-defined]  # noqa: B018
     taken: State[SliceSample[Items]] = state  # type: ignore[assignment]
     jax_backend.add(taken, {}, batch_size=3)  # type: ignore[call-overload]
+
+
+# What is annotated without saying of which items is of any, and no error of `mypy --strict`.
+def described(sample: frb.Sample, state: frb.State[frb.Sample], spec: frb.BufferSpec, mixture: frb.Mixture) -> None:
+    assert_type(sample, frb.Sample[Any])
+    assert_type(jax_backend.sample(state, jax_backend.key(0))[1], frb.Sample[Any])
+    assert_type(jax_backend.init(spec), frb.State)
+    assert_type(torch_backend.sample(mixture, torch_backend.key(0), 2)[1], AnySample[Any])
