@@ -120,8 +120,10 @@ class OfShards:
     def _write_part(self, k: int, asked: Request) -> SavedPart:
         part, place = self._dealt.parts[k], place_of(self.directory, k)
         # What the whole's older checkpoints name of this part has to stay for as long as they do.
-        named = [one.parts[k][0] for one in _kept(self.directory, asked.how.keep) if k < len(one.parts)]
-        needed = [number for number in there(place) if number >= min(named)] if named else []
+        kept, needed = _kept(self.directory, asked.how.keep), there(place)
+        if kept is not None:
+            named = [one.parts[k][0] for one in kept if k < len(one.parts)]
+            needed = [number for number in needed if named and number >= min(named)]
         of_part = saving.request(part, place, asked.how).keeping(len(needed) + 1)
         saved = saving.write(part.reader(), of_part)
         content = read_manifest(place, saved.generation).content
@@ -154,17 +156,21 @@ def _fail(error: BaseException) -> None:
     raise error
 
 
-def _kept(directory: str, keep: int) -> list[Shards]:
-    found = []
-    for number in there(directory)[:keep]:
-        with contextlib.suppress(CorruptCheckpointError, FileNotFoundError):
-            found.append(read_manifest(directory, number).shards)
+# What the newest checkpoints name; None if one cannot be read, which may name anything: then nothing is removed.
+def _kept(directory: str, keep: int) -> list[Shards] | None:
+    try:
+        found = [read_manifest(directory, number).shards for number in there(directory)[:keep]]
+    except (CorruptCheckpointError, FileNotFoundError):
+        return None
     return [one for one in found if one is not None]
 
 
 def _tidy(directory: str, keep: int) -> None:
     # A buffer that is dealt to fewer shards than before leaves directories that no checkpoint names.
-    most = max((len(one.parts) for one in _kept(directory, keep)), default=0)
+    kept = _kept(directory, keep)
+    if kept is None:
+        return
+    most = max((len(one.parts) for one in kept), default=0)
     with contextlib.suppress(OSError):
         for name in os.listdir(os.path.join(directory, SHARDS)):
             if name.isdecimal() and int(name) >= most:

@@ -18,6 +18,7 @@ import functional_rb as frb
 import jax_backend
 import torch_backend
 from functional_rb.checkpoint import manifest as manifests
+from functional_rb.checkpoint import shards as saved_shards
 from functional_rb.checkpoint.opened import read_manifest
 from functional_rb.checkpoint.shards import Dealt
 from functional_rb.core.draft import Arrays
@@ -168,6 +169,26 @@ def test_only_what_has_changed_is_written_and_what_is_named_stays(rb: Any, tmp_p
         frb.save(dealt(rb, states[0], shards=2), tmp_path)
     assert sorted(os.listdir(tmp_path / "shards")) == ["0", "1"], "nothing names the third any more"
     assert_same(rb, frb.load(tmp_path, rb), states[0])
+
+
+def test_nothing_is_removed_that_a_manifest_may_name_which_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rb = torch_backend
+    old, new = whole(rb, 0), whole(rb, 1)
+    frb.save(dealt(rb, old), tmp_path)
+
+    def read(directory: str, number: int) -> manifests.Manifest:
+        if directory == str(tmp_path):  # as where a file system of a network has lost sight of it
+            raise FileNotFoundError(directory)
+        return read_manifest(directory, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saved_shards, "read_manifest", read)
+        frb.save(dealt(rb, new, shards=2), tmp_path)
+    assert_same(rb, frb.load(tmp_path, rb), new)
+    (tmp_path / manifests.name_of(2)).unlink()
+    assert_same(rb, frb.load(tmp_path, rb), old)
 
 
 @both
