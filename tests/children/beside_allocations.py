@@ -304,7 +304,8 @@ CALLED: set[str] = set()
 KERNELS = {
     name: kernel
     for name, kernel in vars(_native).items()
-    if isinstance(kernel, types.BuiltinFunctionType) and not name.startswith("gpu_")  # which are told of GPUs
+    # Not what is told of GPUs, nor what only reads the words that a program of XLA's calls a handler with.
+    if isinstance(kernel, types.BuiltinFunctionType) and not name.startswith("gpu_") and name != "seal"
 }
 # What the version chain does whole, though the kernels of its parts are there for programs that it declines.
 IN_PARTS = {"frames", "slices of frames", "sums of steps, stored", "slices, prioritized"}
