@@ -180,6 +180,6 @@ def known(plan: Plan, sampler: SamplerBase, writer: WriterBase, transforms: Sequ
     rewrites = type(writer) in (RoundRobin, StopWhenFull, Reservoir) and (plan.frames is None or appends)
     masked = draws not in (Draws.ITEMS, Draws.RECENT, Draws.CHOSEN)
     limited = getattr(sampler, "max_times_sampled", None) is not None
-    on_hosts_alone = draws is Draws.IN_TURN or (draws is Draws.FROM_AN_END and limited)
+    on_hosts_alone = draws is Draws.FROM_AN_END and limited
     updates = has_updates and (writer.in_order or chosen)
     return Known(draws, whole, updates, appends, rewrites, plain, masked, on_hosts_alone)

@@ -42,6 +42,7 @@ _DRAWING: Final = {
     Draws.SLICES: "draw_slices",
     Draws.EPOCH: "draw_epoch",
     Draws.EPOCH_OF_SLICES: "draw_epoch",
+    Draws.IN_TURN: "draw_in_turn",
     Draws.QUEUE: "draw_in_turn",
     Draws.RECENT: "sample",
     Draws.FROM_AN_END: "draw_in_turn",
@@ -118,7 +119,7 @@ def sample(
         return _drawn(
             state, spec, leaves, {"threefry_at": key, "beta_at": beta} | _beside(state, beside), batch, beside
         )
-    if not spec.known.plain or spec.known.draws not in _DRAWING:
+    if not spec.known.plain or not _is_drawn(spec):
         return None
     lead = spec.sampler.leading_shape(batch)
     leaves = [Made((*lead, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
@@ -270,7 +271,7 @@ def choose(
     key: Array | None = None,
 ) -> Kernel | None:
     """The arrays afterwards, the slots, and what a sampler draws by random words int32 [rows, words], or by a key."""
-    if not batch or spec.known.draws not in _DRAWING:
+    if not batch or not _is_drawn(spec):
         return None
     given = {"threefry_at": key, "draws": draws, "beta_at": beta, "wanted_at": wanted}
     return _drawn(state, spec, None, given, batch)
@@ -310,6 +311,11 @@ def read(state: HasArrays, spec: BufferSpec, slots: Array) -> Kernel | None:
 def reads_later(spec: BufferSpec) -> bool:
     """Whether what is drawn of a buffer is read by a launch of its own."""
     return returns_read(spec) is not None and not spec.known.plain and not _draws_with_frames(spec)
+
+
+def _is_drawn(spec: BufferSpec) -> bool:
+    """Whether a launch draws from a buffer."""
+    return spec.known.draws in _DRAWING and not spec.known.on_hosts_alone
 
 
 def _draws_with_frames(spec: BufferSpec) -> bool:
@@ -362,7 +368,7 @@ def _records(spec: BufferSpec, **numbers: int) -> dict[str, Any]:
 
 
 def _epochs(spec: BufferSpec) -> dict[str, descriptor.Vector]:
-    is_epoch = spec.known.draws in (Draws.EPOCH, Draws.EPOCH_OF_SLICES)
+    is_epoch = spec.known.draws in (Draws.EPOCH, Draws.EPOCH_OF_SLICES, Draws.IN_TURN)
     return {"epoch": descriptor.encode_epoch(spec)} if is_epoch else {}
 
 

@@ -48,6 +48,7 @@ RINGS: Final[dict[str, tuple[Any, set[str]]]] = {
         ADDED | {"draw_epoch", "read_epoch"},
     ),
     "newer items": (frb.Recency(3), ADDED | {"sample"}),
+    "in order": (frb.WithoutReplacement(True, shuffle=False), ADDED | {"draw_in_order"}),
     "queue of windows": (frb.Queue(2), ADDED | {"draw_in_turn"}),
     "windows, without replacement": (
         frb.SlicesWithoutReplacement(2, weighting="window", drop_last=True),
@@ -170,7 +171,7 @@ def in_a_mixture(spec: frb.BufferSpec) -> Any:
 
 
 OTHERS: Final = effort(
-    [(by_other_keys, "without replacement"), (in_a_mixture, "without replacement"), (in_a_mixture, "queue of windows")],
+    [(by_other_keys, "without replacement"), (in_a_mixture, "without replacement"), (in_a_mixture, "in order")],
     [(program, sampler) for program in (by_other_keys, in_a_mixture) for sampler in RINGS if "ed" not in sampler[-3:]],
 )
 

@@ -261,7 +261,6 @@ DRAWN_BY_XLA: dict[str, tuple[Any, Any]] = {
     "the best": (frb.Prioritized(), frb.MaxValue("n")),
     "each once": (frb.Prioritized(replacement=False), frb.RoundRobin()),
     "newer ones": (frb.Recency(), frb.RoundRobin()),
-    "in turn": (frb.WithoutReplacement(shuffle=False), frb.RoundRobin()),
 }
 
 
@@ -273,6 +272,17 @@ def test_xla_draws_what_no_launch_does(kind: str) -> None:
     assert {name: leaf.shape for name, leaf in drawn.items()} == {
         name: (DRAWN, *leaf.shape) for name, leaf in spec.item.items()
     }
+
+
+@pytest.mark.usefixtures("emulated")
+def test_xla_keeps_a_limit_that_no_launch_keeps() -> None:
+    state = rb.init(frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 8, frb.InOrder(1)))
+    state, first = rb.sample(rb.add(state, {"n": jnp.arange(4, dtype=jnp.int32)}), rb.key(0), 2)
+    _, second = rb.sample(state, rb.key(0), 3)
+    assert first.items["n"].tolist() == [0, 1]
+    assert second.items["n"][:2].tolist() == [2, 3]
+    assert second.mask is not None
+    assert second.mask.tolist() == [True, True, False]
 
 
 def test_the_core_does_what_no_launch_can_name() -> None:

@@ -206,10 +206,14 @@ def epochs(draw: st.DrawFn) -> frb.BufferSpec:
 
 @st.composite
 def by_position(draw: st.DrawFn) -> frb.BufferSpec:
-    """Of newer items rather than older ones, of those that are taken out, and from an end."""
+    """Of newer items rather than older ones, of those that are taken out, from an end, and in epochs in order."""
     queues = st.builds(frb.Queue, st.none() | st.integers(1, 3))
+    in_order = st.builds(frb.WithoutReplacement, st.booleans(), shuffle=st.just(False))
     sampler: Any = draw(
-        st.builds(frb.Recency, st.integers(1, 5)) | queues | st.builds(frb.InOrder, newest_first=st.booleans())
+        st.builds(frb.Recency, st.integers(1, 5))
+        | queues
+        | in_order
+        | st.builds(frb.InOrder, newest_first=st.booleans())
     )
     in_one = isinstance(sampler, frb.InOrder) or (isinstance(sampler, frb.Queue) and sampler.length is None)
     lanes, writer = None if in_one else draw(st.sampled_from([None, 2, 5])), frb.RoundRobin()
@@ -314,11 +318,13 @@ def test_epochs_of_items(spec: frb.BufferSpec, seed: int, way: tuple[str, int, i
     check(spec, seed, way)
 
 
-@hypothesis.settings(some, max_examples=effort(12, 2000))
+@hypothesis.settings(some, max_examples=effort(8, 2000))
 @hypothesis.given(spec=by_position(), seed=seeds, way=ways, behind=st.sampled_from([None, 1, 4]))
 def test_draws_by_position(spec: frb.BufferSpec, seed: int, way: tuple[str, int, int], behind: int | None) -> None:
     names = check(spec, seed, way, behind)
-    drawing = {"sample", "sample_frames"} if isinstance(spec.sampler, frb.Recency) else {"draw_in_turn"}
+    drawing = (
+        {"sample", "sample_frames"} if isinstance(spec.sampler, frb.Recency) else {"draw_in_turn", "draw_in_order"}
+    )
     reading = set() if spec.known.plain else {"read_drawn"}
     assert names <= drawing | reading | {
         "add_to_rings",
@@ -439,6 +445,7 @@ LARGE = {
     "priorities of slices": frb.BufferSpec(ITEM, 4500, frb.PrioritizedSlices(4, **ENDS)),
     "epochs of slices": frb.BufferSpec(ITEM, 600 * 12, frb.SlicesWithoutReplacement(4, **ENDS), lanes=600),
     "newer items of lanes": frb.BufferSpec(ITEM, 600 * 12, frb.Recency(3), lanes=600),
+    "epochs in order of lanes": frb.BufferSpec(ITEM, 600 * 12, frb.WithoutReplacement(shuffle=False), lanes=600),
     "a queue of windows": frb.BufferSpec(ITEM, 600 * 12, frb.Queue(4), lanes=600),
     "waiting": frb.BufferSpec(ITEM, 600 * 12, frb.Prioritized(), lanes=600, transforms=RETURNS),
     "waiting images": frb.BufferSpec(IMAGES | {"x": ITEM["x"]}, 150, transforms=RETURNS),
@@ -558,6 +565,7 @@ def test_each_function_is_one_launch_or_two() -> None:
         (frb.Queue(), "draw_in_turn"),
         (frb.Queue(2), "draw_in_turn"),
         (frb.InOrder(), "draw_in_turn"),
+        (frb.WithoutReplacement(shuffle=False), "draw_in_order"),
     ],
     ids=repr,
 )
@@ -569,7 +577,7 @@ def test_draws_by_position_are_one_launch(sampler: Any, drawing: str) -> None:
         state, sample = rb.sample(state, rb.key(0), 2)
         rb.add_(state, {"n": torch.arange(3).int()}, torch.ones(3) > 0)
     assert [name for name, _ in emulated.launched] == ["add_to_rings", drawing, "rank_in_rings", "add_to_rings"]
-    if drawing == "draw_in_turn":
+    if drawing != "sample":
         assert sample.items["n"].flatten().tolist() == [*range(sample.indices.numel())]
 
 

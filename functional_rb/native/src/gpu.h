@@ -15,7 +15,7 @@ FRB_BEGIN
 namespace gpu {
 
 // Leaves of an item, and arrays that they lie in, that a call can name; and numbers of the records.
-constexpr int MOST = 40, PLAN = 288, RINGS = 64, EPOCHS = 4;
+constexpr int MOST = 40, PLAN = 288, RINGS = 64, EPOCHS = 6;
 // The same of rows beside the items: frames that these share, or steps that wait for others.
 constexpr int MOST_BESIDE = 17, PLAN_BESIDE = 80, RECORD_BESIDE = 96;
 
@@ -389,16 +389,19 @@ FRB_INLINE int32_t draw_uniform(const Call& call, const Plan& plan, const Words&
   return int32_t(call.current ? bounded(position, plan->capacity) : short_mod(handle, plan->capacity));
 }
 
-// Sum up how many items lie in the lanes up to the end of each group, to numbers that the threads share.
-template <class Block>
-FRB_INLINE void count_groups(const Block& block, const Call& call, const Ring& ring, int32_t* ends) {
+// Sum up how many items lie in the lanes, or count there, up to the end of each group, to numbers that the threads share.
+template <class Block, class Size>
+FRB_INLINE void count_groups(const Block& block, const Ring& ring, int32_t* ends, const Size& size) {
   const int64_t lanes = ring->lanes, each = parts(lanes, GROUPS);
-  const int32_t* sizes = call.counters + ring->sizes;
   block.running(parts(lanes, each), [&](int64_t group) {
     int32_t sum = 0;
-    for (int64_t lane = group * each; lane < least(lanes, (group + 1) * each); ++lane) sum += sizes[lane];
+    for (int64_t lane = group * each; lane < least(lanes, (group + 1) * each); ++lane) sum += int32_t(size(lane));
     return sum;
   }, [](int32_t a, int32_t b) { return a + b; }, [&](int64_t group, int32_t found) { ends[group] = found; });
+}
+template <class Block>
+FRB_INLINE void count_groups(const Block& block, const Call& call, const Ring& ring, int32_t* ends) {
+  count_groups(block, ring, ends, [&](int64_t lane) { return call.counters[ring->sizes + lane]; });
 }
 
 // The lane that a position lies in, counted lane by lane, and how many items there are in those before it. `ends` are those of
@@ -406,8 +409,7 @@ FRB_INLINE void count_groups(const Block& block, const Call& call, const Ring& r
 struct InLane {
   int64_t lane, before;
 };
-FRB_INLINE InLane find_lane(const Call& call, const Ring& ring, const int32_t* ends, int64_t position) {
-  const int32_t* sizes = call.counters + ring->sizes;
+template <class Size> FRB_INLINE InLane find_lane(const Ring& ring, const int32_t* ends, int64_t position, const Size& size) {
   const int64_t lanes = ring->lanes, each = parts(lanes, GROUPS);
   int64_t group = 0, last = parts(lanes, each) - 1;
   while (group < last) {
@@ -416,8 +418,11 @@ FRB_INLINE InLane find_lane(const Call& call, const Ring& ring, const int32_t* e
     else group = middle + 1;
   }
   int64_t lane = group * each, before = group ? ends[group - 1] : 0;
-  while (lane + 1 < lanes && before + sizes[lane] <= position) before += sizes[lane++];
+  for (; lane + 1 < lanes && before + size(lane) <= position; ++lane) before += size(lane);
   return {lane, before};
+}
+FRB_INLINE InLane find_lane(const Call& call, const Ring& ring, const int32_t* ends, int64_t position) {
+  return find_lane(ring, ends, position, [&](int64_t lane) { return int64_t(call.counters[ring->sizes + lane]); });
 }
 
 // `Uniform.draw` of several lanes: positions are counted lane by lane.

@@ -18,7 +18,7 @@ constexpr int THREADS = 256, THREADS_OF_ONE = 1024;
 #define FRB_GPU_KERNELS(X)                                                                                         \
   X(rank, THREADS_OF_ONE) X(add, THREADS) X(update, THREADS_OF_ONE) X(finish_update, THREADS) X(sample, THREADS)   \
   X(rank_in_rings, THREADS_OF_ONE) X(add_to_rings, THREADS_OF_ONE) X(draw_epoch, THREADS_OF_ONE)                   \
-  X(read_epoch, THREADS) X(draw_slices, THREADS) X(draw_in_turn, THREADS) X(compare_frames, THREADS)              \
+  X(read_epoch, THREADS) X(draw_slices, THREADS) X(draw_in_turn, THREADS) X(draw_in_order, THREADS) X(compare_frames, THREADS) \
   X(add_with_frames, THREADS_OF_ONE) X(store_frames, THREADS) X(sample_frames, THREADS)      \
   X(line_up, THREADS_OF_ONE) X(add_waiting, THREADS_OF_ONE) X(keep_waiting, THREADS) X(read_drawn, THREADS)   \
   X(find_keys, THREADS) X(enter_keys, THREADS_OF_ONE) X(keep_keys, THREADS)              \

@@ -187,12 +187,32 @@ template <class Block> FRB_INLINE void count_items(const Block& block, const Add
   block.each(1, [&](int64_t) { call.new_counters[CURSOR] = 0, call.new_counters[SIZE] = int32_t(size); });
 }
 
+// How many items are left of an epoch in order, by some counters of rings; 0 where there is none.
+template <class Block> FRB_INLINE int64_t left_in_order(const Block& block, const Addition& of, const int32_t* counters) {
+  const Call& call = of.call;
+  if (!call.epoch || call.order) return 0;
+  const Epoch epoch = epoch_of(call);
+  return block.total(of.lanes, [&](int64_t lane) { return rest_of(of.ring, epoch, call.counters, counters, lane).left; });
+}
+
+// Note that an epoch in order of which something was left is done, where all that was is gone now: `_note_emptied`.
+template <class Block> FRB_INLINE void note_emptied(const Block& block, const Addition& of, int64_t left_before) {
+  const Call& call = of.call;
+  const int64_t left = left_in_order(block, of, call.new_counters);
+  block.each(1, [&](int64_t) {
+    int32_t& done = call.new_counters[epoch_of(call)->epochs_done];
+    done = saturated(int64_t(done) + (left_before > 0 && !left));
+  });
+}
+
 // Let samplers know which items have lost frames: `removed`.
 template <class Block> FRB_INLINE void lose(const Block& block, const Addition& of, int64_t members) {
   const Call& call = of.call;
   const Ring& ring = of.ring;
+  const int64_t left = left_in_order(block, of, call.new_counters);
   block.each(of.lanes, [&](int64_t lane) { call.new_counters[ring->sizes + lane] -= int32_t(lost_in(of, lane)); });
   count_items(block, of);
+  if (left) note_emptied(block, of, left);
   if (!ring->window_length && !call.order) return;
   const Lanes lanes{call.new_counters + ring->cursors, call.new_counters + ring->sizes};
   block.each(of.lost_entries, [&](int64_t i) {
@@ -246,6 +266,7 @@ template <bool OF_FRAMES, class Block> FRB_INLINE void add_beside(const Block& b
     const int64_t refused = block.total(of.lanes, [&](int64_t lane) { return of.wanted(lane) - of.count(lane); });
     block.each(1, [&](int64_t) { call.new_counters[ring->refused] = saturated(call.counters[ring->refused] + refused); });
   }
+  if (const int64_t left = left_in_order(block, of, call.counters)) note_emptied(block, of, left);
   if (!of.keeps) return;
   if (ring->next) count_steps(block, of);
   block.each(of.places, [&](int64_t place) {

@@ -276,7 +276,8 @@ int draw_in_turn(const BufferCall& c) {
   const Plan plan = plan_of(call);
   const int64_t rows = c.batch * plan->length;
   call.tile = std::min<int64_t>(parts(rows, most_blocks), MOST_DRAWS);
-  return launch(call, draw_in_turn_kernel, THREADS, parts(rows, call.tile), lines_of(plan, share));
+  const Kernel kernel = plan->draws == IN_TURN ? draw_in_order_kernel : draw_in_turn_kernel;
+  return launch(call, kernel, THREADS, parts(rows, call.tile), lines_of(plan, share));
 }
 
 int read_drawn(const BufferCall& c) {

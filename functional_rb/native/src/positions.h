@@ -1,5 +1,5 @@
 // Draws that follow from where items lie in their lanes, for CPUs and GPUs alike: of newer items rather than older ones, of the
-// oldest that are taken out, and from an end.
+// oldest that are taken out, from an end, and in epochs in order.
 #pragma once
 #include "ring.h"
 
@@ -64,6 +64,23 @@ FRB_INLINE int64_t taken_of(const Ring& ring, const int32_t* counters, int64_t l
 FRB_INLINE int64_t from_an_end(int64_t k, int64_t size, bool newest_first) {
   const int64_t last = most<int64_t>(size - 1, 0), position = least(k, last);
   return newest_first ? last - position : position;
+}
+
+// Of an epoch in order: where a lane goes on, where it ends, and how many items are left of it: `without_replacement._left`. The
+// ring's cursor and size are those of some counters, the epoch is where it was by its own.
+struct Rest {
+  int64_t first, end, left;
+};
+FRB_INLINE Rest rest_of(const Ring& ring, const Epoch& epoch, const int32_t* own, const int32_t* counters, int64_t lane) {
+  const int64_t limit = int64_t(ring->length) * ring->turns, cursor = counters[ring->cursors + lane];
+  const int64_t next = own[epoch->next + lane], end = own[epoch->end + lane], added = back_by(cursor, end, limit);
+  const int64_t back = least<int64_t>(back_by(cursor, next, limit), size_of(ring, counters, lane));
+  return {back_by(cursor, back, limit), end, most<int64_t>(back - added, 0)};
+}
+// The same of an epoch that begins.
+FRB_INLINE Rest all_of(const Ring& ring, const int32_t* counters, int64_t lane) {
+  const int64_t cursor = counters[ring->cursors + lane], size = size_of(ring, counters, lane);
+  return {back_by(cursor, size, int64_t(ring->length) * ring->turns), cursor, size};
 }
 
 FRB_END

@@ -130,24 +130,12 @@ inline bool take_out(const BufferCall& c, int32_t* slots) {
   return any;
 }
 
-// Of an epoch in order: where a lane goes on, where it ends, and how many are left: `without_replacement._left`.
-struct Rest {
-  int64_t first, end, left;
-};
-FRB_INLINE Rest rest_of(const BufferCall& c, int64_t lane, int64_t cursor, int64_t size) {
-  const Ring ring = ring_of(c);
-  const Epoch epoch = record_of<Epoch>(c.epoch);
-  const int64_t limit = int64_t(ring->length) * ring->turns, next = c.counters[epoch->next + lane], end = c.counters[epoch->end + lane];
-  const int64_t added = back_by(cursor, end, limit), back = least(back_by(cursor, next, limit), size);
-  return {back_by(cursor, back, limit), end, most<int64_t>(back - added, 0)};
-}
-
 // How many items are left of an epoch in order, in rings whose cursors and sizes are among some counters.
 inline int64_t left_in_order(const BufferCall& c, const int32_t* counters) {
   const Ring ring = ring_of(c);
   int64_t left = 0;
   for (int64_t lane = 0; lane < ring->lanes; ++lane)
-    left += rest_of(c, lane, counters[ring->cursors + lane], size_of(ring, counters, lane)).left;
+    left += rest_of(ring, record_of<Epoch>(c.epoch), c.counters, counters, lane).left;
   return left;
 }
 
@@ -163,8 +151,7 @@ inline bool draw_in_order(const BufferCall& c, int32_t* slots) {
   const bool done = total - taken < whole;
   int64_t passed = 0;
   for (int64_t lane = 0, i = 0; lane < lanes; ++lane) {
-    const int64_t cursor = stored.cursors[lane], size = stored.sizes[lane];
-    const Rest rest = fresh ? Rest{stored.oldest(lane), cursor, size} : rest_of(c, lane, cursor, size);
+    const Rest rest = fresh ? all_of(stored.ring, c.counters, lane) : rest_of(stored.ring, epoch, c.counters, c.counters, lane);
     const int64_t ahead = least(most<int64_t>(taken - passed, 0), rest.left);
     for (int64_t k = 0; k < ahead; ++k, ++i) {
       const Item found = item_of(stored.ring, lane, on_by(rest.first, k, stored.limit));
