@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 
 FRACTION: Final = 31
@@ -61,17 +62,22 @@ def mul_high(ops: Ops, a: Array, b: Array) -> Array:
     return ops.mul_wide(a, b)[0]
 
 
+@replaceable
+def lookup(ops: Ops, table: str, entry: Array) -> Array:
+    """The entries int32 [n], each below 256, of one of the `TABLES`."""
+    return ops.take(ops.constant(table, entry), entry)
+
+
 def log2_biased(ops: Ops, bits: Array) -> Fixed:
     """`log2(x) + 128` of positive normal float32 x, given by their bits int32."""
     mantissa = bits & (2**23 - 1)
     entry = mantissa >> 15
-    table = ops.constant("log", bits)
-    inverse = ops.take(ops.constant("inverse", bits), entry)
+    inverse = lookup(ops, "inverse", entry)
     # x = 2^e * c * (1 + r), where c is the table's point below the mantissa and 0 <= r < 2^-8.
     r = mul_high(ops, (mantissa & (2**15 - 1)) << 8, inverse)
     c1, c2, c3 = LOG_COEFFICIENTS
     slope = c1 - mul_high(ops, r, c2 - mul_high(ops, r, ops.full_like(r, c3)))
-    fraction = ops.take(table, entry) + 2 * mul_high(ops, r, slope)
+    fraction = lookup(ops, "log", entry) + 2 * mul_high(ops, r, slope)
     return Fixed((bits >> 23) - 127 + BIAS, fraction)
 
 
@@ -104,7 +110,7 @@ def exp2(ops: Ops, y: Fixed) -> Array:
     x = y.fraction & (2**23 - 1)
     c1, c2, c3 = EXP_COEFFICIENTS
     slope = c1 + mul_high(ops, x, c2 + mul_high(ops, x, ops.full_like(x, c3)))
-    base = ops.take(ops.constant("exp", x), y.fraction >> 23)
+    base = lookup(ops, "exp", y.fraction >> 23)
     mantissa = base + mul_high(ops, base, mul_high(ops, x, slope))
     rounded = (mantissa >> 7) + ((mantissa >> 6) & 1)
     # The leading bit of the significand, which a float does not store, adds the one that is missing to the exponent.

@@ -99,6 +99,9 @@ class OpsOf(CommonOpsOf[A], Protocol[A]):
     def cummax(self, x: A) -> A:
         """Running maxima along the last axis."""
 
+    def largest(self, x: A) -> A:
+        """The largest number along the last axis."""
+
     def count(self, mask: A) -> A:
         """How many elements of a boolean vector are true, as an int32 scalar."""
 
@@ -135,9 +138,6 @@ class FloatOpsOf(OpsOf[A], Protocol[A]):
 
     def argmax(self, x: A) -> A:
         """The position int32 of the first largest number along the last axis."""
-
-    def largest(self, x: A) -> A:
-        """The largest number along the last axis."""
 
     def total(self, x: A) -> A:
         """The sum along the last axis, in the dtype of the numbers; of booleans their count, int32."""

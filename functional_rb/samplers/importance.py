@@ -282,6 +282,16 @@ def reject(ops: Ops, draft: Draft, bad: Array) -> None:
     draft.counters = draft.counters.replace(rejected=count)
 
 
+@replaceable
+def written_values(ops: Ops, tree: Array, slots: Array, values: Array) -> Array:
+    """The values float32 [n] that were written to the leaves of slots int32 [n], of those that are live.
+
+    They are read back from the new tree: XLA would fuse what they came from, a read of the old one, into what is done
+    with them, and to serve that it would copy the tree.
+    """
+    return sum_tree.get_leaves(ops, tree, slots)
+
+
 def raise_peak(ops: Ops, draft: Draft, values: Array, live: Array | None) -> None:
     """Remember the largest value ever stored by its bits."""
     peak = ops.maximum(draft.counters.peak, _largest_bits(ops, values, live))
@@ -293,7 +303,7 @@ def _largest_bits(ops: Ops, values: Array, live: Array | None) -> Array:
     bits = ops.bitcast(values[:, None], "int32")[:, 0]
     if live is not None:
         bits = ops.where(live, bits, ops.full_like(bits, 0))
-    return ops.cummax(bits)[-1]
+    return ops.largest(bits)
 
 
 @replaceable

@@ -10,6 +10,7 @@ from functional_rb.core.plan import AuxiliaryArray
 from functional_rb.core.sample import Items, Mask, MaskedSample, Sample
 from functional_rb.core.strategy import Carried, Selection
 from functional_rb.ops import scalars
+from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers import draw_limits
 from functional_rb.samplers.base import LEAST_CHANCE, check_bools
@@ -20,6 +21,7 @@ from functional_rb.samplers.importance import (
     importance_weights,
     raise_peak,
     write_leaves,
+    written_values,
 )
 from functional_rb.structures import exponential_race, sum_tree
 from functional_rb.structures.duplicates import Batch
@@ -169,9 +171,7 @@ class Prioritized(Priorities, Generic[Mask]):
     def _put(self, ops: Ops, draft: Draft, write: Write, values: Array) -> None:
         in_order = draft.plan.in_order and draft.plan.ring.lanes == 1
         write_leaves(ops, draft, write.slots, values, write.live, consecutive=in_order)
-        # Read back from the new tree: XLA would fuse what the values came from, a read of the old one, into
-        # this, and to serve that it would copy the tree.
-        raise_peak(ops, draft, sum_tree.get_leaves(ops, draft.known_tree, write.slots), write.live)
+        raise_peak(ops, draft, written_values(ops, draft.known_tree, write.slots, values), write.live)
         draw_limits.renew(ops, draft, write, self.max_times_sampled)
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
@@ -191,22 +191,35 @@ class Prioritized(Priorities, Generic[Mask]):
             slots, live, threshold = exponential_race.first(ops, tree, draft.plan.capacity, draws)
             selection = arrived(ops, draft, slots, live, threshold, beta)
             return slots, draw_limits.spend(ops, draft, slots, selection, self.max_times_sampled)
-        slots = sum_tree.descend(ops, tree, draft.plan.capacity, draws)
-        weights, probabilities, live = weighed(ops, draft, slots, beta)
+        slots, weights, probabilities, live = draw_weighed(ops, tree, draft.plan.capacity, draws, beta)
         selection = draw_limits.masked(ops, Selection(draft.handles_of(ops, slots), weights, probabilities), live)
         selection = selection._replace(mask=None)  # with replacement, all are real or none is
         return slots, draw_limits.spend(ops, draft, slots, selection, self.max_times_sampled)
 
 
-def weighed(ops: Ops, draft: Draft, slots: Array, beta: Array) -> tuple[Array, Array, Array]:
-    """Weights and probabilities of draws from the tree with replacement, slots int32 [B], and whether they are draws.
+@replaceable
+def draw_weighed(ops: Ops, tree: Array, capacity: int, draws: Array, beta: Array) -> tuple[Array, Array, Array, Array]:
+    """Draw from the tree with replacement by draws int32 [B, levels].
 
-    They are unless the tree has nothing to draw; then the numbers are meaningless.
+    Returns:
+        Slots int32 [B], weights float32 [B], probabilities float32 [B], and whether they are draws, bool [B]: they are
+        unless the tree has nothing to draw; then the numbers are meaningless.
     """
-    tree = draft.known_tree
-    values = sum_tree.get_leaves(ops, tree, slots)
-    total = sum_tree.total(tree)
-    weights = importance_weights(ops, values, sum_tree.smallest(ops, tree), beta)
+    slots = sum_tree.descend(ops, tree, capacity, draws)
+    values, total = sum_tree.get_leaves(ops, tree, slots), sum_tree.total(tree)
+    return slots, *weighed(ops, values, total, sum_tree.smallest(ops, tree), beta)
+
+
+def weighed(ops: Ops, values: Array, total: Array, smallest: Array, beta: Array) -> tuple[Array, Array, Array]:
+    """Weights and probabilities of draws, float32 [B], and whether they are draws, as `draw_weighed` has them.
+
+    Args:
+        values: of the leaves that were drawn, float32 [B].
+        total: of all leaves, a float32 scalar, as those that follow; or [B], all alike.
+        smallest: the smallest positive leaf.
+        beta: the power of the weights.
+    """
+    weights = importance_weights(ops, values, smallest, beta)
     # Times the reciprocal, as XLA would make of a division by a scalar anyway: the same bits everywhere.
     scale = scalars.reciprocal(ops, ops.where(total > 0, total, ops.full_like(total, 1)))
     return weights, ops.maximum(values * scale, ops.full_like(values, LEAST_CHANCE)), values > 0

@@ -13,7 +13,7 @@ from functional_rb.core.plan import AuxiliaryArray
 from functional_rb.core.strategy import Carried, Selection
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.importance import Priorities, raise_peak
-from functional_rb.samplers.prioritized import weighed
+from functional_rb.samplers.prioritized import draw_weighed
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.structures import episode_windows, sum_tree
 from functional_rb.structures.duplicates import Batch
@@ -134,5 +134,5 @@ class PrioritizedSlices(Priorities, Trajectories):
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
         """Descend the tree to the first step."""
-        starts = sum_tree.descend(ops, draft.known_tree, draft.plan.capacity, draws[:, :-2])
-        return self.cut(ops, draft, starts, draws[:, -2:], *weighed(ops, draft, starts, beta))
+        starts, *found = draw_weighed(ops, draft.known_tree, draft.plan.capacity, draws[:, :-2], beta)
+        return self.cut(ops, draft, starts, draws[:, -2:], *found)

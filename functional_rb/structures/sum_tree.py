@@ -138,6 +138,7 @@ def rebuild(ops: Ops, tree: Array, capacity: int) -> Array:
     return refresh(ops, tree, capacity, ops.arange(1, like=tree), nodes_touched=capacity)
 
 
+@replaceable
 def get_leaves(ops: Ops, tree: Array, leaves: Array) -> Array:
     """The values of leaves int32 [n], float32 [n]."""
     return ops.take(tree.reshape(-1), leaves)
@@ -162,7 +163,7 @@ def smallest(ops: Ops, tree: Array) -> Array:
 
 def largest(ops: Ops, tree: Array) -> Array:
     """The largest value of any leaf."""
-    return _fold(ops, tree[_root(tree).largest], smallest=False)
+    return ops.largest(tree[_root(tree).largest])
 
 
 # The last level has one group: its rows are the tree's last three, or its only one.

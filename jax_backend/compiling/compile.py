@@ -119,6 +119,8 @@ def draws(key: jax.Array, batch: int, words: int, wanted: jax.Array | None = Non
     kind, data = jax.random.key_impl(typed), jax.random.key_data(typed)
 
     def core(data: jax.Array, wanted: jax.Array | None) -> jax.Array:
+        if jax.default_backend() == "tpu" and _is_default(kind):
+            return tpus.bits(data, batch, words)
         return _bits(data, kind, batch, words)
 
     kernel = _declared(kernels.threefry, data, batch, words, wanted) if _is_default(kind) else None

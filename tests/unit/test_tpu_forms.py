@@ -1,0 +1,124 @@
+"""What TPUs compute in another form: bit for bit the core's, and in few steps."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import functional_rb as frb
+import jax_backend as rb
+from functional_rb.ops import fixed_point, numpy_ops
+from functional_rb.samplers import importance
+from functional_rb.structures import sum_tree
+from jax_backend.kernels import tpu_tree, tpus
+from tests.support import backends
+
+OPS = numpy_ops.OPS
+
+
+def random_numbers(rng: np.random.Generator, count: int) -> np.ndarray:
+    numbers = rng.random(count) * (rng.random(count) < 0.7) * 10.0 ** rng.integers(-9, 9, count)
+    return numbers.astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "compared"), [(1, True), (16, True), (17, True), (17, False), (257, True), (4097, True), (4097, False)]
+)
+def test_the_bits_are_those_of_the_sum_tree(capacity: int, compared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves around the seam of the ring, and any, some of which come twice; of large writes level by level."""
+    monkeypatch.setattr(tpu_tree, "MOST_COMPARED", 1024 if compared else 0)
+    setting = jax.jit(tpu_tree.set_leaves, static_argnums=(1, 4))
+    drawing = jax.jit(tpu_tree.draw, static_argnums=1)
+    rng, count = np.random.default_rng(capacity), min(capacity, 40)
+    tree = np.zeros((sum_tree.geometry(capacity).rows, sum_tree.FANOUT), np.float32)
+    made = jnp.asarray(tree)
+    for turn in range(8):
+        consecutive = turn % 2 == 0
+        start = capacity - 1 - turn if turn < 4 else rng.integers(capacity)
+        leaves = np.arange(count) + start if consecutive else rng.integers(capacity, size=count)
+        leaves = (leaves % capacity).astype(np.int32)
+        values = random_numbers(rng, capacity)[leaves]
+        values[leaves == leaves[0]] = 1  # so that there is something to draw
+        tree = sum_tree.set_leaves.core(OPS, tree, capacity, leaves, values, consecutive)
+        made = setting(made, capacity, leaves, values, consecutive)
+        assert tree.tobytes() == np.asarray(made).tobytes()
+        draws = rng.integers(0, 2**31, (50, len(sum_tree.geometry(capacity).levels))).astype(np.int32)
+        drawn = drawing(made, capacity, draws)
+        np.testing.assert_array_equal(drawn.leaves, sum_tree.descend.core(OPS, tree, capacity, draws))
+        np.testing.assert_array_equal(drawn.values, sum_tree.get_leaves.core(OPS, tree, np.asarray(drawn.leaves)))
+        np.testing.assert_array_equal(drawn.total, np.full(50, sum_tree.total(tree)))
+        np.testing.assert_array_equal(drawn.smallest, np.full(50, sum_tree.smallest(OPS, tree)))
+        np.testing.assert_array_equal(tpu_tree.get_leaves(made, jnp.asarray(leaves)), values)
+
+
+def test_nothing_is_drawn_from_an_empty_tree() -> None:
+    draws = np.random.default_rng(0).integers(0, 2**31, (9, 3)).astype(np.int32)
+    tree = np.zeros((sum_tree.geometry(300).rows, sum_tree.FANOUT), np.float32)
+    drawn = tpu_tree.draw(jnp.asarray(tree), 300, jnp.asarray(draws))
+    np.testing.assert_array_equal(drawn.leaves, sum_tree.descend.core(OPS, tree, 300, draws))
+    assert not np.asarray(drawn[1:]).any()
+
+
+@pytest.mark.parametrize("table", fixed_point.TABLES)
+def test_tables_are_looked_up_by_the_bits_of_their_entries(table: str) -> None:
+    np.testing.assert_array_equal(tpus.lookup(table, jnp.arange(256)), fixed_point.TABLES[table])
+
+
+def test_random_bits_are_those_of_jax() -> None:
+    key = jax.random.key(7)
+    wanted = jax.random.bits(key, (33, 5), jnp.uint32) >> 1
+    np.testing.assert_array_equal(tpus.bits(jax.random.key_data(key), 33, 5), wanted)
+
+
+@pytest.mark.parametrize("compared", [True, False])
+def test_the_last_good_priority_of_equal_slots_counts(compared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tpus, "MOST_COMPARED", 64 if compared else 0)
+    rng = np.random.default_rng(3)
+    for _ in range(8):
+        slots, live = rng.integers(20, size=64).astype(np.int32), rng.random(64) < 0.6
+        priorities = np.where(rng.random(64) < 0.2, -1, random_numbers(rng, 64)).astype(np.float32)
+        wanted = importance.updated_values.core(OPS, slots, live, priorities, 0.6)
+        found = tpus.updated_values(*map(jnp.asarray, (slots, live, priorities)), 0.6)
+        for one, other in zip(found[1:], wanted[1:], strict=True):
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(found[0][wanted[1]], wanted[0][wanted[1]])
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.4, 1.0, -1.0, np.nan])
+def test_weights_are_those_of_the_core(beta: float) -> None:
+    values = np.maximum(random_numbers(np.random.default_rng(5), 100), np.float32(1e-8))
+    given = values, values.min(), np.float32(beta)
+    wanted = importance.importance_weights.core(OPS, *given)
+    np.testing.assert_array_equal(tpus.importance_weights(*map(jnp.asarray, given)), wanted)
+
+
+def step(state: rb.State, key: jax.Array) -> tuple[rb.State, jax.Array]:
+    state, sample = rb.sample(rb.add(state, jnp.ones(4)), key, 8)
+    return rb.update(state, sample.indices, sample.items + sample.weights), sample.indices
+
+
+def test_what_is_traced_for_a_tpu_draws_the_same_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the operations counted is two pieces of work there at least, and those in loops are so at every turn."""
+
+    def given(batch_size: int) -> tuple[rb.State, jax.Array]:  # specs of their own, as what is traced is kept
+        spec = frb.BufferSpec(frb.Unbounded(()), 200, frb.Prioritized(), batch_size=batch_size)
+        return rb.add(rb.init(spec), jnp.arange(190.0)), rb.key(1)
+
+    wanted = jax.jit(step)(*given(11))
+    with backends.make("jax-core"), monkeypatch.context() as patch:
+        patch.setattr(jax, "default_backend", lambda: "tpu")
+        state, key = given(13)
+        text = jax.jit(step).trace(state, key).lower(lowering_platforms=("tpu",)).as_text()
+        patch.delitem(tpus.TABLE, fixed_point.lookup)  # which takes XLA for CPUs long to compile
+        found = jax.jit(step)(*given(14))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_array_equal(one, other)
+    # The rows of two children and of the leaves drawn are gathered, and before each write to the tree its old children;
+    # what an update leaves as it is, too. Rows are written once, and the tree twice.
+    counted = "gather", "scatter", "sort", "while", "dynamic_slice", "dynamic_update_slice", "reduce_window"
+    counts = {name: len(re.findall(rf'"?stablehlo\.{name}"?\(', text)) for name in counted}
+    assert counts == {name: {"gather": 5, "scatter": 3}.get(name, 0) for name in counted}
