@@ -193,16 +193,15 @@ def of_buffer(
     """
     operands, outputs = [*each_of(changed), *each_of(given)], [*each_of(changed), *each_of(made)]
     told = [*each_of(given), *outputs]  # of what is changed the kernel is given the output
-    fields = (field if x is not None or field in SEVERAL else "" for field, x in told)
-    form = descriptor.encode_form((*records, *("" for _ in each_of(changed)), *fields))
+    form = descriptor.encode_form((*records, *("" for _ in each_of(changed)), *(field for field, _ in told)))
     arrays, new = [x for _, x in operands], [ABSENT if x is None else x for _, x in outputs]
     return Kernel(name, arrays, results, [form, *records.values()], outputs=new, on_gpu=on_gpu, told=[*records])
 
 
 def each_of(arrays: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Each array with its field; of some fields there are several."""
+    """Each array with its field; of some fields there are several, some of which may not be there."""
     for field, x in arrays.items():
-        for array in x if field in SEVERAL else (x,):
+        for array in x if field in SEVERAL else () if x is None else (x,):
             yield field, array
 
 

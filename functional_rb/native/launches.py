@@ -1,7 +1,7 @@
-"""Launches for GPUs where CPUs have no one kernel that does the same, each declared once, as `kernels` has the others.
+"""What the version chain does with buffers of any kind, in programs: calls on CPUs, and launches for GPUs.
 
-What they do the version chain does on hosts, and the core by part kernels in programs for CPUs. A declaration gives
-None for what no launch does.
+Each is declared once, as `kernels` has the others. Some have a launch alone, and what they do the core does by part
+kernels in programs for CPUs. A declaration gives None for what neither does.
 """
 
 from __future__ import annotations
@@ -50,6 +50,12 @@ _DRAWING: Final = {
     Draws.ARRIVALS: "draw_limited",
     Draws.CHOSEN: "sample",
 }
+# The handlers of CPUs that take random words; those of single items are `kernels.draw`.
+_DRAWING_ON_HOSTS: Final = {
+    Draws.SLICES: "draw_slices",
+    Draws.EPOCH: "draw_epoch",
+    Draws.EPOCH_OF_SLICES: "draw_epoch",
+}
 # The fields of calls for what samplers keep.
 _KEPT: Final = dict(
     zip(("order", "place", "in_episode", "kept", "times", "current"), (*descriptor.KEPT, TIMES, CURRENT), strict=True)
@@ -71,23 +77,19 @@ def add(
     may wait for those that follow them.
     """
     beside = descriptor.beside(spec)
-    if (
-        not spec.known.appends
-        or spec.known.on_hosts_alone
-        or not batch
-        or (len(beside.queue) and priorities is not None)
-    ):
+    if not spec.known.appends or not batch or (len(beside.queue) and priorities is not None):
         return None
     counters = Made(state.counters.shape, "int32", over=state.counters)
     changed, keeps = _kept(state) | _beside(state, beside), state.tree is not None or bool(state.auxiliary)
+    launch = Launch("add_to_rings", few=mask is None and not (keeps or len(beside.queue)))
     return of_buffer(
-        "",
+        "add_to_rings",
         _records(spec, batch=batch, words=spec.writer.words) | _epochs(spec) | _records_beside(beside),
         changed,
         {"counters": state.counters, "mask": mask, "priorities": priorities, "draws": draws, "items": leaves},
         {"new_counters": counters},
         Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary)),
-        Launch("add_to_rings", few=mask is None and not (keeps or len(beside.queue))),
+        None if spec.known.on_hosts_alone else launch,
     )
 
 
@@ -100,9 +102,21 @@ def whole_add(
     priorities: Array | None,
     draws: Array | None = None,
 ) -> Kernel | None:
-    """What `functions.add` does on a GPU, wherever items lie."""
+    """What `functions.add` does, wherever items lie."""
     kernel = kernels.add(state, spec, leaves, batch, mask, priorities)
     return add(state, spec, leaves, batch, mask, priorities, draws) if kernel is None else kernel
+
+
+def draw(
+    state: HasArrays, spec: BufferSpec, draws: Array, beta: Array, batch: int, wanted: Array | None = None
+) -> Kernel | None:
+    """What `functions.draw` gives of slices, and of epochs, on a CPU."""
+    name = _DRAWING_ON_HOSTS.get(spec.known.draws, "")
+    if not batch or not name or not spec.known.plain or (wanted is not None and spec.sampler.heeds_wanted):
+        return None
+    lead = spec.sampler.leading_shape(batch)
+    leaves = [Made((*lead, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
+    return _drawn(state, spec, leaves, {"draws": draws, "beta_at": beta}, batch, name=name)
 
 
 def sample(
@@ -338,6 +352,7 @@ def _drawn(
     given: Mapping[str, Array | None],
     batch: int,
     beside: descriptor.Beside = descriptor.NOTHING_BESIDE,
+    name: str = "",
 ) -> Kernel:
     """What is drawn, with the slots in place of the leaves, if there are none."""
     sampler, lead, masked = spec.sampler, spec.sampler.leading_shape(batch), spec.known.masked
@@ -345,7 +360,8 @@ def _drawn(
     selection = Selection(ints(*lead), floats(count), floats(count), mask=bools(*lead) if masked else None)
     if isinstance(sampler, Trajectories):
         selection = selection._replace(is_first=bools(*lead), is_last=bools(*lead), truncated=bools(*lead))
-    counters, slots = ints(*state.counters.shape), ints(math.prod(lead)) if leaves is None else None
+    counters = Made(state.counters.shape, "int32", over=state.counters)
+    slots = ints(math.prod(lead)) if leaves is None else None
     masks = {"drawn": selection.mask, **{x: getattr(selection, x) for x in ("is_first", "is_last", "truncated")}}
     changing = ("tree", "times") if TIMES in state.auxiliary else ("order", "place")
     kept, given = _kept(state), {**given, **({} if sampler.heeds_wanted else {"wanted_at": None})}
@@ -353,7 +369,7 @@ def _drawn(
     items = [None] * len(spec.plan.layout.leaves) if leaves is None else leaves
     simple = leaves is not None and not masked and state.tree is None and spec.plan.ring.lanes == 1
     return of_buffer(
-        "",
+        name,
         _records(spec, batch=count, words=spec.draw_shape(batch)[1]) | _epochs(spec) | _records_beside(beside),
         {field: kept.pop(field) for field in changing},
         kept | {"counters": state.counters, **given},

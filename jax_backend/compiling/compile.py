@@ -49,10 +49,15 @@ def _declared(declaration: Callable[..., Kernel | None], *given: object) -> Kern
     return declaration(*given) if part_kernels.in_force() else None
 
 
+# The same, where programs that are traced now take it; else None, for part kernels to do what they can.
+def _used(declaration: Callable[..., Kernel | None], *given: object) -> Kernel | None:
+    kernel = _declared(declaration, *given)
+    return kernel if kernel is not None and in_use(kernel) else None
+
+
 # What is declared of a launch that there is no kernel for on CPUs; None where there is to be none.
 def _launch(declaration: Callable[..., Kernel | None], *given: object) -> Kernel | None:
-    kernel = declaration(*given) if on_gpu() else None
-    return kernel if kernel is not None and in_use(kernel) else None
+    return _used(declaration, *given) if on_gpu() else None
 
 
 # Imported when first used, as there may be none.
@@ -103,8 +108,8 @@ def add(
     core = functools.partial(functions.add, ops.OPS)
     if spec.known.buffer:
         return choose(_declared(kernels.add, *given), core, *given)
-    launch = _launch(launches.add, *given)
-    return finished(core(*given)) if launch is None else choose(launch, core, *given)
+    kernel = _used(launches.add, *given)
+    return finished(core(*given)) if kernel is None else choose(kernel, core, *given)
 
 
 def draws(key: jax.Array, batch: int, words: int, wanted: jax.Array | None = None) -> jax.Array:
@@ -157,6 +162,14 @@ def draw(
     `leaves_out` says so, but for the first.
     """
     spec = state.spec
+    kernel = _used(launches.draw, _arrays(state), spec, draws, beta, batch, wanted)
+    if kernel is not None:
+
+        def whole(arrays: Arrays, draws: jax.Array, beta: jax.Array) -> tuple[Arrays, list[jax.Array], Selection]:
+            return functions.draw(ops.OPS, arrays, spec, draws, beta, batch)
+
+        drawn: tuple[Arrays, list[jax.Array], Selection] = choose(kernel, whole, _arrays(state), draws, beta)
+        return drawn
     if spec.known.draws is not Draws.ITEMS or spec.inner:
         return _read_chosen(*_chosen(state, draws, beta, batch, wanted), spec, batch, more)
 

@@ -43,24 +43,24 @@ from torch_backend.kernels import launches
 from torch_backend.kernels.chain import CHAIN
 
 # What does the same on a GPU, by the names of handlers.
-LAUNCHES: Final = {"draw": "sample", **{name: name for name in ("add", "update", "update_priorities")}}
+LAUNCHES: Final = {"draw": "sample", **{name: name for name in ("add", "add_to_rings", "update", "update_priorities")}}
 # The operations that there are on GPUs alone, by their names what each launches.
 ON_GPUS: Final = {
     **{
         f"gpu_{name}": name
-        for name in ("add_to_rings", "sample", "draw_slices", "draw_epoch", "draw_in_turn", "read_drawn")
+        for name in ("sample", "draw_slices", "draw_epoch", "draw_in_turn", "read_drawn")
     },
     "gpu_draw_epoch_of_slices": "draw_epoch",
 }
 # The kernels that change operands in place, and how many arrays each makes: torch asks for both in advance.
 CHANGING: Final = {
     "add": 1,
+    "add_to_rings": 1,
     "update": 1,
     "update_priorities": 1,
     "set_leaves": 0,
     "store": 0,
     "map_insert": 2,
-    "gpu_add_to_rings": 1,
     "gpu_draw_epoch": 6,
     "gpu_draw_epoch_of_slices": 9,
 }

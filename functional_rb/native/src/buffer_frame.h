@@ -80,6 +80,17 @@ template <auto F> void carry_out(const Call& call, Outcome (*)(const BufferCall&
   told.saved_count = saved;
   if (told.beta_at) told.beta = *told.beta_at;
   if (told.wanted_at) told.batch = most<int64_t>(1, least<int64_t>(*told.wanted_at, told.batch));
+  const RingRecord* ring = record_of<Ring>(told.ring).at;
+  // New counters begin as the old ones, which may lie in the same memory.
+  Scratch<int32_t> old(ring && told.new_counters ? ring->counters : 0);
+  if (old.size) {
+    memcpy(old.at, told.counters, size_t(old.size) * sizeof(int32_t));
+    memmove(told.new_counters, old.at, size_t(old.size) * sizeof(int32_t));
+    told.counters = old.at;
+  }
+  // Steps of slices are read by their slots.
+  Scratch<int32_t> slots(ring && told.handles && !told.slots ? told.batch * ring->window_length : 0);
+  if (slots.size) told.slots = slots.at;
   F(told);
 }
 

@@ -67,7 +67,7 @@ FRB_ENTRY Outcome draw_epoch(const BufferCall& c) {
   const Bits bits(c);
   Scratch<int32_t> found(c.batch);
   Scratch<uint8_t> live(c.batch);
-  if (!draw_slots_of_epoch(c, bits.all, found.at, live.at)) return NONE_DRAWN;
+  const bool drawn = draw_slots_of_epoch(c, bits.all, found.at, live.at);
   const bool sliced = ring->window_length != 0;
   if (sliced)  // of which the words come behind those of the epoch
     cut(ring, lanes, c.in_episode, c.counters + ring->next, found, {bits.all.at + 2, c.batch, c.words}, live.at, slices_of(c));
@@ -78,7 +78,7 @@ FRB_ENTRY Outcome draw_epoch(const BufferCall& c) {
   if (!sliced && c.slots) memcpy(c.slots, found.at, size_t(c.batch) * sizeof(int32_t));
   const int64_t rows = c.batch * (sliced ? ring->window_length : 1);
   if (c.given) load_items(plan, storage_of(c), sliced ? c.slots : found.at, rows, leaves_of(c));
-  return DONE;
+  return drawn ? DONE : NONE_DRAWN;
 }
 
 FRB_END

@@ -32,6 +32,7 @@ PyMethodDef methods[] = {
 
 const frb::Handler handlers[] = {
     FRB_HANDLER(add), FRB_HANDLER(draw), FRB_HANDLER(update), FRB_HANDLER_OF(update_priorities, update), FRB_HANDLER(read),
+    FRB_HANDLER(add_to_rings), FRB_HANDLER(draw_slices), FRB_HANDLER(draw_epoch),
     FRB_HANDLER(store), FRB_HANDLER(pack),
     FRB_HANDLER(threefry), FRB_HANDLER(fill_draws), FRB_HANDLER_OF(below, below_each),
     FRB_HANDLER(descend), FRB_HANDLER(draw_in_span), FRB_HANDLER(set_leaves),

@@ -85,13 +85,16 @@ PyObject* seal(PyObject*, PyObject* args) {
   Py_buffer batch, arrays, record;
   if (!PyArg_ParseTuple(args, "y*y*O!", &batch, &arrays, &PyTuple_Type, &records)) return nullptr;
   frb::Seal seal;
-  for (Py_buffer* words : {&batch, &arrays}) {
-    seal.take(static_cast<const int64_t*>(words->buf), int64_t(words->len) / 8);
-    PyBuffer_Release(words);
+  const int64_t *words = static_cast<const int64_t*>(batch.buf), *array = static_cast<const int64_t*>(arrays.buf);
+  for (Py_ssize_t k = 0; k < batch.len / 8; ++k) seal.take(words[k]);
+  for (int group = 0; group < 2; ++group) {  // operands, and results
+    int64_t left = *array++;
+    for (seal.take(left); left > 0; --left, array += 2 + array[1]) seal.take_array(array[0], array[1], array + 2);
   }
+  PyBuffer_Release(&batch), PyBuffer_Release(&arrays);
   for (Py_ssize_t k = 0; k < PyTuple_Size(records); ++k) {
     if (PyObject_GetBuffer(PyTuple_GetItem(records, k), &record, PyBUF_SIMPLE)) return nullptr;
-    seal.take_record(record.buf, int64_t(record.len) / 4);
+    seal.take_record(static_cast<const int32_t*>(record.buf), int64_t(record.len) / 4);
     PyBuffer_Release(&record);
   }
   return PyLong_FromLongLong(seal.value());
