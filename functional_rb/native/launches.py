@@ -32,6 +32,7 @@ from functional_rb.structures.key_rows import KeyRows
 from functional_rb.structures.ring import Ring, RingState
 from functional_rb.transforms.her import Strategy
 from functional_rb.transforms.returns import DISCOUNT, NONTERMINAL, STEPS, NStep
+from functional_rb.writers import StopWhenFull
 
 # How elements of keys are stored, `Stored` in `src/gpu_maps.h`; those of other dtypes as they are.
 STORED: Final = {"float16": 1, "bfloat16": 2, "float32": 3, "complex64": 3, "float64": 4}
@@ -83,7 +84,7 @@ def add(
     changed, keeps = _kept(state) | _beside(state, beside), state.tree is not None or bool(state.auxiliary)
     launch = Launch("add_to_rings", few=mask is None and not (keeps or len(beside.queue)))
     return of_buffer(
-        "add_to_rings",
+        "" if isinstance(spec.writer, StopWhenFull) else "add_to_rings",  # of which the chain sees beforehand what fits
         _records(spec, batch=batch, words=spec.writer.words) | _epochs(spec) | _records_beside(beside),
         changed,
         {"counters": state.counters, "mask": mask, "priorities": priorities, "draws": draws, "items": leaves},
@@ -354,7 +355,7 @@ def _drawn(
     beside: descriptor.Beside = descriptor.NOTHING_BESIDE,
     name: str = "",
 ) -> Kernel:
-    """What is drawn, with the slots in place of the leaves, if there are none."""
+    """What is drawn, with the slots in place of the leaves, if there are none; by a kernel of CPUs, if one is named."""
     sampler, lead, masked = spec.sampler, spec.sampler.leading_shape(batch), spec.known.masked
     count = sampler.slices_of(batch) if isinstance(sampler, Trajectories) else batch
     selection = Selection(ints(*lead), floats(count), floats(count), mask=bools(*lead) if masked else None)

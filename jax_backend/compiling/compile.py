@@ -1,8 +1,9 @@
 """What JAX traces and compiles: functions of the core by the library's rules, with kernels or without.
 
 Fused buffers have kernels for whole functions, custom calls that write into the state's own memory as XLA's scatter
-does; JAX copies first where the old state is still needed. GPUs have those too; for all other buffers there are part
-kernels on CPUs. Where both are left out everything is XLA's operations.
+does; JAX copies first where the old state is still needed. GPUs have those too. Both
+have additions to most other buffers, and draws of slices and epochs; for what is left there are part kernels on CPUs.
+Without kernels everything is XLA's operations.
 """
 
 from __future__ import annotations
@@ -162,14 +163,14 @@ def draw(
     `leaves_out` says so, but for the first.
     """
     spec = state.spec
-    kernel = _used(launches.draw, _arrays(state), spec, draws, beta, batch, wanted)
+    kernel = None if on_gpu() else _used(launches.draw, _arrays(state), spec, draws, beta, batch, wanted)
     if kernel is not None:
 
         def whole(arrays: Arrays, draws: jax.Array, beta: jax.Array) -> tuple[Arrays, list[jax.Array], Selection]:
             return functions.draw(ops.OPS, arrays, spec, draws, beta, batch)
 
-        drawn: tuple[Arrays, list[jax.Array], Selection] = choose(kernel, whole, _arrays(state), draws, beta)
-        return drawn
+        told: tuple[Arrays, list[jax.Array], Selection] = choose(kernel, whole, _arrays(state), draws, beta)
+        return told
     if spec.known.draws is not Draws.ITEMS or spec.inner:
         return _read_chosen(*_chosen(state, draws, beta, batch, wanted), spec, batch, more)
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax import lax
 
 import functional_rb as frb
+import jax_backend as rb
 from jax_backend.kernels import custom_call
 from tests.agreement import gpu_on_xla
-from tests.agreement.jax_programs import bits
+from tests.agreement.jax_programs import bits, stacked
 from tests.agreement.test_gpu_kernels_in_rings_on_jax import PROGRAMS, RINGS, of
 from tests.support.backends import needs_native
 from tests.support.effort import effort
@@ -52,12 +57,12 @@ def calls() -> Iterator[set[str]]:
         yield found
 
 
-def agreeing(program: str, spec: frb.BufferSpec) -> set[str]:
+def agreeing(program: Callable[[frb.BufferSpec], Any], spec: frb.BufferSpec) -> set[str]:
     """What is called by a program that gives the same with kernels and without."""
     with frb.kernels(False):
-        expected = bits(PROGRAMS[program](spec))
+        expected = bits(program(spec))
     with calls() as found:
-        told = bits(PROGRAMS[program](spec))
+        told = bits(program(spec))
     assert told == expected
     return found
 
@@ -65,4 +70,71 @@ def agreeing(program: str, spec: frb.BufferSpec) -> set[str]:
 @pytest.mark.parametrize(("program", "sampler"), CASES)
 def test_programs(program: str, sampler: str) -> None:
     expected = CALLS[sampler] - ({"update_priorities"} if program == "eager" else set())
-    assert agreeing(program, of(sampler)) - {"threefry", "barrier"} == expected
+    assert agreeing(PROGRAMS[program], of(sampler)) - {"threefry", "barrier"} == expected
+
+
+# --- additions of other kinds -----------------------------------------------------------------------------------------
+
+RETURNS: Final = frb.n_step(3, 0.9, reward_key="reward", terminated_key="done", end_keys="done", at="add")
+LEAVES: Final = {"done": frb.Binary(()), "id": frb.Unbounded((), "int32"), "reward": frb.Unbounded(())}
+STACKS: Final = {"pixels": frb.Unbounded((3, 2, 2), "uint8"), "next": {"pixels": frb.Unbounded((3, 2, 2), "uint8")}}
+OTHERS: Final[dict[str, dict[str, Any]]] = {
+    "steps that wait": {"transforms": RETURNS, "lanes": 2},
+    "steps that wait, and epochs": {"transforms": RETURNS, "sampler": frb.WithoutReplacement()},
+    "frames": {"compact": frb.Compact(), "lanes": 2},
+    "frames of slices": {"compact": frb.Compact(), "sampler": frb.Slices(2)},
+    "full": {"writer": frb.StopWhenFull(), "lanes": 2},
+    "a limit": {"sampler": frb.Prioritized(max_times_sampled=2)},
+    "a limit of uniform draws": {"sampler": frb.Uniform(max_times_sampled=2), "lanes": 2},
+    "the earliest": {"sampler": frb.Prioritized(replacement=False), "lanes": 2},
+    "in turn": {"sampler": frb.WithoutReplacement(shuffle=False), "lanes": 2},
+    "a queue": {"sampler": frb.Queue()},
+    "newer ones": {"sampler": frb.Recency(), "lanes": 2},
+    "from an end": {"sampler": frb.InOrder()},
+    "chosen by chance": {"writer": frb.Reservoir(), "sampler": frb.Prioritized()},
+    "chosen by rank": {"writer": frb.MaxValue("reward"), "sampler": frb.Prioritized()},
+}
+
+
+def items_of(spec: frb.BufferSpec, seed: int) -> Any:
+    rng = np.random.default_rng(seed)
+    lead = (4,) if spec.lanes is None else (2, spec.lanes)
+
+    def made(item: Any) -> Any:
+        if isinstance(item, dict):
+            return {name: made(part) for name, part in item.items()}
+        return jnp.asarray(rng.integers(0, 2, (*lead, *item.shape)).astype(item.dtype))
+
+    return made(LEAVES | STACKS if spec.compact else LEAVES)
+
+
+def turn(state: frb.State, given: Any, key: jax.Array) -> Any:
+    added, marked = given
+    state = rb.add(state, added, marked, key=key)
+    state, sample = rb.sample(state, key, 4)
+    if state.spec.sampler.has_priorities:
+        state = rb.update(state, sample.indices, jnp.arange(4, dtype=jnp.float32))
+    return state, jax.tree.leaves(sample)
+
+
+def life(spec: frb.BufferSpec) -> Any:
+    """Donated, then scanned, then two that are stacked."""
+    marked = np.random.default_rng(0).random((6, 4)) < 0.7
+    given = [
+        (items_of(spec, k), jnp.asarray(marked[k].reshape(-1, *((spec.lanes,) if spec.lanes else ()))))
+        for k in range(6)
+    ]
+    run, state = rb.jit(turn), rb.init(spec)
+    state, first = run(state, given[0], rb.key(0))
+    state, later = jax.jit(lambda s, xs: lax.scan(lambda s, x: turn(s, *x), s, xs))(
+        state, (stacked(*given[1:4]), rb.split(rb.key(1), 3))
+    )
+    both = jax.tree.map(lambda x: jnp.stack([x, x]), state)
+    return first, later, jax.jit(jax.vmap(turn))(both, stacked(*given[4:]), rb.split(rb.key(2), 2))
+
+
+@pytest.mark.parametrize("kind", effort(["steps that wait", "chosen by rank"], OTHERS))
+def test_additions_of_other_kinds(kind: str) -> None:
+    item = LEAVES | (STACKS if "frames" in kind else {})
+    spec = frb.BufferSpec(item, 12, **OTHERS[kind])
+    assert ("add_to_rings" in agreeing(life, spec)) == (not isinstance(spec.writer, frb.StopWhenFull))

@@ -46,10 +46,7 @@ from torch_backend.kernels.chain import CHAIN
 LAUNCHES: Final = {"draw": "sample", **{name: name for name in ("add", "add_to_rings", "update", "update_priorities")}}
 # The operations that there are on GPUs alone, by their names what each launches.
 ON_GPUS: Final = {
-    **{
-        f"gpu_{name}": name
-        for name in ("sample", "draw_slices", "draw_epoch", "draw_in_turn", "read_drawn")
-    },
+    **{f"gpu_{name}": name for name in ("sample", "draw_slices", "draw_epoch", "draw_in_turn", "read_drawn")},
     "gpu_draw_epoch_of_slices": "draw_epoch",
 }
 # The kernels that change operands in place, and how many arrays each makes: torch asks for both in advance.
@@ -117,7 +114,7 @@ def _operation_of(kernel: Kernel) -> str:
         return kernel.name
     assert kernel.on_gpu is not None
     made = sum(isinstance(x, Made) for x in kernel.in_order)
-    names = [name for name, launched in ON_GPUS.items() if launched == kernel.on_gpu.name]
+    names = [name for name, launched in (ON_GPUS | LAUNCHES).items() if launched == kernel.on_gpu.name]
     return next(name for name in names if CHANGING.get(name, made) == made)
 
 
