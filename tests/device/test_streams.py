@@ -12,9 +12,9 @@ import torch
 
 import functional_rb as frb
 import torch_backend as rb
-from tests.device.test_elsewhere import ITEM, batch_of
-from tests.device.test_elsewhere import kernels as kernels
 from tests.support import device, gpu
+from tests.support.kernels_elsewhere import ITEM, batch_of
+from tests.support.kernels_elsewhere import kernels as kernels
 
 pytestmark = pytest.mark.skipif(not gpu.ELSEWHERE, reason="on a device of the tests' own alone: make test-device")
 FRAMES = {"obs": frb.Bounded(0, 255, (8, 8, 4), "uint8"), "done": frb.Binary()}
