@@ -26,7 +26,7 @@ pytestmark = needs_native
 WHOLE: Final = {"add", "add_to_rings", "draw", "draw_slices", "draw_epoch", "update", "update_priorities"}
 CALLS: Final = {
     **{name: {"add_to_rings", "draw_slices"} for name in RINGS if name.startswith("slices")},
-    **{name: {"add_to_rings", "draw_epoch"} for name in RINGS if name.endswith("without replacement")},
+    **{name: {"add_to_rings", "draw_epoch"} for name in RINGS if name.endswith(", without replacement")},
     "without replacement": {"add_to_rings", "draw_epoch"},
     "uniform": {"add_to_rings", "draw"},
     "prioritized": {"add_to_rings", "draw", "update_priorities"},
@@ -39,7 +39,7 @@ USUAL: Final = [
     ("eager", "without replacement"),
     ("scanned", "prioritized"),
 ]
-CASES: Final = effort(USUAL, [(program, sampler) for program in PROGRAMS for sampler in RINGS])
+CASES: Final = effort(USUAL, [(program, sampler) for program in PROGRAMS for sampler in CALLS])
 
 
 @contextlib.contextmanager
