@@ -61,7 +61,7 @@ class Rows:
                 self._schema = schema if columns is None else schema.empty_table().select([*columns]).schema
         self.count = sum(group.size for group in self._groups)
         self._held: list[pyarrow.RecordBatch] = []
-        self._batches = self._from(0)
+        self._batches = _batches_from(self._groups, 0, kind)
         self.at = self._stop = 0  # the first row that is held, and the one behind the last
 
     def column(self, name: str, first: int, stop: int) -> pyarrow.Array:
@@ -71,7 +71,7 @@ class Rows:
         if first < self.at:
             raise ValueError(f"row {first} has gone by, the first that is held is {self.at}")
         if first >= self._stop + BATCH:
-            self._batches, self._held = self._from(first), []
+            self._batches, self._held = _batches_from(self._groups, first, self._kind), []
         while self._stop < stop and (following := next(self._batches, None)) is not None:
             begin, batch = following
             self.at = self.at if self._held else begin
@@ -89,16 +89,18 @@ class Rows:
             raise DatasetError(f"{self.path}: expected {stop} rows, got {first + len(column)}; fetch it again")
         return column
 
-    def _from(self, first: int) -> Iterator[tuple[int, pyarrow.RecordBatch]]:
-        # The batches, each with its first row, from the group on that has the row `first`: of others nothing is read.
-        at = 0
-        for group in self._groups:
-            begin, at = at, at + group.size
-            if at > first:
-                with _errors(group.path, self._kind):
-                    for batch in group.batches():
-                        yield begin, batch
-                        begin += len(batch)
+
+# No method: what is held of the tables, and the files, would go only with the next garbage collection.
+def _batches_from(groups: Sequence[_Group], first: int, kind: str) -> Iterator[tuple[int, pyarrow.RecordBatch]]:
+    # The batches, each with its first row, from the group on that has the row `first`: of others nothing is read.
+    at = 0
+    for group in groups:
+        begin, at = at, at + group.size
+        if at > first:
+            with _errors(group.path, kind):
+                for batch in group.batches():
+                    yield begin, batch
+                    begin += len(batch)
 
 
 def _groups_of(path: str, columns: Sequence[str] | None, kind: str, most: int) -> tuple[pyarrow.Schema, list[_Group]]:

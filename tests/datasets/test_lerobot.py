@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
 import sys
 import types
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -452,6 +454,28 @@ def test_rows_far_on_are_read_without_those_before(tmp_path: Path, monkeypatch: 
         parquet.Rows(path, ["t"]).column("t", 5, 6)
     with pytest.raises(ValueError, match="row 3 has gone by, the first that is held is 14"):
         rows.column("t", 3, 4)
+
+
+@pytest.mark.parametrize("kind", ["Parquet", "Arrow"])
+def test_tables_that_nobody_reads_any_more_are_let_go_at_once(kind: str, tmp_path: Path) -> None:
+    """Without a garbage collection, before which a thousand episodes could have been opened, each a file of its own."""
+    table, path = pyarrow.table({"t": np.arange(20)}), str(tmp_path / "a.table")
+    if kind == "Parquet":
+        importlib.import_module("pyarrow.parquet").write_table(table, path)
+    else:
+        with pyarrow.OSFile(path, "wb") as file, pyarrow.ipc.new_file(file, table.schema) as written:
+            written.write_table(table)
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        rows = parquet.Rows(path, ["t"], kind, most=4)
+        assert rows.column("t", 2, 6).to_pylist() == [2, 3, 4, 5]
+        alive = weakref.ref(rows)
+        del rows
+        assert alive() is None
+    finally:
+        if collected:
+            gc.enable()
 
 
 def test_tables_that_are_not_there_are_told_to_be_missing(tmp_path: Path) -> None:
