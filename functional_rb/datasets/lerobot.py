@@ -121,7 +121,16 @@ class Lerobot(RowReader):
         column = rows.column(name, place.row + first, place.row + stop)
         if kind == "image":
             return images.decoded(bytes_of(column, where), shape, "uint8", where)
-        return numbers_of(column, shape, where)
+        return _exactly(numbers_of(column, shape, where), kind)
+
+
+def _exactly(numbers: NumpyArray, kind: str) -> NumpyArray:
+    # Tables of others have marks as 0 and 1, and counts as floats: of the told dtype, but where that changes a number.
+    if np.dtype(kind).kind == "f":
+        return numbers
+    with np.errstate(invalid="ignore"):
+        told = numbers.astype(kind)
+    return told if (told == numbers).all() else numbers
 
 
 def _is_number(kind: str) -> bool:

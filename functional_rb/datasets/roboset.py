@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.datasets import hdf5
-from functional_rb.datasets.by_rows import Path, RowReader, Whole, located, marks
+from functional_rb.datasets.by_rows import Leaves, Path, RowReader, Whole, located, marks
 from functional_rb.datasets.episode import DatasetError
 
 if TYPE_CHECKING:
@@ -46,7 +46,12 @@ class Roboset(RowReader):
         file_path, trial = self._trials[0]
         with hdf5.opened(file_path) as file:
             group = hdf5.member(file, trial, file_path)
-            leaves = hdf5.leaves(group, "observations", file_path) | hdf5.leaves(group, "actions", file_path)
+            leaves: Leaves = {}
+            for field in ("observations", "actions"):
+                numbers = hdf5.leaves(group, field, file_path)
+                if not numbers:
+                    raise DatasetError(f"{file_path}, {trial}: expected numbers in {field!r}, got none")
+                leaves |= numbers
             leaves["rewards",] = ((), hdf5.data(group, "rewards", file_path).dtype)
             if hdf5.has(group, INFOS, file_path):
                 infos = hdf5.leaves(group, INFOS, file_path)

@@ -456,6 +456,26 @@ def test_rows_far_on_are_read_without_those_before(tmp_path: Path, monkeypatch: 
         rows.column("t", 3, 4)
 
 
+def test_numbers_in_tables_may_be_of_other_dtypes_than_told(tmp_path: Path) -> None:
+    """As the library `datasets` takes them: counts as floats, and marks as 0 and 1, but no other numbers."""
+    name, folder = others.lerobot_v2(tmp_path), tmp_path / "lerobot" / "doors"
+    info = json.loads((folder / "meta" / "info.json").read_text())
+    info["features"] |= {key: {"dtype": kind, "shape": [1]} for key, kind in (("count", "int64"), ("mark", "bool"))}
+    (folder / "meta" / "info.json").write_text(json.dumps(info))
+    paths = sorted((folder / "data").rglob("*.parquet"))
+    for path in paths:
+        rewritten(path, lambda rows: rows.assign(count=rows.index * 2.0, mark=rows.index % 2))
+    of_both = frb.datasets.Conversion(infos=["count", "mark"])
+    infos = rb.items(frb.datasets.load(name, rb, root=tmp_path, conversion=of_both))["info"]
+    assert (infos["count"].dtype, infos["mark"].dtype) == (torch.int32, torch.bool)
+    assert torch.equal(infos["count"] % 4 == 2, infos["mark"])
+    assert infos["mark"].any()
+    for number in (2, 0.5):
+        rewritten(paths[1], lambda rows: rows.assign(mark=number))  # noqa: B023  # called at once
+        with pytest.raises(ValueError, match=r"000001\.parquet.*leaf 'infos/mark': expected dtype bool"):
+            frb.datasets.convert(open_reader(name, str(tmp_path)), tmp_path / str(number), of_both)
+
+
 @pytest.mark.parametrize("kind", ["Parquet", "Arrow"])
 def test_tables_that_nobody_reads_any_more_are_let_go_at_once(kind: str, tmp_path: Path) -> None:
     """Without a garbage collection, before which a thousand episodes could have been opened, each a file of its own."""

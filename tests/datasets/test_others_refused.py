@@ -276,6 +276,10 @@ FILES: dict[str, tuple[Callable[[Path], str], str]] = {
         hdf5("Trial8/rewards", 1.0, others.roboset),
         "expected rows in 'rewards', got a single value",
     ),
+    "roboset, words": (
+        hdf5("Trial8/actions", [b"a"] * 4, others.roboset),
+        "a.h5, Trial8: expected numbers in 'actions', got none",
+    ),
     "roboset, fewer actions": (
         hdf5("Trial9/actions", np.zeros((1, 1)), others.roboset),
         "Trial9, actions: expected 2 rows, one for each reward, got 1",
