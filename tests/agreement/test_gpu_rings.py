@@ -17,13 +17,17 @@ import torch
 
 import functional_rb as frb
 import torch_backend as rb
+import torch_backend.arrays.ops as torch_ops
+from functional_rb.buffer import functions
 from functional_rb.core import counters
+from functional_rb.native import launches as declared
 from tests.agreement import added_steps
 from tests.agreement.added_steps import COMPACT, OF_AGENTS, WAITING, WAITING_OF_AGENTS, observations
 from tests.support import chain_programs as programs
 from tests.support import emulated_gpu
 from tests.support.backends import needs_native
 from tests.support.effort import effort
+from torch_backend.kernels import launches
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 pytestmark = [needs_native, pytest.mark.usefixtures("tensors_of_the_cpu")]
@@ -579,6 +583,17 @@ def test_draws_by_position_are_one_launch(sampler: Any, drawing: str) -> None:
     assert [name for name, _ in emulated.launched] == ["add_to_rings", drawing, "rank_in_rings", "add_to_rings"]
     if drawing != "sample":
         assert sample.items["n"].flatten().tolist() == [*range(sample.indices.numel())]
+
+
+def test_what_programs_read_later_a_draw_does_not_read() -> None:
+    """The slots alone are told, of which a launch of its own reads the leaves."""
+    spec = frb.BufferSpec(ITEM, 8, frb.Prioritized(replacement=False))
+    words = torch.full(spec.draw_shape(2), 2**30, dtype=torch.int32)
+    with emulated_gpu.using("forward") as emulated:
+        kernel = declared.choose(functions.init(torch_ops, spec), spec, words, torch.tensor(0.4), 2)
+        assert kernel is not None
+        launches.launched(kernel)
+    assert [name for name, _ in emulated.launched] == ["arrive"]
 
 
 def test_steps_that_wait_are_added_by_three_launches() -> None:

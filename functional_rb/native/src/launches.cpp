@@ -247,8 +247,9 @@ int draw_limited(const BufferCall& c) {
   if (!c.slots) told.slots = room + numbers;
   Call call = call_of(told);
   call.scratch = room;
+  const bool reads = std::any_of(c.items, c.items + c.given, [](int64_t leaf) { return leaf != 0; });  // else another launch does
   int outcome = races ? launch(call, arrive_kernel, THREADS_OF_ONE, 1) : sample(told);
-  if (outcome == DONE && races && c.given) outcome = read_drawn(told);
+  if (outcome == DONE && races && reads) outcome = read_drawn(told);
   if (outcome == DONE && plan->limit) outcome = launch(call, spend_kernel, THREADS_OF_ONE, 1);
   return saved(c, outcome, plan->limit ? c.batch : 0);
 }
