@@ -25,7 +25,7 @@ from functional_rb.ops.part_kernels import NONE, Table, using
 from functional_rb.versions.state import VersionedState, readable
 from torch_backend import dispatch
 from torch_backend.arrays import modes, ops, random
-from torch_backend.arrays.convert import is_batched
+from torch_backend.arrays.convert import is_batched, number
 from torch_backend.engines import execute
 from torch_backend.memory.library import HAVE_KERNELS, TORCH, numbers
 from torch_backend.memory.state import State as TorchState
@@ -58,7 +58,7 @@ class _OnTorch(drawing.Carrier[State]):
         return made
 
     def weights(self, chances: torch.Tensor, least: BackendArray, beta: float | torch.Tensor) -> torch.Tensor:
-        least, exponent = (torch.as_tensor(x, dtype=torch.float32, device=chances.device) for x in (least, beta))
+        least, exponent = (number(x, chances.device) for x in (least, beta))
         with using(_kernels_for(chances, exponent)):
             return super().weights(chances, least, exponent)
 
@@ -223,7 +223,7 @@ def stacked(numbers: Sequence[object]) -> BackendArray:
     device = next((x.device for x in numbers if isinstance(x, torch.Tensor)), None)
     if device is None and not is_compiling():
         return np.asarray(numbers, np.float32)
-    return torch.stack([torch.as_tensor(x, dtype=torch.float32, device=device or ops.CPU) for x in numbers])
+    return torch.stack([number(x, device or ops.CPU) for x in numbers])
 
 
 def waits_for(p: torch.Tensor) -> bool:

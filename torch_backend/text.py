@@ -39,7 +39,7 @@ def _converted(x: ArrayLike, dtype: str, name: str) -> torch.Tensor:
 
 
 def _number(x: object, dtype: str, like: torch.Tensor) -> torch.Tensor:
-    return torch.as_tensor(x, dtype=ops.DTYPES[dtype], device=like.device)
+    return convert.number(x, like.device, ops.DTYPES[dtype])
 
 
 def _generating(

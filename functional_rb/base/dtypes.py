@@ -103,8 +103,10 @@ def check_scalar(leaf: Any, dtype: str, name: str) -> None:
             raise ValueError(f"leaf {name!r}: {leaf} does not fit into {dtype} ({low} to {high}); change its spec")
     if kind in ("float", "complex"):
         largest = largest_float(dtype)
+        # A number that torch.compile traces has no parts.
+        parts = (leaf.real, leaf.imag) if isinstance(leaf, complex) else (leaf,)
         # Compared before it is converted: a Python int has no upper bound.
-        if any(largest < abs(part) != math.inf for part in (leaf.real, leaf.imag)):
+        if any(largest < abs(part) != math.inf for part in parts):
             raise ValueError(
                 f"leaf {name!r}: {leaf:.6} does not fit into {dtype} (up to {largest:.6}); change its spec"
                 if isinstance(leaf, float)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, Literal, Self, TypedDict, Unpack, overload
@@ -225,7 +226,8 @@ class Mixture(StateHolder, Generic[Drawn]):
     @property
     def repeats(self) -> bool:
         """Whether a buffer is in it more than once: to write it in place would consume it where it is left as it is."""
-        return len(set(map(id, self.buffers))) < len(self.buffers)
+        # Compared in pairs: of what `id` gives, torch.compile would trace each new state anew.
+        return any(one is other for one, other in itertools.combinations(self.buffers, 2))
 
     @property
     def paths(self) -> tuple[tuple[int, ...], ...]:

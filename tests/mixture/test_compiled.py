@@ -251,30 +251,67 @@ def test_torch_compiles_the_whole_of_it() -> None:
     assert mask.tolist() == [True, True, True, False]
 
 
-def test_torch_compiles_what_a_mixture_itself_says() -> None:
-    """Shares that are numbers, and buffers that remember nothing: exact, and rounded by each key anew."""
+def graphs() -> int:
+    """How many programs torch has compiled by now."""
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+@pytest.mark.parametrize("how", ["exact", *effort([], ["items", "buffers"])])
+def test_torch_compiles_what_a_mixture_itself_says(how: Any) -> None:
+    """Shares that are numbers, and buffers that remember nothing: rounded by each key anew, by the same program."""
     rb = torch_backend
-    mixture, keys = pair(rb, UNIFORM, p=[0.3, 0.7]), rb.split(rb.key(0), 3).unbind()  # each call is traced anew
+    mixture, keys = pair(rb, UNIFORM, p=[0.3, 0.7], how=how), rb.split(rb.key(0), 10).unbind()
     expected = [rb.sample(mixture, key, 4)[1].items["x"].tolist() for key in keys]
     compiled = torch.compile(lambda m, key: rb.sample_(m, key, 4), fullgraph=True, backend="eager")
-    found = []
+    found, before = [], graphs()
     for key in keys:
         mixture, sample = compiled(mixture, key)
         found.append(sample.items["x"].tolist())
     assert found == expected
-    assert {sum(x < 10 for x in batch) for batch in found} == {1, 2}
+    assert how != "exact" or {sum(x < 10 for x in batch) for batch in found} == {1, 2}
+    assert graphs() == before + 1
+
+
+@pytest.mark.parametrize("how", ["exact", *effort([], ["items", "buffers"])])
+def test_torch_compiles_a_step_once_for_all_states_and_betas(how: Any) -> None:
+    """Twice with numbers of Python, which are traced from where they change."""
+    rb = torch_backend
+    mixture = pair(rb, p=[0.3, 0.7], how=how)
+    mixture = mixture.with_states([rb.own_(state) for state in mixture])
+
+    def step(mixture: frb.Mixture, key: torch.Tensor, x: float, beta: float) -> frb.Mixture:
+        mixture = rb.add_(mixture, {"x": x}, to=0)
+        mixture, sample = rb.sample_(mixture, key, 4, beta)
+        return rb.update_(mixture, sample.indices, sample.weights)
+
+    compiled, before = torch.compile(step, fullgraph=True, backend="eager"), graphs()
+    for k in range(10):
+        mixture = compiled(mixture, rb.key(k), 20.0 + k, (k + 1) / 20)
+    assert graphs() == before + 2
+    assert sorted(rb.items(mixture[0])["x"].tolist()) == [*range(22, 30)]
+
+
+def test_torch_compiles_a_mixture_anew_that_has_a_buffer_twice() -> None:
+    """What was compiled for different buffers, which are written in place, would write the same memory twice."""
+    rb = torch_backend
+    one, other = filled(rb, UNIFORM, 0, 1), filled(rb, UNIFORM, 0, 2)
+    compiled = torch.compile(lambda m: (m.repeats, rb.size(m[0]) - rb.size(m[1])), fullgraph=True, backend="eager")
+    found = [compiled(frb.Mixture(states)) for states in ([one, other], [other, one], [one, one], [one, other])]
+    assert [(repeats, int(size)) for repeats, size in found] == [(False, -1), (False, 1), (True, 0), (False, -1)]
 
 
 def test_torch_traces_shares_that_are_numbers_of_python() -> None:
-    """A number that changes from call to call is traced from the second one on."""
+    """A number that changes from call to call is traced from the second one on, and never again."""
     state = filled(torch_backend, UNIFORM, 0, 1)
     compiled = torch.compile(
         lambda share: sampling._shares(LIB, mixtures.engine(state), [1 - share, share], 2),
         fullgraph=True,
         backend="eager",
     )
-    for share in (0.25, 0.5, 0.75):
-        assert compiled(share).tolist() == [1 - share, share]
+    before = graphs()
+    for k in range(1, 12):
+        assert compiled(k / 16).tolist() == [1 - k / 16, k / 16]
+    assert graphs() == before + 2
 
 
 def test_torch_maps_over_keys() -> None:

@@ -55,6 +55,17 @@ def convert(leaf: object, expected: ArraySpec, name: str) -> torch.Tensor:
     )
 
 
+def number(x: object, device: torch.device, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """A scalar on a device, where a number of Python is filled in.
+
+    To copy a number to an accelerator would wait for it, and torch.compile would trace each number anew that it meets
+    in `torch.as_tensor`.
+    """
+    if isinstance(x, NUMBERS):
+        return torch.full((), x, dtype=dtype, device=device)
+    return torch.as_tensor(x, dtype=dtype, device=device)
+
+
 # Refuse tensors that are more, or less, than an array in memory: sparse, nested, masked, fake ones.
 def _check_memory(tensor: torch.Tensor, what: str) -> None:
     if tensor.layout is not _STRIDED:

@@ -24,7 +24,7 @@ from functional_rb.versions.library import Library
 from functional_rb.versions.state import readable
 from functional_rb.versions.version import Version
 from torch_backend.arrays import modes, ops, random
-from torch_backend.arrays.convert import is_batched
+from torch_backend.arrays.convert import is_batched, number
 from torch_backend.memory import streams
 from torch_backend.memory.gpus import Gpus
 from torch_backend.memory.memory import Memory
@@ -123,10 +123,8 @@ class Torch(Library):
         return key if _compiling() or is_batched(key) or not memory.is_ordinary else key.to("cpu")
 
     def number(self, beta: object, memory: versioned.Memory) -> torch.Tensor:
-        """A float32 scalar on the memory's device, where a number is filled in: copying it there would wait."""
-        if isinstance(beta, float):
-            return torch.full((), beta, dtype=torch.float32, device=memory.rows.device)
-        return torch.as_tensor(beta, dtype=torch.float32, device=memory.rows.device)
+        """A float32 scalar on the memory's device."""
+        return number(beta, memory.rows.device)
 
     def received(self, array: object, memory: versioned.Memory, target: torch.device | None) -> object | torch.Tensor:
         """What a caller gives, on the memory's device if it is on the target or, as NumPy's arrays are, on the CPU."""

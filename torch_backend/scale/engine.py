@@ -25,6 +25,7 @@ from functional_rb.ops.protocol import Array, Ops
 from functional_rb.scale import asked, deal, follow, local, place, shares
 from functional_rb.structures.ring import Write
 from torch_backend.arrays import ops, random
+from torch_backend.arrays.convert import number
 from torch_backend.engines import execute
 from torch_backend.engines.execute import as_vector as as_vector
 from torch_backend.engines.execute import build_mapping as build_mapping
@@ -404,7 +405,7 @@ def _draw_local(
     draft = Draft.of(arrays, spec.plan)
     sizes: Any = draft.counters.ends.sizes
     numbers = library.numbers(key, local.draw_shape(state.dealing, share), sizes.device)
-    level = torch.as_tensor(beta, dtype=torch.float32, device=sizes.device)
+    level = number(beta, sizes.device)
     return local.draw(ops, state.dealing, draft, numbers, level, share, _shard_number(state, sizes))[1]
 
 
