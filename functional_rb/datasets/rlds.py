@@ -76,7 +76,9 @@ class Rlds(RowReader):
             and (feature.kind == "text" or (feature.kind == "tensor" and math.prod(feature.sizes) <= MOST))
         }
         self._features = {
-            leaf[1:]: _sized(feature, leaf, shards) for leaf, feature in all_features.items() if leaf[:1] == ("steps",)
+            leaf[1:]: _sized(feature, leaf, shards)
+            for leaf, feature in all_features.items()
+            if leaf[:1] == ("steps",) and leaf[1:]
         }
         # Where each leaf that can be stored stands among the features of a step.
         self._paths: dict[Path, Path] = {}

@@ -152,7 +152,12 @@ def test_records_of_other_values_are_refused(case: tuple[dict[str, Any], str], t
     refuse(name, tmp_path, rf"{shard.name}, record 0.*{message}")
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", "text", '{"featuresDict": {"features": {"steps": 3}}}', "{" * 9999])
+STEPS = '{"featuresDict": {"features": {"steps": %s}}}'
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", "[]", "text", STEPS % 3, STEPS % '{"tensor": {"dtype": "float32", "shape": {}}}', "{" * 9999]
+)
 def test_features_of_something_else_are_refused(content: str, tmp_path: Path) -> None:
     name = others.rlds(tmp_path)
     (folder(tmp_path) / "features.json").write_text(content)
