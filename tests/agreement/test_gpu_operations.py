@@ -24,7 +24,9 @@ from torch_backend.kernels import custom_ops
 from torch_backend.memory.library import TORCH
 
 needs_tracing = pytest.mark.skipif(not IS_TRACED, reason="this torch calls the functions rather than trace them")
-pytestmark = [needs_native, needs_tracing]
+# Torch says so of operations of which a test gives the CPU another kernel.
+replacing = pytest.mark.filterwarnings("ignore:Warning only once for all operators:UserWarning")
+pytestmark = [needs_native, needs_tracing, replacing]
 
 LANES = 2
 ITEM = {"x": frb.Unbounded((3,)), "obs": frb.Unbounded((3, 2), "uint8"), "done": frb.Binary(())}
@@ -42,6 +44,19 @@ SPECS: Final[dict[str, tuple[dict[str, Any], list[str]]]] = {
     ),
     "newer items": ({"sampler": frb.Recency()}, ["add_to_rings", "sample", "read_drawn"]),
     "queue": ({"sampler": frb.Queue(2)}, ["add_to_rings", "draw_in_turn", "read_drawn"]),
+    "epochs in order": (
+        {"sampler": frb.WithoutReplacement(shuffle=False)},
+        ["add_to_rings", "draw_in_order", "read_drawn"],
+    ),
+    "limits": ({"sampler": frb.Uniform(max_times_sampled=2)}, ["add_to_rings", "sample", "spend", "read_drawn"]),
+    "limited priorities": (
+        {"sampler": frb.Prioritized(max_times_sampled=2)},
+        ["add_to_rings", "sample", "spend", "read_drawn", "update"],
+    ),
+    "each once": (
+        {"sampler": frb.Prioritized(replacement=False)},
+        ["add_to_rings", "arrive", "read_drawn", "update"],
+    ),
     "waiting": (
         {"sampler": frb.Prioritized(), "transforms": frb.n_step(3, 0.9, at="add", **KEYS)},
         ["line_up", "add_waiting", "keep_waiting", "sample", "read_drawn", "update"],
@@ -74,10 +89,10 @@ def launched(name: str, *given: Any) -> Any:
 
 @pytest.fixture
 def emulated() -> Iterator[emulated_gpu.Emulated]:
-    """Launches where torch's operations are on the CPU; those that have a kernel of the CPU's own too call that."""
+    """Launches where torch's operations are on the CPU, also of what has a kernel of the CPU's own."""
     library = torch.library.Library("functional_rb", "IMPL")
-    for name in custom_ops.ON_GPUS:
-        library.impl(name, functools.partial(launched, name), "CPU")
+    for name in custom_ops.ON_GPUS | custom_ops.LAUNCHES:
+        library.impl(name, functools.partial(launched, name), "CPU", allow_override=True)
     try:
         with emulated_gpu.using("scattered", 4, 500) as found:
             TORCH.gpus = Traced()
@@ -125,8 +140,7 @@ def test_a_compiled_step_is_launches_alone(name: str, emulated: emulated_gpu.Emu
         told.append(bits(sample))
         emulated.note()
         names = [name for name, _ in emulated.launched if name != "rank_in_rings"]
-    on_the_cpu = {"update"} if "read_drawn" in kernels else {"update", "sample"}  # what has a kernel of its own there
-    assert names == [each for each in kernels if each not in on_the_cpu]
+    assert names == kernels
     TORCH.gpus = None
     eager = rb.init(spec)
     for seed in range(3):
@@ -145,7 +159,8 @@ def test_operations_are_as_torch_asks(emulated: emulated_gpu.Emulated, monkeypat
         return carry_out(name, *args)
 
     monkeypatch.setattr(custom_ops, "launched", noted)
-    for name in ("waiting", "frames of slices", "epochs of slices", "epochs", "queue"):
+    alone = "epochs of slices", "epochs", "epochs in order", "queue", "limits", "each once"
+    for name in ("waiting", "frames of slices", *alone):
         spec = frb.BufferSpec(ITEM, 64 * LANES, lanes=LANES, **SPECS[name][0])
         items, mask, *_ = given(spec, 1)
         leaves = [items[leaf].flatten(0, 1) for leaf in spec.plan.names]
@@ -154,7 +169,7 @@ def test_operations_are_as_torch_asks(emulated: emulated_gpu.Emulated, monkeypat
         words = torch.full(spec.draw_shape(4), 2**30, dtype=torch.int32)
         with using(custom_ops.ON_GPU):
             functions.draw(torch_ops, arrays, spec, words, torch.tensor(0.4), 4)
-    assert found.keys() == custom_ops.ON_GPUS.keys()
+    assert found.keys() == {"add_to_rings", *custom_ops.ON_GPUS}
     for name, args in found.items():
         operation = getattr(torch.ops.functional_rb, name).default
         assert set(torch.library.opcheck(operation, args).values()) == {"SUCCESS"}, name

@@ -46,8 +46,12 @@ from torch_backend.kernels.chain import CHAIN
 LAUNCHES: Final = {"draw": "sample", **{name: name for name in ("add", "add_to_rings", "update", "update_priorities")}}
 # The operations that there are on GPUs alone, by their names what each launches.
 ON_GPUS: Final = {
-    **{f"gpu_{name}": name for name in ("sample", "draw_slices", "draw_epoch", "draw_in_turn", "read_drawn")},
+    **{
+        f"gpu_{name}": name
+        for name in ("sample", "draw_slices", "draw_epoch", "draw_in_turn", "draw_limited", "read_drawn")
+    },
     "gpu_draw_epoch_of_slices": "draw_epoch",
+    "gpu_draw_and_count": "draw_limited",
 }
 # The kernels that change operands in place, and how many arrays each makes: torch asks for both in advance.
 CHANGING: Final = {
@@ -60,6 +64,7 @@ CHANGING: Final = {
     "map_insert": 2,
     "gpu_draw_epoch": 6,
     "gpu_draw_epoch_of_slices": 9,
+    "gpu_draw_and_count": 6,
 }
 LIBRARY: Final = torch.library.Library("functional_rb", "FRAGMENT")
 
@@ -85,10 +90,11 @@ class Form(NamedTuple):
 
 def by_operation(kernel: Kernel) -> list[torch.Tensor]:
     """What a kernel makes, by an operation; what it changes in place is changed."""
-    outputs, numbers, name = kernel.in_order, list[object](), _operation_of(kernel)
+    outputs, numbers = kernel.in_order, list[object]()
     is_changed = [any(x is output for output in outputs) for x in kernel.operands]
     changed = [x for x, is_one in zip(kernel.operands, is_changed, strict=True) if is_one and x is not None]
     given = [x for x, is_one in zip(kernel.operands, is_changed, strict=True) if not is_one and x is not None]
+    name = _operation_of(kernel, bool(changed))
     places = {id(x): place for place, x in enumerate([*changed, *given])}
     form = Form(_native.SOURCES, [places.get(id(x)) for x in kernel.operands], [], [])
     for record in kernel.records:
@@ -109,13 +115,13 @@ def by_operation(kernel: Kernel) -> list[torch.Tensor]:
     return [] if made is None else [made] if isinstance(made, torch.Tensor) else list(made)
 
 
-def _operation_of(kernel: Kernel) -> str:
+def _operation_of(kernel: Kernel, changes: bool) -> str:
     if kernel.name:
         return kernel.name
     assert kernel.on_gpu is not None
-    made = sum(isinstance(x, Made) for x in kernel.in_order)
+    made = sum(isinstance(x, Made) for x in kernel.in_order) if changes else None
     names = [name for name, launched in (ON_GPUS | LAUNCHES).items() if launched == kernel.on_gpu.name]
-    return next(name for name in names if CHANGING.get(name, made) == made)
+    return next(name for name in names if CHANGING.get(name) == made)
 
 
 @functools.lru_cache(maxsize=1024)
