@@ -162,7 +162,8 @@ def by_other_keys(spec: frb.BufferSpec) -> Any:
 def in_a_mixture(spec: frb.BufferSpec) -> Any:
     """How many items each gives is known when it is drawn, and an epoch goes on by these alone."""
     states = [rb.add(rb.init(spec), batch(k, 8)) for k in range(2)]
-    run = jax.jit(lambda mixture, key: rb.sample(mixture, key, 8))
+    beta = None if spec.sampler.single_law else 0.0  # else there are no weights
+    run = jax.jit(lambda mixture, key: rb.sample(mixture, key, 8, beta=beta))
     mixture, told = frb.Mixture(states), []
     for k in range(3):
         mixture, sample = run(mixture, rb.key(k))
