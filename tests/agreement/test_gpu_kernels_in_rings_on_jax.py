@@ -180,7 +180,11 @@ OTHERS: Final = effort(
 @pytest.mark.parametrize(("program", "sampler"), OTHERS)
 def test_draws_of_a_kind(program: Callable[[frb.BufferSpec], Any], sampler: str) -> None:
     told = agreeing(program, of(sampler), gpu_on_xla.using("backward", blocks=4, share=3))
-    assert {name for name, _ in told.launched} >= RINGS[sampler][1] - {"rank_in_rings", "update"}
+    launched = {name for name, _ in told.launched}
+    expected = RINGS[sampler][1] - {"rank_in_rings", "update"}
+    if launched & {"sample_mixture", "sample_mixed_slices"}:  # these draw and read for a mixture as a whole
+        expected = expected - {"sample", "draw_slices", "read_drawn"}
+    assert launched >= expected
 
 
 def chosen(spec: frb.BufferSpec) -> Any:
