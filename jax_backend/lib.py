@@ -13,15 +13,16 @@ import numpy as np
 
 from functional_rb.lib import Lib
 from jax_backend import dispatch, mixtures
-from jax_backend.arrays import ops, rules
+from jax_backend.arrays import convert, ops, rules
 from jax_backend.engines import carried, execute, hosted, restore, values
 from jax_backend.engines.shared import SharedState, chain
 from jax_backend.scale import engine as sharded
 
 
 def _as_array(x: object, like: object) -> jax.Array:
-    # A copy of NumPy's memory: JAX reads in the background, and the caller may write.
-    return x if isinstance(x, jax.Array) else jnp.asarray(x.copy() if isinstance(x, np.ndarray) else x)
+    if isinstance(x, np.ndarray):
+        return convert.on_device(np.array(x))  # a copy: JAX reads in the background, and the caller may write
+    return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 
 def _not_here(*given: object) -> Any:
@@ -63,7 +64,7 @@ LIB: Final[Lib[jax.Array]] = Lib(
     array=jax.Array,
     shown="jax.Array",
     ops=ops,
-    convert=execute.convert,
+    convert=convert.to_array,
     as_array=_as_array,
     build_mapping=execute.build_mapping,
     unsupported=execute.unsupported,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from functional_rb.base import dtypes, nest
-from functional_rb.base.arrays import ArrayLike, BackendArray
+from functional_rb.base.arrays import ArrayLike, BackendArray, NumpyArray
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.buffer import checks
 from functional_rb.core.handles import NO_HANDLE
@@ -19,15 +19,25 @@ NUMPY = (np.ndarray, np.generic)
 NUMBERS = (bool, int, float, complex)
 
 
-def convert(leaf: object, expected: ArraySpec, name: str) -> jax.Array:
-    """Arrays of JAX as they are, NumPy's by a copy to the device, Python numbers for scalar leaves."""
+def to_array(leaf: object, expected: ArraySpec, name: str) -> jax.Array:
+    """As `convert` has them, with NumPy's on the device."""
+    given = convert(leaf, expected, name)
+    return given if isinstance(given, jax.Array) else on_device(given)
+
+
+def convert(leaf: object, expected: ArraySpec, name: str) -> jax.Array | NumpyArray:
+    """Arrays of JAX as they are, of NumPy's copies in NumPy, Python numbers for scalar leaves as arrays.
+
+    A compiled function takes all of NumPy's to the device in one call; to take each there beforehand costs more than
+    the whole of a small `add`. They are copies, as JAX reads in the background what the caller may write to.
+    """
     if isinstance(leaf, jax.Array):
         checks.check_dtype(name, leaf, expected.dtype)
         return leaf
     if isinstance(leaf, NUMPY):
         checks.check_numpy(name, leaf)
         checks.check_dtype(name, leaf, expected.dtype)
-        return jnp.asarray(leaf.copy())  # JAX reads in the background, the caller may write
+        return np.array(leaf)
     if isinstance(leaf, NUMBERS) and expected.shape == ():
         dtypes.check_scalar(leaf, expected.dtype, name)
         return jnp.asarray(leaf, expected.dtype)
@@ -38,14 +48,19 @@ def convert(leaf: object, expected: ArraySpec, name: str) -> jax.Array:
     )
 
 
+def on_device(own: NumpyArray) -> jax.Array:
+    """An array of NumPy's that nobody else writes to: `jnp.asarray` would compile a program for each new shape."""
+    placed: jax.Array = jax.device_put(own)
+    return placed
+
+
 def as_vector(array: BackendArray, name: str) -> BackendArray:
-    """Masks, priorities and indices from NumPy; dtypes are checked by the caller, before NumPy's could change."""
+    """Masks, priorities and indices, of NumPy's copies as `convert` has them; the caller checks dtypes."""
     if checks.are_listed(array, name):
         array = np.asarray(array, np.int64)
     if isinstance(array, NUMPY):
         checks.check_numpy(name, array)
-        array = exactly(array, name)
-        return jnp.asarray(array.copy()) if array.dtype.itemsize <= 4 and array.dtype.kind in "biuf" else array
+        return exactly(np.array(array), name)
     if isinstance(array, jax.Array):
         return exactly(array, name)
     _refuse_torch(array, name)

@@ -20,6 +20,7 @@ import jax_backend as rb
 from functional_rb.native.switch import switch
 from jax_backend.compiling import compile
 from jax_backend.engines import execute
+from jax_backend.lib import LIB
 from tests.support.backends import needs_native
 from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort
@@ -558,3 +559,38 @@ def test_every_bit_pattern_of_bfloat16_is_read_back() -> None:
     mask = jnp.ones(64, bool)
     for read in (rb.get(state, handles), rb.items(state), rb.items(rb.add(state, {"x": every}, mask=mask))):
         assert (np.asarray(read["x"]).view(np.uint16) == every.view(np.uint16)).all()
+
+
+@pytest.mark.parametrize("n", [1, 16, 2**20])
+@pytest.mark.parametrize("offset", [0, 4])
+def test_what_was_given_may_be_written_to_at_once(n: int, offset: int) -> None:
+    """JAX reads in the background, and takes memory that is aligned to 64 bytes as it is."""
+    memory = np.zeros(4 * n + 128, np.uint8)
+    begin = -memory.ctypes.data % 64 + offset
+    given = memory[begin : begin + 4 * n].view(np.float32)
+    spec = frb.Unbounded((n,))
+    made = [LIB.convert(given, spec, "x"), LIB.as_array(given, None)]
+    for taken in (execute.convert(given, spec, "x"), execute.as_vector(given, "priorities")):
+        assert not np.shares_memory(np.asarray(taken), given)
+    state = rb.add(rb.init(frb.BufferSpec({"x": spec}, 2)), {"x": given})
+    given[:] = 1
+    for array in (*made, rb.items(state)["x"]):
+        assert not np.asarray(array).any()
+
+
+def test_no_array_of_numpys_is_taken_by_a_program_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which JAX 0.10 compiles for each new shape, where no dtype is named."""
+    plain = jax.numpy.asarray
+
+    def asarray(a: Any, *args: Any, **settings: Any) -> Any:
+        assert args or settings or not isinstance(a, np.ndarray)
+        return plain(a, *args, **settings)
+
+    x = np.arange(3, dtype=np.float32)
+    state = rb.init(frb.BufferSpec({"x": frb.Unbounded(())}, 8, frb.Prioritized()))
+    monkeypatch.setattr(jax.numpy, "asarray", asarray)
+    state = rb.add(state, {"x": x}, np.ones(3, bool), x)
+    state = rb.update(state, np.arange(3, dtype=np.int32), x + 1, {"x": x + 2})
+    assert rb.items(state)["x"][:3].tolist() == [2, 3, 4]
+    assert rb.contains(frb.Unbounded(()), x).all()
+    assert float(rb.moments(x).mean) == 1
