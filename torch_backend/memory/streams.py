@@ -25,8 +25,10 @@ def _has_streams(kind: str) -> bool:
 
 def current(array: torch.Tensor) -> torch.Stream | None:
     """Torch's current stream where an array lies; None where all is in order, and while somebody traces or maps."""
-    kind = array.device.type
-    if kind == "cpu" or torch.compiler.is_compiling() or type(array) is not torch.Tensor or _is_wrapped(array):
+    # Trees of arrays may have anything in the arrays' place, as those of `in_dims` have that torch's maps make.
+    if type(array) is not torch.Tensor or (kind := array.device.type) == "cpu":
+        return None
+    if torch.compiler.is_compiling() or _is_wrapped(array):
         return None
     return torch.accelerator.current_stream(array.device) if _has_streams(kind) else None
 
