@@ -91,7 +91,8 @@ class Torch(Library):
 
     def in_order(self, version: Version, counters: torch.Tensor) -> torch.Tensor:
         """Joined to the stream that worked on the version's memory, by which they were made too."""
-        if not _is_on_cpu(counters) and not _compiling():
+        # Trees may have anything in the place of tensors, as those of `in_dims` have that torch's maps make.
+        if type(counters) is torch.Tensor and not _is_on_cpu(counters) and not _compiling():
             with version.lock:
                 version.found()[0].join_stream()
             streams.keep(counters)
