@@ -312,7 +312,18 @@ IN_PARTS = {"frames", "slices of frames", "sums of steps, stored", "slices, prio
 # What Python calls in tests of their own alone.
 WHOLE = {"shared_note_add"}
 # Those that Python calls, and not XLA alone.
-HANDLERS = _native.HANDLERS.keys() - {"add", "draw", "update", "update_priorities", "threefry", "barrier"}
+BY_XLA = {
+    "add",
+    "add_to_rings",
+    "draw",
+    "draw_slices",
+    "draw_epoch",
+    "update",
+    "update_priorities",
+    "threefry",
+    "barrier",
+}
+HANDLERS = _native.HANDLERS.keys() - BY_XLA
 
 
 class Noted(dict[str, object]):
