@@ -75,9 +75,11 @@ class Directory:
         with explained(self.path):
             self._made_directory = not os.path.isdir(self.path)
             os.makedirs(self.path, exist_ok=True)
-            self._lock = _opened_lock(self.join(LOCK))
+            self._held: list[int] = []
+            # First: an interrupt at any of the next lines lets go of the lock, too.
+            self._release = weakref.finalize(self, _unlock, self._held, self._pid)
+            _lock(self.join(LOCK), self._held)
             self._identity = os.stat(self.path)
-        self._release = weakref.finalize(self, _unlock, self._lock, self._pid)
 
     def join(self, name: str) -> str:
         return os.path.join(self.path, name)
@@ -144,14 +146,14 @@ class Directory:
         """Whether a path names it now: it may have been renamed, and another one made where it was."""
         with contextlib.suppress(OSError):
             same = os.path.samestat(self._identity, os.stat(place))
-            return same and files.is_at(self._lock, os.path.join(place, LOCK))
+            return same and files.is_at(self._held[0], os.path.join(place, LOCK))
         return False
 
     def remove_with(self, owner: object, spec: BufferSpec) -> None:
         """Remove the files once their owner goes, at the latest when this process ends."""
         names = [self.join(name) for name in (*described(spec)["files"], DESCRIPTION, LOCK)]
         # With a descriptor of its own, as the lock may have been given back by then.
-        clean = _Removal(names, self.path if self._made_directory else None, self._pid, os.dup(self._lock))
+        clean = _Removal(names, self.path if self._made_directory else None, self._pid, os.dup(self._held[0]))
         weakref.finalize(owner, clean)
 
 
@@ -264,34 +266,32 @@ def need_posix() -> None:
         raise ImportError("Memmap: needs a POSIX system (file locks, sparse files, shared mappings); use frb.Host()")
 
 
-# A lock on a file that is still the one of that name; a process that removed it may have let others in since.
-def _opened_lock(path: str) -> int:
+# Hold a lock on a file that is still the one of that name; a process that removed it may have let others in since.
+def _lock(path: str, held: list[int]) -> None:
     need_posix()
     while True:
-        lock = files.open_own(path)
+        held.append(files.open_own(path))
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(lock)
+            os.close(held.pop())
             raise StorageInUseError(
                 errno.EBUSY,
                 "Memmap: another state, here or in another process, writes to the files of this directory; let go of "
                 "it (del state), give another path, or Memmap(shared=True) for several processes",
                 path,
             ) from None
-        except BaseException:
-            os.close(lock)
-            raise
-        if files.is_at(lock, path):
-            return lock
-        os.close(lock)
+        if files.is_at(held[0], path):
+            return
+        os.close(held.pop())
 
 
 # Give a lock back; a forked process has it too, and must not.
-def _unlock(lock: int, pid: int) -> None:
-    if os.getpid() == pid:
-        fcntl.flock(lock, fcntl.LOCK_UN)
-    os.close(lock)
+def _unlock(held: list[int], pid: int) -> None:
+    for lock in held:
+        if os.getpid() == pid:
+            fcntl.flock(lock, fcntl.LOCK_UN)
+        os.close(lock)
 
 
 def _removed(path: str) -> None:

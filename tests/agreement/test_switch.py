@@ -44,8 +44,8 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     monkeypatch.setattr(_native, "HANDLERS", NotingHandlers(found, _native.HANDLERS))
     monkeypatch.setattr(TORCH, "chain", Noting(found, TORCH.chain))
-    hosts = jax_backend.engines.hosted._engine.library
-    monkeypatch.setattr(hosts, "chain", Noting(found, hosts.chain))
+    for engine in (jax_backend.engines.hosted._engine, jax_backend.engines.hosted._sending):
+        monkeypatch.setattr(engine.library, "chain", Noting(found, engine.library.chain))
     return found
 
 

@@ -17,7 +17,7 @@ import jax_backend as rb
 from jax_backend.kernels import custom_call
 from tests.agreement import gpu_on_xla
 from tests.agreement.jax_programs import bits, stacked
-from tests.agreement.test_gpu_kernels_in_rings_on_jax import PROGRAMS, RINGS, of
+from tests.agreement.ring_programs import PROGRAMS, RINGS, of
 from tests.support.backends import needs_native
 from tests.support.effort import effort
 
@@ -52,7 +52,7 @@ def calls() -> Iterator[set[str]]:
         found.add(name)
         return target(name)
 
-    with gpu_on_xla.by_the_cpu(), pytest.MonkeyPatch.context() as patch:
+    with gpu_on_xla.by_the_cpu(), gpu_on_xla.found_by("noted"), pytest.MonkeyPatch.context() as patch:
         patch.setattr(custom_call, "_target", noted)
         yield found
 

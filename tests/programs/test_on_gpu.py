@@ -144,7 +144,7 @@ def test_the_sanitizers_program_launches_every_kernel(order: str) -> None:
                 found = gpu_life.carried_out(life, "cpu")
             launched |= {name for name, _ in emulated.launched}
             assert found == gpu_life.carried_out(life, "cpu"), life.spec
-    assert launched == set(_native.GPU_KERNELS)
+    assert launched == set(_native.GPU_KERNELS) - {"pack_keys"}  # which programs of JAX alone launch
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ inline void barrier() {}
 // A kernel as XLA calls it: it does all calls of a frame and returns null, which is no error.
 template <auto F> void* handle(xla::Frame* frame) {
   if (is_asked(frame, 0)) return nullptr;
-  constexpr bool reads = !std::is_same<decltype(F), void (*)()>::value;
+  const bool reads = !std::is_same<decltype(F), void (*)()>::value;
   if (reads && !is_sealed(frame)) return unsealed(frame);
   const int64_t calls = xla::Batch{frame->attributes.at[0]->data}.calls();
   try {
