@@ -213,7 +213,7 @@ def insert_keys(
 
 
 def find_keys(keys: KeyRows, plan: MapPlan, map: HashTable, leaves: Sequence[Array]) -> Kernel | None:
-    """What `hash_maps.functions.find` gives, likewise by one launch."""
+    """What `hash_maps.functions.find` gives: the launch packs the keys, too."""
     ids = ints(leaves[0].shape[0])
     return _of_keys("map_lookup", keys, plan, leaves, {}, {"storage": map}, [ids], ids)
 

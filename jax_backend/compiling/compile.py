@@ -1,9 +1,9 @@
 """What JAX traces and compiles: functions of the core by the library's rules, with kernels or without.
 
 Fused buffers have kernels for whole functions, custom calls that write into the state's own memory as XLA's scatter
-does; JAX copies first where the old state is still needed. GPUs have those too. Both
-have additions to most other buffers, and draws of slices and epochs; for what is left there are part kernels on CPUs.
-Without kernels everything is XLA's operations.
+does; JAX copies first where the old state is still needed. GPUs have those too. Both have additions to most other
+buffers, and draws of slices and epochs. For what is left there are part kernels on CPUs. Without kernels everything is
+XLA's operations.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ import torch
 
 import functional_rb as frb
 import torch_backend as rb
-from tests.support import device, emulated_gpu, gpu, gpu_life, lives
+from tests.support import device, emulated_gpu, frame_stacks, gpu, gpu_life, lives
 from tests.support.chain_programs import as_tensor, random_array
+from tests.support.frame_stacks import STACKS
 from tests.support.gpu_life import LIVES, Life
 from tests.support.kernels_elsewhere import ITEM, batch_of
 from tests.support.kernels_elsewhere import kernels as kernels
@@ -135,28 +136,11 @@ def test_torch_rows_of_the_host_are_drawn_to_pinned_memory(
     assert all(map(torch.equal, (x.cpu() for x in found), expected))
 
 
-WIDE, SMALL = frb.Bounded(0, 255, (30, 40, 4), "uint8"), frb.Unbounded((3, 2))
-STACKS: dict[str, tuple[dict[str, Any], frb.Compact]] = {
-    "wide, and next": ({"obs": WIDE, "next_obs": WIDE}, frb.Compact(stack=4, axis=-1)),
-    "of numbers": ({"obs": SMALL}, frb.Compact(stack={"obs": 3})),
-    "two depths": (
-        {"obs": frb.Bounded(0, 255, (4, 30, 40), "uint8"), "low": SMALL},
-        frb.Compact(stack={"obs": 4, "low": 3}),
-    ),
-}
-
-
-def steps_of_stacks(item: dict[str, Any], axis: int, count: int) -> dict[str, torch.Tensor]:
-    """Steps of one episode, each of which has all but the newest frame of its next observation."""
-    found = {"reward": torch.arange(float(count), device="cpu")}
-    for name, leaf in item.items():
-        depth, begin = leaf.shape[axis], 1 if name.startswith("next") else 0
-        steps = torch.arange(begin, begin + count, device="cpu")[:, None] + torch.arange(depth, device="cpu")
-        shape = [1] * len(leaf.shape)
-        shape[axis] = depth
-        stacks = steps.reshape(count, *shape).expand(count, *leaf.shape)
-        found[name] = stacks.to(getattr(torch, leaf.dtype)).contiguous()
-    return found
+def steps_of_stacks(name: str) -> dict[str, torch.Tensor]:
+    item, compact = STACKS[name]
+    return {
+        leaf: torch.from_numpy(array) for leaf, array in frame_stacks.steps_of_stacks(item, compact.axis, 40).items()
+    }
 
 
 @pytest.mark.parametrize("name", STACKS)
@@ -165,7 +149,7 @@ def test_torch_frames_of_the_host_are_sent_once_each(name: str, monkeypatch: pyt
     spec = frb.BufferSpec({**item, "reward": frb.Unbounded(())}, 60, storage=frb.Host(), compact=compact)
 
     def sample_of(target: str) -> list[torch.Tensor]:
-        state = rb.add(rb.init(spec, target), steps_of_stacks(item, compact.axis, 40))
+        state = rb.add(rb.init(spec, target), steps_of_stacks(name))
         key, before = rb.key(0).cpu(), device.counts()
         sample = rb.sample(state, key, 64)[1]
         after = device.counts()
@@ -198,7 +182,7 @@ def test_torch_batches_of_the_host_come_on_a_stream_of_their_own(
     if name is not None:
         stacks, compact = STACKS[name]
         item, more = {**stacks, "reward": frb.Unbounded(())}, {"compact": compact}
-        batch = steps_of_stacks(stacks, compact.axis, 40)
+        batch = steps_of_stacks(name)
     sampler = frb.Prioritized() if name else frb.WithoutReplacement()
     spec = frb.BufferSpec(item, 60, sampler, batch_size=8, storage=frb.Host(), **more)
     begun = state = rb.add(rb.init(spec, where or "cpu"), batch)

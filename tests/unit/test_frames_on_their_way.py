@@ -12,30 +12,9 @@ import functional_rb as frb
 import jax_backend as rb
 from jax_backend.engines import shipping
 from tests.support.backends import needs_native
+from tests.support.frame_stacks import STACKS, steps_of_stacks
 
 pytestmark = needs_native  # the core reads stacks with the rest of the items
-WIDE, SMALL = frb.Bounded(0, 255, (30, 40, 4), "uint8"), frb.Unbounded((3, 2))
-STACKS: dict[str, tuple[dict[str, Any], frb.Compact]] = {
-    "wide, and next": ({"obs": WIDE, "next_obs": WIDE}, frb.Compact(stack=4, axis=-1)),
-    "of numbers": ({"obs": SMALL}, frb.Compact(stack={"obs": 3})),
-    "two depths": (
-        {"obs": frb.Bounded(0, 255, (4, 30, 40), "uint8"), "low": SMALL},
-        frb.Compact(stack={"obs": 4, "low": 3}),
-    ),
-}
-
-
-def steps(item: dict[str, Any], axis: int, count: int) -> dict[str, np.ndarray]:
-    """Steps of one episode, each of which has all but the newest frame of its next observation."""
-    found = {"reward": np.arange(count, dtype=np.float32)}
-    for name, leaf in item.items():
-        begin = int(name.startswith("next"))
-        numbers = np.arange(begin, begin + count)[:, None] + np.arange(leaf.shape[axis])
-        shape = [1] * len(leaf.shape)
-        shape[axis] = leaf.shape[axis]
-        stacks = np.broadcast_to(numbers.reshape(count, *shape), (count, *leaf.shape))
-        found[name] = np.ascontiguousarray(stacks.astype(leaf.dtype))
-    return found
 
 
 @pytest.mark.parametrize("name", STACKS)
@@ -54,7 +33,7 @@ def test_jax_frames_are_sent_once_each(
         return put(given, device)
 
     def sampled(batch: int) -> Any:
-        state = rb.add(rb.init(spec, target), steps(item, compact.axis, 40))
+        state = rb.add(rb.init(spec, target), steps_of_stacks(item, compact.axis, 40))
         return (rb.sample_ if in_place else rb.sample)(state, rb.key(0), batch)[1]
 
     monkeypatch.setattr(shipping.jax, "device_put", noted)
@@ -79,7 +58,7 @@ def test_jax_frames_are_sent_once_each(
 def test_jax_mixtures_of_frames_are_joined_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     item, compact = STACKS["of numbers"]
     spec = frb.BufferSpec({**item, "reward": frb.Unbounded(())}, 60, storage=frb.Host(), compact=compact)
-    states = [rb.add(rb.init(spec), steps(item, compact.axis, 40)) for _ in range(2)]
+    states = [rb.add(rb.init(spec), steps_of_stacks(item, compact.axis, 40)) for _ in range(2)]
     expected = rb.sample(frb.Mixture(states, [0.5, 0.5]), rb.key(1), 16)[1]
     monkeypatch.setattr(shipping, "GPUS", {jax.devices()[0].platform})
     monkeypatch.setattr(shipping, "stacked_there", None)
