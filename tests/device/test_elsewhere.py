@@ -138,9 +138,8 @@ def test_torch_rows_of_the_host_are_drawn_to_pinned_memory(
 
 def steps_of_stacks(name: str) -> dict[str, torch.Tensor]:
     item, compact = STACKS[name]
-    return {
-        leaf: torch.from_numpy(array) for leaf, array in frame_stacks.steps_of_stacks(item, compact.axis, 40).items()
-    }
+    steps = frame_stacks.steps_of_stacks(item, compact.axis, 40)
+    return {leaf: torch.tensor(array, device="cpu") for leaf, array in steps.items()}
 
 
 @pytest.mark.parametrize("name", STACKS)
