@@ -33,19 +33,12 @@ Numbers = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """An array in a checkpoint.
+    """An array in a checkpoint."""
 
-    Attributes:
-        name: see `reader.shapes_of`.
-        shape: of it.
-        dtype: its name.
-        fill: what its elements are where nothing is stored.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    fill: int
+    name: str  # see `reader.shapes_of`
+    shape: tuple[int, ...]  # of it
+    dtype: str  # its name
+    fill: int  # what its elements are where nothing is stored
 
     @property
     def row_bytes(self) -> int:

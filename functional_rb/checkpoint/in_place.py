@@ -42,17 +42,11 @@ NOT_GOING_ON: GoingOn = {}
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """The instant of a save.
+    """The instant of a save."""
 
-    Attributes:
-        files: of the buffer.
-        number: of the logs that roll the files back to it.
-        present: of each array that lies in files the blocks outside of which nothing was ever written.
-    """
-
-    files: MappedFiles
-    number: int
-    present: Blocks
+    files: MappedFiles  # of the buffer
+    number: int  # of the logs that roll the files back to it
+    present: Blocks  # of each array that lies in files the blocks outside of which nothing was ever written
 
     def sync(self) -> None:
         """Have files and logs on the disk."""

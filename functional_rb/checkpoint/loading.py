@@ -45,26 +45,16 @@ _log = logging.getLogger("functional_rb")
 
 
 class Content(NamedTuple):
-    """What a state is made of.
+    """What a state is made of."""
 
-    Attributes:
-        spec: of the buffer.
-        arrays: of NumPy.
-        objects: Python objects by token.
-        stamp: see `functional_rb.core.save_history`.
-        files: the mapped files in the checkpoint's directory, if some of the arrays are theirs.
-        generation: the number of the checkpoint.
-        of_shards: whether it was dealt to shards.
-        parts: the parts of the process's own shards, if these were asked for; the arrays are then those of the index.
-    """
-
-    spec: BufferSpec
-    arrays: Arrays
-    objects: dict[int, object]
-    stamp: str
-    files: MappedFiles | None
-    generation: int
-    of_shards: bool = False
+    spec: BufferSpec  # of the buffer
+    arrays: Arrays  # of NumPy
+    objects: dict[int, object]  # Python objects by token
+    stamp: str  # see `functional_rb.core.save_history`
+    files: MappedFiles | None  # the mapped files in the checkpoint's directory, if some of the arrays are theirs
+    generation: int  # the number of the checkpoint
+    of_shards: bool = False  # whether it was dealt to shards
+    # The parts of the process's own shards, if these were asked for; the arrays are then those of the index.
     parts: Mapping[int, Part] | None = None
 
 

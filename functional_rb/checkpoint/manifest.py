@@ -74,15 +74,10 @@ class Checkpoint:
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Blocks of an array that lie in a segment.
+    """Blocks of an array that lie in a segment."""
 
-    Attributes:
-        runs: which, in order.
-        checksum: of their checksums.
-    """
-
-    runs: list[Run]
-    checksum: str
+    runs: list[Run]  # which, in order
+    checksum: str  # of their checksums
 
     @property
     def count(self) -> int:
@@ -92,67 +87,41 @@ class Blocks:
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """A file.
+    """A file."""
 
-    Attributes:
-        file: its name.
-        arrays: the blocks of each array.
-        objects: bytes of the Python objects there, and their checksum.
-        size: of the file, in bytes.
-    """
-
-    file: str
-    arrays: dict[str, Blocks]
-    objects: tuple[int, str]
-    size: int
+    file: str  # its name
+    arrays: dict[str, Blocks]  # the blocks of each array
+    objects: tuple[int, str]  # bytes of the Python objects there, and their checksum
+    size: int  # of the file, in bytes
 
 
 @dataclasses.dataclass(frozen=True)
 class Shards:
-    """Where the parts of a buffer are that is dealt to shards; the checkpoint itself holds its index.
+    """Where the parts of a buffer are that is dealt to shards; the checkpoint itself holds its index."""
 
-    Attributes:
-        spec: of the whole buffer, as `to_json` writes it.
-        parts: of each shard the number of its part's checkpoint, and the `content` of that.
-    """
-
-    spec: str
-    parts: tuple[tuple[int, str], ...]
+    spec: str  # of the whole buffer, as `to_json` writes it
+    parts: tuple[tuple[int, str], ...]  # of each shard the number of its part's checkpoint, and the `content` of that
 
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """A checkpoint.
+    """A checkpoint."""
 
-    Attributes:
-        generation: its number, and its file's name.
-        stamp: see `functional_rb.core.save_history`.
-        time: when it was written, seconds since 1970.
-        items: how many are stored.
-        spec: the buffer's, as `to_json` writes it.
-        arrays: the arrays of the state.
-        counters: of the state.
-        segments: the files, the oldest first; a block is that of the last one that has it.
-        content: the checksum of what all this tells together, see `content_of`.
-        in_place: the arrays whose rows lie in mapped files of the buffer's own, rolled back by undo logs.
-        undo: the first of these, by number; 0 if there are none.
-        here: whether the path of the spec's storage was the checkpoint's own directory, wherever that is by now.
-        shards: of a buffer that is dealt to shards, where its parts are.
-    """
-
-    generation: int
-    stamp: str
-    time: float
-    items: int
-    spec: str
-    arrays: dict[str, Stored]
-    counters: list[int]
-    segments: list[Segment]
-    content: str
+    generation: int  # its number, and its file's name
+    stamp: str  # see `functional_rb.core.save_history`
+    time: float  # when it was written, seconds since 1970
+    items: int  # how many are stored
+    spec: str  # the buffer's, as `to_json` writes it
+    arrays: dict[str, Stored]  # the arrays of the state
+    counters: list[int]  # of the state
+    segments: list[Segment]  # the files, the oldest first; a block is that of the last one that has it
+    content: str  # the checksum of what all this tells together, see `content_of`
+    # The arrays whose rows lie in mapped files of the buffer's own, rolled back by undo logs.
     in_place: tuple[str, ...] = ()
-    undo: int = 0
+    undo: int = 0  # the first of these, by number; 0 if there are none
+    # Whether the path of the spec's storage was the checkpoint's own directory, wherever that is by now.
     here: bool = False
-    shards: Shards | None = None
+    shards: Shards | None = None  # of a buffer that is dealt to shards, where its parts are
 
     @property
     def nbytes(self) -> int:

@@ -23,13 +23,9 @@ from functional_rb.structures import row_layout
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Record:
-    """What tells an item that stands for a whole nest from the items of a buffer.
+    """What tells an item that stands for a whole nest from the items of a buffer."""
 
-    Attributes:
-        value: the nest.
-    """
-
-    value: Nest
+    value: Nest  # the nest
 
 
 NAMES: Final = ("value",)

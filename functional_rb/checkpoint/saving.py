@@ -37,40 +37,24 @@ _OURS = re.compile(r"([0-9]{10})\.(json|safetensors)(\.part)?", re.ASCII)
 
 @dataclasses.dataclass(frozen=True)
 class SaveOptions:
-    """The arguments of a save that hold for all of its parts; see `functional_rb.checkpoint.background.save`.
+    """The arguments of a save that hold for all of its parts; see `functional_rb.checkpoint.background.save`."""
 
-    Attributes:
-        incremental: whether unchanged blocks are taken from the checkpoint before.
-        keep: how many checkpoints stay.
-        progress: whether a progress bar is shown.
-        who: how errors name the function.
-        lasting: whether training goes on before all is written; else it is written at once.
-    """
-
-    incremental: bool
-    keep: int
-    progress: bool | None
-    who: str
-    lasting: bool
+    incremental: bool  # whether unchanged blocks are taken from the checkpoint before
+    keep: int  # how many checkpoints stay
+    progress: bool | None  # whether a progress bar is shown
+    who: str  # how errors name the function
+    lasting: bool  # whether training goes on before all is written; else it is written at once
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A save that has been checked.
+    """A save that has been checked."""
 
-    Attributes:
-        spec: the JSON text of the buffer's spec.
-        files: the path of its storage, if that is in files with one.
-        directory: where to.
-        how: the arguments of `save`.
-        shards: where the parts are of the buffer whose index this is.
-    """
-
-    spec: str
-    files: str | None
-    directory: str
-    how: SaveOptions
-    shards: manifests.Shards | None = None
+    spec: str  # the JSON text of the buffer's spec
+    files: str | None  # the path of its storage, if that is in files with one
+    directory: str  # where to
+    how: SaveOptions  # the arguments of `save`
+    shards: manifests.Shards | None = None  # where the parts are of the buffer whose index this is
 
     def keeping(self, keep: int | None) -> Request:
         """The same with another number of checkpoints that stay, if one is given."""

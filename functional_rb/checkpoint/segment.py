@@ -41,21 +41,13 @@ NAMES = {
 
 
 class Places(NamedTuple):
-    """Where things lie in a segment, counted in bytes from its beginning.
+    """Where things lie in a segment, counted in bytes from its beginning."""
 
-    Attributes:
-        header: the file's first bytes.
-        data: of each array where its blocks begin.
-        tables: of each array where its checksums begin, uint8 [blocks, 16].
-        objects: where the Python objects begin.
-        size: of the file.
-    """
-
-    header: bytes
-    data: dict[str, int]
-    tables: dict[str, int]
-    objects: int
-    size: int
+    header: bytes  # the file's first bytes
+    data: dict[str, int]  # of each array where its blocks begin
+    tables: dict[str, int]  # of each array where its checksums begin, uint8 [blocks, 16]
+    objects: int  # where the Python objects begin
+    size: int  # of the file
 
 
 def places(runs: Mapping[str, tuple[Stored, list[Run]]], objects: int, in_place: Collection[str] = ()) -> Places:

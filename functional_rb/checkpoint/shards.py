@@ -38,19 +38,12 @@ from functional_rb.storage import disk
 
 @dataclasses.dataclass(frozen=True)
 class Dealt:
-    """What a process has of a buffer that is dealt to shards.
+    """What a process has of a buffer that is dealt to shards."""
 
-    Attributes:
-        spec: of the whole buffer.
-        index: the buffer that all processes have.
-        parts: the buffers of the process's own shards, by number.
-        group: the processes.
-    """
-
-    spec: BufferSpec
-    index: State
-    parts: Mapping[int, State]
-    group: Group
+    spec: BufferSpec  # of the whole buffer
+    index: State  # the buffer that all processes have
+    parts: Mapping[int, State]  # the buffers of the process's own shards, by number
+    group: Group  # the processes
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
@@ -222,15 +215,10 @@ class Dealer(Protocol):
 
 
 class Part(NamedTuple):
-    """A part that was read, or made of those that were.
+    """A part that was read, or made of those that were."""
 
-    Attributes:
-        arrays: of NumPy.
-        stamp: of the checkpoint whose whole content it is; None if it is of none.
-    """
-
-    arrays: Arrays
-    stamp: str | None
+    arrays: Arrays  # of NumPy
+    stamp: str | None  # of the checkpoint whose whole content it is; None if it is of none
 
 
 def of_whole(

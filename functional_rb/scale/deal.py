@@ -32,26 +32,17 @@ from functional_rb.writers import Immutable, RoundRobin
 
 @dataclasses.dataclass(frozen=True)
 class Dealing:
-    """How a buffer is dealt.
+    """How a buffer is dealt."""
 
-    Attributes:
-        spec: of the whole buffer.
-        shards: how many there are, D.
-        lanes_each: lanes of which each shard is given the steps, ceil(lanes / D). Those of the last ones that the
-            buffer does not have, as 5 lanes on 3 shards leave one, are never written.
-        index: the spec of what all shards know: all lanes, and of the items what sampler and writer read.
-        part: the spec of what a shard holds: its own lanes or slots, whole items, drawn from by slots alone.
-        asked: the spec by which a shard checks what it is given of its own lanes.
-        index_leaves: which leaves of stored items the index has, by position, in its own order.
-    """
-
-    spec: BufferSpec
-    shards: int
+    spec: BufferSpec  # of the whole buffer
+    shards: int  # how many there are, D
+    # Lanes of which each shard is given the steps, ceil(lanes / D). Those of the last ones that the buffer does not
+    # have, as 5 lanes on 3 shards leave one, are never written.
     lanes_each: int
-    index: BufferSpec
-    part: BufferSpec
-    asked: BufferSpec
-    index_leaves: tuple[int, ...]
+    index: BufferSpec  # the spec of what all shards know: all lanes, and of the items what sampler and writer read
+    part: BufferSpec  # the spec of what a shard holds: its own lanes or slots, whole items, drawn from by slots alone
+    asked: BufferSpec  # the spec by which a shard checks what it is given of its own lanes
+    index_leaves: tuple[int, ...]  # which leaves of stored items the index has, by position, in its own order
 
     @property
     def lanes(self) -> int:

@@ -23,15 +23,10 @@ from functional_rb.structures.ring import Removal, RingState
 
 
 class Told(NamedTuple):
-    """What a part tells after a write, of each of its lanes.
+    """What a part tells after a write, of each of its lanes."""
 
-    Attributes:
-        written: int32 [lanes], how many items came.
-        sizes: int32 [lanes], how many there are now.
-    """
-
-    written: BackendArray
-    sizes: BackendArray
+    written: BackendArray  # int32 [lanes], how many items came
+    sizes: BackendArray  # int32 [lanes], how many there are now
 
 
 def told(ops: Ops, dealing: Dealing, before: Array, after: Array) -> Told:

@@ -19,25 +19,16 @@ Numbers = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 
 class Exchange(NamedTuple):
-    """What one shard sends and receives.
+    """What one shard sends and receives."""
 
-    Attributes:
-        asked: int32 [m], which rows of the batch the shard has, in the order in which it sends them.
-        slots: int32 [m], where they lie in its part.
-        sent: [D], how many rows, with the mark, go to each shard.
-        received: [D], how many rows, with the mark, come from each.
-        outgoing: int32 [m + D], what it sends, in order: 0 for a mark, 1 + j for row j of those that it has.
-        marks: int32 [D], at which row of those that it receives each shard's mark is.
-        places: int32 [n], at which row of those that it receives each row of its share is; behind the last one where
-            nobody has it.
-    """
-
-    asked: Numbers
-    slots: Numbers
-    sent: list[int]
-    received: list[int]
-    outgoing: Numbers
-    marks: Numbers
+    asked: Numbers  # int32 [m], which rows of the batch the shard has, in the order in which it sends them
+    slots: Numbers  # int32 [m], where they lie in its part
+    sent: list[int]  # [D], how many rows, with the mark, go to each shard
+    received: list[int]  # [D], how many rows, with the mark, come from each
+    outgoing: Numbers  # int32 [m + D], what it sends, in order: 0 for a mark, 1 + j for row j of those that it has
+    marks: Numbers  # int32 [D], at which row of those that it receives each shard's mark is
+    # int32 [n], at which row of those that it receives each row of its share is; behind the last one where nobody has
+    # it.
     places: Numbers
 
 

@@ -30,19 +30,12 @@ Metrics = dict[str, Any]
 
 
 class _Prompts(NamedTuple):
-    """What a partition holds.
+    """What a partition holds."""
 
-    Attributes:
-        open: the tags of prompts whose trajectories are not all there, by their keys.
-        done: of those that are done.
-        failed: of those that are done, but of which a trajectory failed.
-        trajectories: the tags of each prompt's trajectories, by their keys.
-    """
-
-    open: dict[str, Tags]
-    done: dict[str, Tags]
-    failed: dict[str, Tags]
-    trajectories: dict[str, dict[str, Tags]]
+    open: dict[str, Tags]  # the tags of prompts whose trajectories are not all there, by their keys
+    done: dict[str, Tags]  # of those that are done
+    failed: dict[str, Tags]  # of those that are done, but of which a trajectory failed
+    trajectories: dict[str, dict[str, Tags]]  # the tags of each prompt's trajectories, by their keys
 
 
 class ReplayBuffer:

@@ -18,15 +18,10 @@ Lookup = NumpyArray
 
 @dataclasses.dataclass(frozen=True)
 class Allowed:
-    """Which of n choices each element may take. Elements with equal masks share a row, as images of choices are large.
+    """Which of n choices each element may take. Elements with equal masks share a row: images of choices are large."""
 
-    Attributes:
-        rows: bool [R, n], at least one true in each row.
-        of: int32 [*elements], the row of each element.
-    """
-
-    rows: NumpyArray
-    of: NumpyArray
+    rows: NumpyArray  # bool [R, n], at least one true in each row
+    of: NumpyArray  # int32 [*elements], the row of each element
 
     @property
     def counts(self) -> NumpyArray:

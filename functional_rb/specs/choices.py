@@ -26,16 +26,13 @@ Mask = None | tuple[Table, ...]
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
 class Choices(ArraySpec):
-    """What `Categorical`, `OneHot`, `MultiCategorical` and `MultiOneHot` have in common.
-
-    Attributes:
-        mask: which choices are allowed, `[*choice_axes, choices]`; the masks of several choices stand side by side.
-    """
+    """What `Categorical`, `OneHot`, `MultiCategorical` and `MultiOneHot` have in common."""
 
     tables: ClassVar[tuple[str, ...]] = ("mask",)
     # Whether there are several choices along the last axis.
     several: ClassVar[bool] = False
 
+    # Which choices are allowed, `[*choice_axes, choices]`; the masks of several choices stand side by side.
     mask: Mask = None
 
     @property

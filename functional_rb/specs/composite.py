@@ -21,19 +21,12 @@ PartFields: TypeAlias = dict[str, Nest]
 
 @dataclasses.dataclass(frozen=True)
 class Container:
-    """A container of torch that has more than its parts and their batch shape.
+    """A container of torch that has more than its parts and their batch shape."""
 
-    Attributes:
-        type: TensorDict, or a tensorclass.
-        names: the names of one item's batch axes; () for none.
-        device: whether the container has a device, that of its tensors.
-        named_below: whether a container inside it has names of axes.
-    """
-
-    type: type
-    names: tuple[str | None, ...]
-    device: bool
-    named_below: bool
+    type: type  # TensorDict, or a tensorclass
+    names: tuple[str | None, ...]  # the names of one item's batch axes; () for none
+    device: bool  # whether the container has a device, that of its tensors
+    named_below: bool  # whether a container inside it has names of axes
 
 
 class Composite(Mapping[str, SpecNest], Spec):

@@ -41,21 +41,13 @@ def draw_length(ops: SpecOps, bits: Array, lead: tuple[int, ...], low: int, high
 
 @dataclasses.dataclass(frozen=True)
 class Padded:
-    """Rows of which `least` to `size` are real; behind these lies padding, which is zero.
+    """Rows of which `least` to `size` are real; behind these lies padding, which is zero."""
 
-    Attributes:
-        nest: the spec of a row, or a nest of them.
-        least: the smallest length.
-        size: the largest length, for which there is always room.
-        what: what the rows are, as errors name them.
-        limit: the name of the spec's argument that `size` is.
-    """
-
-    nest: SpecNest
-    least: int
-    size: int
-    what: str
-    limit: str
+    nest: SpecNest  # the spec of a row, or a nest of them
+    least: int  # the smallest length
+    size: int  # the largest length, for which there is always room
+    what: str  # what the rows are, as errors name them
+    limit: str  # the name of the spec's argument that `size` is
 
     @property
     def words(self) -> int:

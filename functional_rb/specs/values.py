@@ -31,21 +31,13 @@ def is_leaf(spec: object) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """A unit in a nest of specs.
+    """A unit in a nest of specs."""
 
-    Attributes:
-        spec: the unit.
-        name: its path, as errors show it.
-        structure: the structure of its leaves.
-        first: the position of its first leaf among those of the nest.
-        count: the number of its leaves.
-    """
-
-    spec: SpecNest
-    name: str
-    structure: Structure
-    first: int
-    count: int
+    spec: SpecNest  # the unit
+    name: str  # its path, as errors show it
+    structure: Structure  # the structure of its leaves
+    first: int  # the position of its first leaf among those of the nest
+    count: int  # the number of its leaves
 
     def gather(self, leaves: Sequence[Array]) -> object:
         """The value of the unit, from the leaves of the nest."""
@@ -60,26 +52,18 @@ class Member:
 
 @dataclasses.dataclass(frozen=True)
 class Outline:
-    """A nest of specs taken apart: hashable, so that a program compiled for it is compiled once.
+    """A nest of specs taken apart: hashable, so that a program compiled for it is compiled once."""
 
-    Attributes:
-        structure: the structure down to the leaves, which are what is stored.
-        leaves: `ArraySpec`s and `NonTensor`s, in the order of `structure`.
-        names: the paths of the leaves, as errors show them.
-        members: the units.
-        shape_of_units: the structure down to the units, which are what environments have.
-        arrays: the positions of the leaves that are arrays.
-        objects: those of the leaves that are Python objects.
-        in_arrays: the units without objects.
-    """
-
-    structure: Structure
-    leaves: tuple[SpecNest, ...]
-    names: tuple[str, ...]
-    members: tuple[Member, ...]
-    shape_of_units: Structure
+    structure: Structure  # the structure down to the leaves, which are what is stored
+    leaves: tuple[SpecNest, ...]  # `ArraySpec`s and `NonTensor`s, in the order of `structure`
+    names: tuple[str, ...]  # the paths of the leaves, as errors show them
+    members: tuple[Member, ...]  # the units
+    shape_of_units: Structure  # the structure down to the units, which are what environments have
+    # The positions of the leaves that are arrays.
     arrays: tuple[int, ...] = dataclasses.field(init=False, compare=False, repr=False)
+    # The positions of the leaves that are Python objects.
     objects: tuple[int, ...] = dataclasses.field(init=False, compare=False, repr=False)
+    # The units without objects.
     in_arrays: tuple[Member, ...] = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -29,62 +29,38 @@ class Model(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What is static about generation.
+    """What is static about generation."""
 
-    Attributes:
-        n: the number of tokens of a reply at most.
-        replies: how many of each prompt.
-        at_once: how many of each prompt are generated at a time.
-        eos: the tokens that end a reply.
-        pad: what stands where there is no token.
-        stops: whether to look at each token if all replies have ended.
-    """
-
-    n: int
-    replies: int
-    at_once: int
-    eos: tuple[int, ...]
-    pad: int
-    stops: bool = True
+    n: int  # the number of tokens of a reply at most
+    replies: int  # how many of each prompt
+    at_once: int  # how many of each prompt are generated at a time
+    eos: tuple[int, ...]  # the tokens that end a reply
+    pad: int  # what stands where there is no token
+    stops: bool = True  # whether to look at each token if all replies have ended
 
 
 class Generation(NamedTuple):
-    """Replies to B prompts, r of each: N = B * r rows, reply j to prompt b in row b * r + j.
+    """Replies to B prompts, r of each: N = B * r rows, reply j to prompt b in row b * r + j."""
 
-    Attributes:
-        tokens: int32 [N, n], the replies, and `pad` behind them.
-        mask: bool [N, n], which of these are tokens of the reply; the eos that ends it is one.
-        lengths: int32 [N], how many.
-        terminated: bool [N], whether the reply ended by an eos.
-        truncated: bool [N], whether it was cut off after n tokens without one.
-        log_probs: float32 [N, n], of each token by the model, as its logits are, before any law; 0 behind the reply.
-        law_log_probs: float32 [N, n], by the law that it was drawn from; 0 behind the reply, and at temperature 0.
-        rejected: bool [N], whether it ended before a token that could not be drawn, as the logits were NaN, infinite or
-            all minus infinity. Outside of compiled programs that is an error.
-    """
-
-    tokens: Array
-    mask: Array
-    lengths: Array
-    terminated: Array
-    truncated: Array
+    tokens: Array  # int32 [N, n], the replies, and `pad` behind them
+    mask: Array  # bool [N, n], which of these are tokens of the reply; the eos that ends it is one
+    lengths: Array  # int32 [N], how many
+    terminated: Array  # bool [N], whether the reply ended by an eos
+    truncated: Array  # bool [N], whether it was cut off after n tokens without one
+    # float32 [N, n], of each token by the model, as its logits are, before any law; 0 behind the reply.
     log_probs: Array
-    law_log_probs: Array
+    law_log_probs: Array  # float32 [N, n], by the law that it was drawn from; 0 behind the reply, and at temperature 0
+    # bool [N], whether it ended before a token that could not be drawn, as the logits were NaN, infinite or all minus
+    # infinity. Outside of compiled programs that is an error.
     rejected: Array
 
 
 class Joined(NamedTuple):
-    """Prompts and their replies, N rows of S = L + n places: the prompt from place 0 on, then the reply, then padding.
+    """Prompts and their replies, N rows of S = L + n places: the prompt from place 0 on, the reply, then padding."""
 
-    Attributes:
-        ids: int32 [N, S].
-        mask: bool [N, S], where tokens are.
-        reply: bool [N, S], which of these are the reply's.
-    """
-
-    ids: Array
-    mask: Array
-    reply: Array
+    ids: Array  # int32 [N, S]
+    mask: Array  # bool [N, S], where tokens are
+    reply: Array  # bool [N, S], which of these are the reply's
 
 
 def model_of(ops: TextOps, step: Callable[..., object], params: object) -> Model:

@@ -31,34 +31,23 @@ _COLDEST: Final = 1e-30
 
 
 class Law(NamedTuple):
-    """How tokens are drawn.
+    """How tokens are drawn."""
 
-    Attributes:
-        temperature: float32 scalar, by which logits are divided; 0 takes the most likely token, of equal the first.
-        top_k: int32 scalar, how many of the most likely tokens may be drawn, equal ones in their order; None for all.
-        top_p: float32 scalar: after that the fewest of the most likely tokens may be drawn whose probabilities sum to
-            this at least, equal ones in their order; None for all.
-    """
-
-    temperature: Array
+    temperature: Array  # float32 scalar, by which logits are divided; 0 takes the most likely token, of equal the first
+    # Int32 scalar, how many of the most likely tokens may be drawn, equal ones in their order; None for all.
     top_k: Array | None = None
+    # Float32 scalar: after that the fewest of the most likely tokens may be drawn whose probabilities sum to this at
+    # least, equal ones in their order; None for all.
     top_p: Array | None = None
 
 
 class Choice(NamedTuple):
-    """The tokens that were drawn.
+    """The tokens that were drawn."""
 
-    Attributes:
-        token: int32 [N].
-        log_prob: float32 [N], by the model: what the logits say, whatever the law.
-        law_log_prob: float32 [N], by the law: after temperature, top-k and top-p; 0 at temperature 0.
-        drawn: bool [N], whether there was a law to draw by; if not, the others mean nothing.
-    """
-
-    token: Array
-    log_prob: Array
-    law_log_prob: Array
-    drawn: Array
+    token: Array  # int32 [N]
+    log_prob: Array  # float32 [N], by the model: what the logits say, whatever the law
+    law_log_prob: Array  # float32 [N], by the law: after temperature, top-k and top-p; 0 at temperature 0
+    drawn: Array  # bool [N], whether there was a law to draw by; if not, the others mean nothing
 
 
 def log_probs_of(ops: TextOps, logits: Array, tokens: Array) -> Array:

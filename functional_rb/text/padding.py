@@ -35,30 +35,20 @@ class Padded(HostFunction):
     A row tells of one text, or of two that begin with the same tokens, kept once: "start" int32 [2] says where they
     are in the file, "shared" int32 [] how many tokens they have in common, "lengths" int32 [k] how many there are in
     each, and "prompts" int32 [k] how many of these are the prompt's. "scores" float32 [k] may stand beside.
-
-    Attributes:
-        path: of the file of tokens.
-        dtype: of these.
-        texts: k, 1 for a `PromptData`, 2 for a `PairwiseDataset`.
-        labelled: of `PromptData`, whether there are replies, and so labels.
-        scored: whether there are scores.
-        pad: what stands where there is no token.
-        side: where that is.
-        bucket: padded to a multiple of so many tokens, as few as the longest text of a batch needs; None for `length`.
-        length: padded to so many tokens always.
-        lasting: whether the file never changes, as those of `preference` and `prompts`, which are named by what they
-            were made of: then it is mapped once, and not looked at again.
     """
 
-    path: str
-    dtype: str
-    texts: int
-    labelled: bool = False
-    scored: bool = False
-    pad: int = 0
-    side: Side = "right"
+    path: str  # of the file of tokens
+    dtype: str  # of these
+    texts: int  # k, 1 for a `PromptData`, 2 for a `PairwiseDataset`
+    labelled: bool = False  # of `PromptData`, whether there are replies, and so labels
+    scored: bool = False  # whether there are scores
+    pad: int = 0  # what stands where there is no token
+    side: Side = "right"  # where that is
+    # Padded to a multiple of so many tokens, as few as the longest text of a batch needs; None for `length`.
     bucket: int | None = None
-    length: int | None = None
+    length: int | None = None  # padded to so many tokens always
+    # Whether the file never changes, as those of `preference` and `prompts`, which are named by what they were made of:
+    # then it is mapped once, and not looked at again.
     lasting: bool = False
 
     def __post_init__(self) -> None:

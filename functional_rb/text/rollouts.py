@@ -9,31 +9,18 @@ from functional_rb.text.generation import Generation, Joined
 
 
 class Episodes(NamedTuple):
-    """What steps are made of, T = S - 1 for rows of S places: step t goes from the token in place t to the next one.
+    """What steps are made of, T = S - 1 for rows of S places: step t goes from the token in place t to the next one."""
 
-    Attributes:
-        observation: int32 [N, T], the token before.
-        action: int32 [N, T], the token that followed.
-        reward: float32 [N, T].
-        terminated: bool [N, T].
-        truncated: bool [N, T].
-        mask: bool [N, T], which steps there are.
-        reply: bool [N, T], whose action is a token of the reply.
-        log_prob: float32 [N, T], of the action by the model; 0 outside of the reply.
-        reference_log_prob: float32 [N, T], of the action by the reference; 0 outside of the reply.
-        kl: float32 [N], the sum of log_prob - reference_log_prob over the reply.
-    """
-
-    observation: Array
-    action: Array
-    reward: Array
-    terminated: Array
-    truncated: Array
-    mask: Array
-    reply: Array
-    log_prob: Array
-    reference_log_prob: Array
-    kl: Array
+    observation: Array  # int32 [N, T], the token before
+    action: Array  # int32 [N, T], the token that followed
+    reward: Array  # float32 [N, T]
+    terminated: Array  # bool [N, T]
+    truncated: Array  # bool [N, T]
+    mask: Array  # bool [N, T], which steps there are
+    reply: Array  # bool [N, T], whose action is a token of the reply
+    log_prob: Array  # float32 [N, T], of the action by the model; 0 outside of the reply
+    reference_log_prob: Array  # float32 [N, T], of the action by the reference; 0 outside of the reply
+    kl: Array  # float32 [N], the sum of log_prob - reference_log_prob over the reply
 
 
 def episodes(

@@ -37,24 +37,17 @@ class UnusableRow(Exception):
 
 
 class Columns(NamedTuple):
-    """The columns that are read.
+    """The columns that are read."""
 
-    Attributes:
-        prompt: None where chosen and rejected texts begin with it.
-        replies: the chosen and the rejected one; the one of a prompt; or none.
-        scores: as many as replies, or none.
-        whole: whether prompt and reply are in one column: a conversation whose last message is the reply, or a text
-            that is all reply.
-        tools: that of what a model may call, which rows of conversations may have; None if it is not to be read.
-        template: that of other options of the chat template; None likewise.
-    """
-
-    prompt: str | None
-    replies: tuple[str, ...]
-    scores: tuple[str, ...] = ()
+    prompt: str | None  # None where chosen and rejected texts begin with it
+    replies: tuple[str, ...]  # the chosen and the rejected one; the one of a prompt; or none
+    scores: tuple[str, ...] = ()  # as many as replies, or none
+    # Whether prompt and reply are in one column: a conversation whose last message is the reply, or a text that is all
+    # reply.
     whole: bool = False
+    # That of what a model may call, which rows of conversations may have; None if it is not to be read.
     tools: str | None = None
-    template: str | None = None
+    template: str | None = None  # that of other options of the chat template; None likewise
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -68,17 +61,12 @@ class Columns(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """What a row says.
+    """What a row says."""
 
-    Attributes:
-        pairs: for each reply the prompt before it, and the reply; for a prompt alone that, and nothing.
-        templated: whether they are conversations, in which the chat template has put special tokens.
-        scores: of each reply, if they are read.
-    """
-
+    # For each reply the prompt before it, and the reply; for a prompt alone that, and nothing.
     pairs: tuple[tuple[str, str], ...]
-    templated: bool
-    scores: tuple[float, ...]
+    templated: bool  # whether they are conversations, in which the chat template has put special tokens
+    scores: tuple[float, ...]  # of each reply, if they are read
 
 
 def texts_of(row: object, columns: Columns, separator: str, render: Render) -> Texts:

@@ -41,15 +41,10 @@ class NoRow(dict[str, object]):
 
 
 class Source(abc.ABC):
-    """Rows that can be read again, from any of them on.
+    """Rows that can be read again, from any of them on."""
 
-    Attributes:
-        columns: their names; None where each row has its own.
-        count: how many rows there are; None if that is not known.
-    """
-
-    columns: list[str] | None = None
-    count: int | None = None
+    columns: list[str] | None = None  # their names; None where each row has its own
+    count: int | None = None  # how many rows there are; None if that is not known
 
     @abc.abstractmethod
     def rows(self, names: Sequence[str], start: int = 0) -> Iterator[object]:

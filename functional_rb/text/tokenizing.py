@@ -23,17 +23,11 @@ class TemplateFailed(Exception):
 
 
 class Tokens(NamedTuple):
-    """A tokenized text.
+    """A tokenized text."""
 
-    Attributes:
-        ids: of prompt and reply.
-        prompt: how many of them are the prompt's.
-        merged: whether the prompt ends within a token.
-    """
-
-    ids: list[int]
-    prompt: int
-    merged: bool
+    ids: list[int]  # of prompt and reply
+    prompt: int  # how many of them are the prompt's
+    merged: bool  # whether the prompt ends within a token
 
 
 class Tokenizing:

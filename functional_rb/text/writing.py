@@ -33,27 +33,16 @@ explained = functools.partial(directory.explained, who="text", given="root=...")
 
 @dataclasses.dataclass
 class Progress:
-    """What has been written so far.
+    """What has been written so far."""
 
-    Attributes:
-        read: rows of the source.
-        examples: rows of the table.
-        tokens: in the file.
-        text_tokens: in all texts.
-        longest: tokens of the longest text.
-        merged: texts whose prompt ends within a token.
-        dropped: rows that were left out, by reason.
-        bytes: how long each file is.
-    """
-
-    read: int = 0
-    examples: int = 0
-    tokens: int = 0
-    text_tokens: int = 0
-    longest: int = 0
-    merged: int = 0
-    dropped: dict[str, int] = dataclasses.field(default_factory=dict)
-    bytes: dict[str, int] = dataclasses.field(default_factory=lambda: {TOKENS: 0, ROWS: 0})
+    read: int = 0  # rows of the source
+    examples: int = 0  # rows of the table
+    tokens: int = 0  # in the file
+    text_tokens: int = 0  # in all texts
+    longest: int = 0  # tokens of the longest text
+    merged: int = 0  # texts whose prompt ends within a token
+    dropped: dict[str, int] = dataclasses.field(default_factory=dict)  # rows that were left out, by reason
+    bytes: dict[str, int] = dataclasses.field(default_factory=lambda: {TOKENS: 0, ROWS: 0})  # how long each file is
 
     def drop(self, reason: str) -> None:
         """Count a row as left out."""

@@ -33,27 +33,17 @@ from functional_rb.trees.forest_spec import ForestSpec
 
 
 class ForestArrays(NamedTuple):
-    """The arrays of a forest; N nodes, and room for E edges and R results.
+    """The arrays of a forest; N nodes, and room for E edges and R results."""
 
-    Attributes:
-        nodes: the map of observations; a node's number is that of its observation.
-        edges: the map of edges: the number of the node, then the packed action. How often it was taken is its count.
-        results: the map of results: the number of the edge, then that of the node where it led, with its count.
-        visits: int32 [N], how many steps began in each node.
-        terminations: int32 [N], how many steps that ended an episode by its rules led to each node.
-        edge_rewards: float32 [E], the sum of the rewards of each edge.
-        result_rewards: float32 [R], the sum of the rewards of each result.
-        refused: int32 scalar, how many steps were not taken in, for want of room.
-    """
-
-    nodes: HashTable
+    nodes: HashTable  # the map of observations; a node's number is that of its observation
+    # The map of edges: the number of the node, then the packed action. How often it was taken is its count.
     edges: HashTable
-    results: HashTable
-    visits: BackendArray
-    terminations: Array
-    edge_rewards: Array
-    result_rewards: Array
-    refused: BackendArray
+    results: HashTable  # the map of results: the number of the edge, then that of the node where it led, with its count
+    visits: BackendArray  # int32 [N], how many steps began in each node
+    terminations: Array  # int32 [N], how many steps that ended an episode by its rules led to each node
+    edge_rewards: Array  # float32 [E], the sum of the rewards of each edge
+    result_rewards: Array  # float32 [R], the sum of the rewards of each result
+    refused: BackendArray  # int32 scalar, how many steps were not taken in, for want of room
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

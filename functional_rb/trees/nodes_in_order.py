@@ -27,21 +27,13 @@ CHUNK: Final = 4096
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Steps:
-    """Steps, one after another.
+    """Steps, one after another."""
 
-    Attributes:
-        start: int64 [S], the vertex where each begins.
-        end: int64 [S], the vertex where it leads.
-        edge: int64 [S], the number of its edge; steps of one vertex with equal actions have the same.
-        reward: float32 [S], its mean reward.
-        terminated: bool [S], whether it ended an episode by its rules, at least once.
-    """
-
-    start: Ints
-    end: Ints
-    edge: Ints
-    reward: Floats
-    terminated: Bools
+    start: Ints  # int64 [S], the vertex where each begins
+    end: Ints  # int64 [S], the vertex where it leads
+    edge: Ints  # int64 [S], the number of its edge; steps of one vertex with equal actions have the same
+    reward: Floats  # float32 [S], its mean reward
+    terminated: Bools  # bool [S], whether it ended an episode by its rules, at least once
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -50,40 +42,25 @@ class Nodes:
 
     A *vertex* is an observation, or what else a node stands for. Where a tree was read from a forest, several nodes may
     be of one vertex: it was met on several ways from the root.
-
-    Attributes:
-        vertex: int64 [n], the number of each node's vertex in the forest, or of the node in a search tree.
-        parent: int64 [n], -1 of the root.
-        depth: int64 [n], how many edges lie between the root and a node.
-        visits: int64 [n], how often a node was reached from its parent; of the root, how many steps began there.
-        value: float32 [n], the value of a search tree's node. Of a forest's the mean of the sum of rewards below it.
-        terminal: bool [n], whether an episode ended here by its rules.
-        repeats: bool [n], whether a node's vertex lies above it too, so that its children are not repeated.
-        cut: bool [n], whether children of a node were left out, as the tree would be too deep or too large.
-        steps: the steps between nodes; those that lead to node k are `first_step[k]` to `first_step[k + 1] - 1`.
-        first_step: int64 [n + 1].
-        spec: the description of the forest, or of the search tree, that this was read from.
-        observations: the nest of what a vertex holds.
-        actions: the nest of what an edge holds; None if that is the number of a slot.
-        observe: the leaves of observations int64 [m] -> [m, *shape].
-        act: the leaves of the actions of steps int64 [m] -> [m, *shape].
     """
 
-    vertex: Ints
-    parent: Ints
-    depth: Ints
-    visits: Ints
+    vertex: Ints  # int64 [n], the number of each node's vertex in the forest, or of the node in a search tree
+    parent: Ints  # int64 [n], -1 of the root
+    depth: Ints  # int64 [n], how many edges lie between the root and a node
+    visits: Ints  # int64 [n], how often a node was reached from its parent; of the root, how many steps began there
+    # float32 [n], the value of a search tree's node. Of a forest's the mean of the sum of rewards below it.
     value: Floats
-    terminal: Bools
-    repeats: Bools
-    cut: Bools
-    steps: Steps
-    first_step: Ints
+    terminal: Bools  # bool [n], whether an episode ended here by its rules
+    repeats: Bools  # bool [n], whether a node's vertex lies above it too, so that its children are not repeated
+    cut: Bools  # bool [n], whether children of a node were left out, as the tree would be too deep or too large
+    steps: Steps  # the steps between nodes; those that lead to node k are `first_step[k]` to `first_step[k + 1] - 1`
+    first_step: Ints  # int64 [n + 1]
+    # The description of the forest, or of the search tree, that this was read from.
     spec: Any  # a ForestSpec or a TreeSpec, which know more than this module
-    observations: Outline
-    actions: Outline | None
-    observe: Callable[[Ints], list[NumpyArray]]
-    act: Callable[[Ints], list[NumpyArray]]
+    observations: Outline  # the nest of what a vertex holds
+    actions: Outline | None  # the nest of what an edge holds; None if that is the number of a slot
+    observe: Callable[[Ints], list[NumpyArray]]  # the leaves of observations int64 [m] -> [m, *shape]
+    act: Callable[[Ints], list[NumpyArray]]  # the leaves of the actions of steps int64 [m] -> [m, *shape]
 
     def __len__(self) -> int:
         return len(self.vertex)

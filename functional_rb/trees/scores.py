@@ -38,33 +38,19 @@ _ROUNDING: Final = 2.0**-18
 
 
 class Edges(NamedTuple):
-    """What is known of the edges of a batch of nodes.
+    """What is known of the edges of a batch of nodes."""
 
-    Attributes:
-        visits: int32 [B, A], how many simulations took an edge.
-        value: float32 [B, A], the mean value behind an edge.
-        q: float32 [B, A], reward + discount * value.
-        prior: float32 [B, A], log-probabilities; minus infinity where invalid.
-        valid: bool [B, A], which slots may be taken.
-        node_visits: int32 [B], visits of the nodes themselves.
-        node_value: float32 [B], their mean values.
-        prediction: float32 [B], what the model predicted of them.
-        low: float32 [B], the least Q value of the tree; infinity if none is known.
-        high: float32 [B], the largest; minus infinity if none is known.
-        statistics: float32 [B, A] by name, those of the spec.
-    """
-
-    visits: Array
-    value: Array
-    q: Array
-    prior: Array
-    valid: Array
-    node_visits: Array
-    node_value: Array
-    prediction: Array
-    low: Array
-    high: Array
-    statistics: Mapping[str, Array]
+    visits: Array  # int32 [B, A], how many simulations took an edge
+    value: Array  # float32 [B, A], the mean value behind an edge
+    q: Array  # float32 [B, A], reward + discount * value
+    prior: Array  # float32 [B, A], log-probabilities; minus infinity where invalid
+    valid: Array  # bool [B, A], which slots may be taken
+    node_visits: Array  # int32 [B], visits of the nodes themselves
+    node_value: Array  # float32 [B], their mean values
+    prediction: Array  # float32 [B], what the model predicted of them
+    low: Array  # float32 [B], the least Q value of the tree; infinity if none is known
+    high: Array  # float32 [B], the largest; minus infinity if none is known
+    statistics: Mapping[str, Array]  # float32 [B, A] by name, those of the spec
 
 
 @dataclasses.dataclass(frozen=True)

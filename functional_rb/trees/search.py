@@ -20,63 +20,39 @@ from functional_rb.trees.state import NONE, ROOT, Tree
 
 
 class Leaf(NamedTuple):
-    """Where a simulation ends: an edge, and what lies behind it.
+    """Where a simulation ends: an edge, and what lies behind it."""
 
-    Attributes:
-        node: int32 [B], the node from which the last edge was taken; -1 if a tree cannot be searched, as it is empty,
-            or its root is terminal.
-        slot: int32 [B], the slot that was taken.
-        child: int32 [B], the node behind it; -1 if none is stored.
-        value: float32 [B], what is to be backed up: the predicted value of the node behind the edge, which `expand`
-            fills in; 0 before.
-    """
-
+    # int32 [B], the node from which the last edge was taken; -1 if a tree cannot be searched, as it is empty, or its
+    # root is terminal.
     node: BackendArray
-    slot: BackendArray
-    child: BackendArray
+    slot: BackendArray  # int32 [B], the slot that was taken
+    child: BackendArray  # int32 [B], the node behind it; -1 if none is stored
+    # float32 [B], what is to be backed up: the predicted value of the node behind the edge, which `expand` fills in; 0
+    # before.
     value: BackendArray
 
 
 class Evaluated(NamedTuple):
-    """An `Expansion` as arrays.
+    """An `Expansion` as arrays."""
 
-    Attributes:
-        node: the leaves of the content, each [B, *shape].
-        prior: float32 [B, A], logits.
-        value: float32 [B].
-        reward: float32 [B].
-        discount: float32 [B].
-        valid: bool [B, A].
-        terminal: bool [B].
-        actions: the leaves of the actions, each [B, A, *shape].
-        chance: bool [B].
-    """
-
-    node: list[Array]
-    prior: Array
-    value: Array
-    reward: Array
-    discount: Array
-    valid: Array
-    terminal: Array
-    actions: list[Array]
-    chance: Array
+    node: list[Array]  # the leaves of the content, each [B, *shape]
+    prior: Array  # float32 [B, A], logits
+    value: Array  # float32 [B]
+    reward: Array  # float32 [B]
+    discount: Array  # float32 [B]
+    valid: Array  # bool [B, A]
+    terminal: Array  # bool [B]
+    actions: list[Array]  # the leaves of the actions, each [B, A, *shape]
+    chance: Array  # bool [B]
 
 
 class Draws(NamedTuple):
-    """The randomness of a search.
+    """The randomness of a search."""
 
-    Attributes:
-        begin: int32 [B, A, words], for the policy's noise at the root.
-        ties: int32 [simulations, B], for each simulation.
-        propose: int32 [B], for the proposal.
-        keys: [simulations], keys of the backend, for `step`.
-    """
-
-    begin: Array
-    ties: Array
-    propose: Array
-    keys: Array
+    begin: Array  # int32 [B, A, words], for the policy's noise at the root
+    ties: Array  # int32 [simulations, B], for each simulation
+    propose: Array  # int32 [B], for the proposal
+    keys: Array  # [simulations], keys of the backend, for `step`
 
     @classmethod
     def of(cls, bits: Array, keys: Array, slots: int, words: int) -> Draws:

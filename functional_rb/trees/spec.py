@@ -23,15 +23,10 @@ STATISTICS: Final = (SQUARES, LOG_WEIGHTS)
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """What is stored of each node, or of each edge: a nest of specs, and where its leaves lie.
+    """What is stored of each node, or of each edge: a nest of specs, and where its leaves lie."""
 
-    Attributes:
-        outline: the nest, taken apart.
-        layout: how the leaves are packed into rows.
-    """
-
-    outline: Outline
-    layout: Layout
+    outline: Outline  # the nest, taken apart
+    layout: Layout  # how the leaves are packed into rows
 
     @classmethod
     def of(cls, spec: Nest, who: str) -> Content:

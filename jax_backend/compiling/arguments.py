@@ -19,19 +19,12 @@ def parameters_of(function: Callable[..., object]) -> Sequence[inspect.Parameter
 
 
 class Given(NamedTuple):
-    """The arguments of a call.
+    """The arguments of a call."""
 
-    Attributes:
-        args: those by position that are not static.
-        kwargs: those by name that are not static.
-        places: the positions of `args` among all.
-        static: the others.
-    """
-
-    args: tuple[object, ...]
-    kwargs: dict[str, object]
-    places: tuple[int, ...]
-    static: Static
+    args: tuple[object, ...]  # those by position that are not static
+    kwargs: dict[str, object]  # those by name that are not static
+    places: tuple[int, ...]  # the positions of `args` among all
+    static: Static  # the others
 
     def together(self, args: Sequence[object], kwargs: dict[str, object]) -> tuple[list[object], dict[str, object]]:
         """Others in place of those that are not static, and the static ones: by position, and by name."""

@@ -38,17 +38,11 @@ jax.tree_util.register_pytree_with_keys(
 
 
 class Leaf(NamedTuple):
-    """A leaf of the arguments.
+    """A leaf of the arguments."""
 
-    Attributes:
-        name: as errors show it.
-        state: the number of the state that it belongs to; None if to none.
-        donated: whether its argument is donated by `donate_argnums`.
-    """
-
-    name: str
-    state: int | None
-    donated: bool
+    name: str  # as errors show it
+    state: int | None  # the number of the state that it belongs to; None if to none
+    donated: bool  # whether its argument is donated by `donate_argnums`
 
 
 class _Taken:
@@ -66,23 +60,14 @@ class _Taken:
 
 
 class Plan(NamedTuple):
-    """How the arguments of one structure are taken apart and put together.
+    """How the arguments of one structure are taken apart and put together."""
 
-    Attributes:
-        leaves: in JAX's order.
-        states: the outline of each state.
-        shardings: of the leaves, if the user gave any; None for one that is left to JAX.
-        call: the user's function of these leaves.
-        function: that function; only to be asked for while somebody calls it.
-        options: for `jax.jit`.
-    """
-
-    leaves: Sequence[Leaf]
-    states: Sequence[jax.tree_util.PyTreeDef]
-    shardings: Sequence[object] | None
-    call: Callable[[list[object]], object]
-    function: Callable[[], Callable[..., object]]
-    options: Mapping[str, Any]
+    leaves: Sequence[Leaf]  # in JAX's order
+    states: Sequence[jax.tree_util.PyTreeDef]  # the outline of each state
+    shardings: Sequence[object] | None  # of the leaves, if the user gave any; None for one that is left to JAX
+    call: Callable[[list[object]], object]  # the user's function of these leaves
+    function: Callable[[], Callable[..., object]]  # that function; only to be asked for while somebody calls it
+    options: Mapping[str, Any]  # for `jax.jit`
 
 
 def _operands(arguments: object, donated: object, *states: object) -> None:

@@ -12,17 +12,11 @@ from functional_rb.scale.ray.draw import Draw
 
 
 class Ahead(NamedTuple):
-    """How many batches.
+    """How many batches."""
 
-    Attributes:
-        n: in all; None for no end.
-        prefetch: that are asked for before they are needed.
-        per_call: that are asked for at once.
-    """
-
-    n: int | None
-    prefetch: int
-    per_call: int
+    n: int | None  # in all; None for no end
+    prefetch: int  # that are asked for before they are needed
+    per_call: int  # that are asked for at once
 
 
 class Batches(Iterator[AnySample[Nest]]):

@@ -22,18 +22,13 @@ LARGE = 1 << 19
 
 
 class Block(NamedTuple):
-    """Arrays that travel together.
+    """Arrays that travel together."""
 
-    Attributes:
-        shapes: of each array its dtype as NumPy writes it, its shape, and where it begins in `small`, -1 for those in
-            `large`: Python objects are always there, and are pickled.
-        small: uint8 [bytes].
-        large: the arrays that travel by themselves, in their order.
-    """
-
+    # Of each array its dtype as NumPy writes it, its shape, and where it begins in `small`, -1 for those in `large`:
+    # Python objects are always there, and are pickled.
     shapes: tuple[tuple[str, tuple[int, ...], int], ...]
-    small: NumpyArray
-    large: tuple[NumpyArray, ...]
+    small: NumpyArray  # uint8 [bytes]
+    large: tuple[NumpyArray, ...]  # the arrays that travel by themselves, in their order
 
     @property
     def nbytes(self) -> int:

@@ -34,17 +34,11 @@ SUMMED = ("size", "inserted", "sampled", "unsaved", "duplicates", "stale", "reje
 
 
 class About(NamedTuple):
-    """What all clients of a buffer have in common.
+    """What all clients of a buffer have in common."""
 
-    Attributes:
-        spec: of the whole buffer.
-        options: how clients wait.
-        limited: whether there is a rate limit.
-    """
-
-    spec: BufferSpec
-    options: Options = Options()
-    limited: bool = False
+    spec: BufferSpec  # of the whole buffer
+    options: Options = Options()  # how clients wait
+    limited: bool = False  # whether there is a rate limit
 
 
 class Resumed(NamedTuple):

@@ -14,23 +14,14 @@ from functional_rb.scale.ray.messages import Drawn, Standing
 
 
 class Asked(NamedTuple):
-    """A question for rows of one shard.
+    """A question for rows of one shard."""
 
-    Attributes:
-        shard: who is asked.
-        epoch: of that shard, as the client knew it when it asked.
-        rows: how many.
-        call: what stands for the answer.
-        number: of the question to a queue.
-        oldest: see `Client.sample`.
-    """
-
-    shard: int
-    epoch: int
-    rows: int
-    call: object
-    number: int = 0
-    oldest: int | None = None
+    shard: int  # who is asked
+    epoch: int  # of that shard, as the client knew it when it asked
+    rows: int  # how many
+    call: object  # what stands for the answer
+    number: int = 0  # of the question to a queue
+    oldest: int | None = None  # see `Client.sample`
 
 
 class Part(NamedTuple):

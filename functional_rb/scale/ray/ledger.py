@@ -13,21 +13,13 @@ MOST_CLIENTS = 10_000
 
 @dataclasses.dataclass
 class Entry:
-    """What is known of a client.
+    """What is known of a client."""
 
-    Attributes:
-        session: the newest connection.
-        connection: what that calls itself, so that asking for it twice begins it once.
-        applied: the highest number of its writes that is applied.
-        adds: how many of these were adds.
-        items: how many items they had.
-    """
-
-    session: int = 0
-    applied: int = 0
-    adds: int = 0
-    items: int = 0
-    connection: str = ""
+    session: int = 0  # the newest connection
+    applied: int = 0  # the highest number of its writes that is applied
+    adds: int = 0  # how many of these were adds
+    items: int = 0  # how many items they had
+    connection: str = ""  # what that calls itself, so that asking for it twice begins it once
 
 
 class Ledger:

@@ -65,17 +65,11 @@ class RateLimit:
 
 
 class Answer(NamedTuple):
-    """Whether something may be added or drawn.
+    """Whether something may be added or drawn."""
 
-    Attributes:
-        granted: whether it may.
-        why: what is waited for, if not.
-        never: whether no waiting helps, as the batch alone is wider than the range.
-    """
-
-    granted: bool
-    why: str = ""
-    never: bool = False
+    granted: bool  # whether it may
+    why: str = ""  # what is waited for, if not
+    never: bool = False  # whether no waiting helps, as the batch alone is wider than the range
 
 
 class Limiter:

@@ -14,21 +14,13 @@ from functional_rb.scale.ray.watch import Watch
 
 
 class Content(NamedTuple):
-    """What a write says.
+    """What a write says."""
 
-    Attributes:
-        kind: "add", "update" or "clear".
-        leaves: leaves [rows, ...] by their positions.
-        named: other arrays by their names.
-        items: how many items are added.
-        version: of what made them.
-    """
-
-    kind: str
-    leaves: dict[int, NumpyArray]
-    named: dict[str, NumpyArray]
-    items: int = 0
-    version: int = 0
+    kind: str  # "add", "update" or "clear"
+    leaves: dict[int, NumpyArray]  # leaves [rows, ...] by their positions
+    named: dict[str, NumpyArray]  # other arrays by their names
+    items: int = 0  # how many items are added
+    version: int = 0  # of what made them
 
     def rows(self, at: NumpyArray) -> Content:
         """Some of the rows."""

@@ -32,20 +32,14 @@ Places = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
 class Drawn(NamedTuple):
-    """What was drawn.
+    """What was drawn."""
 
-    Attributes:
-        rows: positions among the rows that were given, group by group where there are groups; none if too few of them
-            can be drawn.
-        probabilities: float32, of each, as of a sample.
-        weights: float32, of each, as of a sample.
-        stale: positions of the rows that are too old ever to be drawn.
-    """
-
+    # Positions among the rows that were given, group by group where there are groups; none if too few of them can be
+    # drawn.
     rows: list[int]
-    probabilities: Chances
-    weights: Chances
-    stale: list[int]
+    probabilities: Chances  # float32, of each, as of a sample
+    weights: Chances  # float32, of each, as of a sample
+    stale: list[int]  # positions of the rows that are too old ever to be drawn
 
 
 @dataclasses.dataclass(frozen=True)
