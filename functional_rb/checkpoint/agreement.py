@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from functional_rb.base.errors import CheckpointError
 from functional_rb.base.strict_json import Json
@@ -12,27 +13,15 @@ from functional_rb.base.strict_json import Json
 Answer = TypeVar("Answer")
 
 
-class Group(Protocol):
+@dataclasses.dataclass(frozen=True)
+class Group:
     """The processes that share a buffer, as one of them sees them."""
 
-    @property
-    def number(self) -> int:
-        """Which of them this one is."""
-
-    @property
-    def count(self) -> int:
-        """How many they are."""
-
-    @property
-    def shards(self) -> int:
-        """To how many shards the buffer is dealt; a process may have several."""
-
-    @property
-    def own(self) -> tuple[int, ...]:
-        """The shards that this process has."""
-
-    def tell(self, text: str) -> list[str]:
-        """What each process tells, in their order: all of them call it."""
+    number: int  # which of them this one is
+    count: int  # how many they are
+    shards: int  # to how many shards the buffer is dealt; a process may have several
+    own: tuple[int, ...]  # the shards that this process has
+    tell: Callable[[str], list[str]]  # what each process tells, in their order: all of them call it
 
 
 def agreed(group: Group, who: str, work: Callable[[], Answer]) -> list[Answer]:

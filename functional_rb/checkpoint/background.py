@@ -8,7 +8,6 @@ import threading
 from typing import Literal, TypeAlias, TypedDict, Unpack, overload
 
 from functional_rb.base.errors import CheckpointError
-from functional_rb.checkpoint import queue
 from functional_rb.checkpoint.manifest import Checkpoint
 from functional_rb.checkpoint.moment import Moment, hold
 from functional_rb.checkpoint.saving import SaveOptions
@@ -28,12 +27,15 @@ class SaveFuture:
         self._finished = threading.Event()
         # Taken once, by who ends the save: its thread, or `__init__` if an interrupt came before that thread did.
         self._begun = threading.Lock()
-        self._before: queue.Waiting | None = None
+        self._before: SaveFuture | None = None
         self._place = os.path.realpath(moment.directory)
         # No daemon: the interpreter waits for it.
         self._thread = threading.Thread(target=self._run, name="functional_rb.save")
         try:
-            self._before = queue.enter(self._place, self)
+            with _turn:
+                waiting = _going_on.setdefault(self._place, [])
+                self._before = waiting[-1] if waiting else None
+                waiting.append(self)
             self._thread.start()
         except BaseException:
             if self._begun.acquire(blocking=False):
@@ -87,7 +89,12 @@ class SaveFuture:
         finally:
             self._before = None
             try:
-                queue.leave(self._place, self)
+                with _turn:
+                    rest = [one for one in _going_on.get(self._place, ()) if one is not self]
+                    if rest:
+                        _going_on[self._place] = rest
+                    else:
+                        _going_on.pop(self._place, None)
             finally:
                 self._finished.set()
 
@@ -102,6 +109,31 @@ class SaveFuture:
     def __del__(self) -> None:
         if getattr(self, "_error", None) is not None and not self._told:
             _log.error("save to %s failed, and nobody called result(): %r", self._moment.directory, self._error)
+
+
+# The saves to each directory, without links, that may still be going on, in the order of their calls.
+_going_on: dict[str, list[SaveFuture]] = {}
+_turn = threading.Lock()
+
+
+def wait_for(directory: str) -> None:
+    """Wait for the saves of this process to a directory that go on in the background."""
+    with _turn:
+        waiting = list(_going_on.get(os.path.realpath(directory), ()))
+    for saving in waiting:
+        saving.wait()
+
+
+def _after_fork() -> None:
+    global _turn
+    _turn = threading.Lock()  # a thread that is not here may hold the old one
+    for waiting in _going_on.values():
+        for saving in waiting:
+            saving.lost_by_fork()
+    _going_on.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Options(TypedDict, total=False):
@@ -172,5 +204,5 @@ def save(
     moment = hold(state, path, SaveOptions(incremental, keep, progress, "save", lasting=background))
     if background:
         return SaveFuture(moment)
-    queue.wait_for(moment.directory)
+    wait_for(moment.directory)
     return moment.write()

@@ -10,16 +10,10 @@ import numpy as np
 from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
 from functional_rb.buffer import soundness
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.convert.json import KnownError, OtherVersionError, from_json
 
 # Bytes of a buffer's arrays: no machine has more.
 LARGEST = 1 << 60
-
-
-def spec_of(manifest: Manifest, known: Iterable[object], path: str) -> BufferSpec:
-    """The spec that a manifest tells, of a buffer that is dealt to shards that of the whole."""
-    return spec_in(manifest.spec if manifest.shards is None else manifest.shards.spec, known, path)
 
 
 def spec_in(text: str, known: Iterable[object], path: str) -> BufferSpec:

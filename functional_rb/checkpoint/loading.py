@@ -29,10 +29,11 @@ from functional_rb.checkpoint.listing import there
 from functional_rb.checkpoint.manifest import Manifest, Shards
 from functional_rb.checkpoint.opened import Opened, read_manifest
 from functional_rb.checkpoint.places import manifests_of
-from functional_rb.checkpoint.shards import Dealer, Part
+from functional_rb.checkpoint.shards import Part
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
 from functional_rb.ops import numpy_ops
+from functional_rb.sharding import regroup
 from functional_rb.storage import mapped
 from functional_rb.storage.mapped import MappedFiles
 from functional_rb.structures import sum_tree
@@ -94,7 +95,6 @@ def read(
     here: bool = False,
     wanted: BufferSpec | None = None,
     number: int | None = None,
-    dealer: Dealer | None = None,
     own: tuple[int, tuple[int, ...]] | None = None,
     before: int | None = None,
 ) -> Content:
@@ -102,12 +102,11 @@ def read(
 
     With `here`, mapped files in this very directory are gone on with, their content rolled back; else nothing is
     written. `wanted` is the spec that the items will get, `number` that of the only checkpoint to be read, and `before`
-    the largest that is. Buffers that are dealt to shards need the `dealer`; `own` are the number of shards that one is
-    to be dealt to, and which of these are wanted.
+    the largest that is. `own` are the number of shards that a buffer is to be dealt to, and which of these are wanted.
     """
     with contextlib.ExitStack() as stack:
         directory = os.path.abspath(as_path(path, "load"))
-        loading = _Loading(directory, how, stack, storage, here, wanted, number, dealer, own, before)
+        loading = _Loading(directory, how, stack, storage, here, wanted, number, own, before)
         try:
             return loading.newest()
         except BaseException:
@@ -127,7 +126,6 @@ class _Loading:
     here: bool = False
     wanted: BufferSpec | None = None
     number: int | None = None
-    dealer: Dealer | None = None
     own: tuple[int, tuple[int, ...]] | None = None
     before: int | None = None
     files: MappedFiles | None = None
@@ -151,7 +149,9 @@ class _Loading:
         damaged: list[CorruptCheckpointError] = []
         for generation in found:
             try:
-                content = self.content(read_manifest(self.directory, generation))
+                manifest = read_manifest(self.directory, generation)
+                told = manifest.shards
+                content = self.of_one(manifest) if told is None else self.of_shards(manifest, told)
             except CorruptCheckpointError as error:
                 damaged.append(error)
                 continue
@@ -165,16 +165,11 @@ class _Loading:
             return content
         raise damaged[0]
 
-    def content(self, manifest: Manifest) -> Content:
-        if manifest.shards is None or self.dealer is None:
-            return self.of_one(manifest)
-        return self.of_shards(manifest, manifest.shards, self.dealer)
-
-    def of_shards(self, manifest: Manifest, told: Shards, dealer: Dealer) -> Content:
+    def of_shards(self, manifest: Manifest, told: Shards) -> Content:
         path = os.path.join(self.directory, manifests.name_of(manifest.generation))
         spec = spec_in(told.spec, self.how.known, path)
         try:
-            old = dealer.deal(spec, len(told.parts))
+            old = regroup.deal(spec, len(told.parts))
         except ValueError as error:
             raise CorruptCheckpointError(path, f"its buffer cannot be dealt to {len(told.parts)}: {error}") from None
         index = _Loading(self.directory, self.how, self.stack).of_one(manifest)
@@ -183,20 +178,20 @@ class _Loading:
         # Another spec has other slots: then the buffer is put together first, and dealt again by the caller.
         own = None if self.wanted is not None else self.own
         shards, numbers = (1, (0,)) if own is None else own
-        new = dealer.deal(spec, shards)
-        needed = sorted({k for number in numbers for k in dealer.sources(old, new, number)})
+        new = regroup.deal(spec, shards)
+        needed = sorted({k for number in numbers for k in regroup.sources(old, new, number)})
         found: dict[int, Content] = {}
         for k, (place, of_part) in manifests_of(self.directory, manifest, needed).items():
             found[k] = content = _Loading(place, self.how, self.stack).of_one(of_part)
             path = os.path.join(place, manifests.name_of(of_part.generation))
             if content.spec != old.part:
                 raise CorruptCheckpointError(path, f"expected a part of {old.part!r:.200}, found {content.spec!r:.200}")
-            if problem := dealer.misfit(old, index.arrays, content.arrays, k):
+            if problem := regroup.misfit(old, index.arrays, content.arrays, k):
                 raise CorruptCheckpointError(path, problem)
         arrays = {k: content.arrays for k, content in found.items()}
         # A part that is dealt as it was is still the one that its checkpoint holds, which the next save builds on.
         stamps = {k: content.stamp for k, content in found.items() if old.shards == new.shards}
-        parts = {k: Part(dealer.regrouped(old, index.arrays, arrays, new, k), stamps.get(k)) for k in numbers}
+        parts = {k: Part(regroup.regrouped(old, index.arrays, arrays, new, k), stamps.get(k)) for k in numbers}
         objects = {token: value for content in found.values() for token, value in content.objects.items()}
         objects |= index.objects
         if own is not None:
@@ -204,7 +199,7 @@ class _Loading:
         if self.wanted is not None:
             respec.check(spec, self.wanted)
             respec.check_room(spec, self.wanted, counters.read(old.index.plan, index.arrays.counters).ends.sizes)
-        whole = dealer.join(spec, index.arrays, parts[0].arrays)
+        whole = regroup.join(spec, index.arrays, parts[0].arrays)
         return Content(spec, whole, objects, index.stamp, None, manifest.generation, True)
 
     def of_one(self, manifest: Manifest) -> Content:

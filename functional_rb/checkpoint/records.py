@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import DeviceLike, Nest, NumpyArray
+from functional_rb.base.arrays import Nest, NumpyArray
 from functional_rb.base.containers import RULES, register_record
 from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
@@ -91,21 +91,16 @@ def _leaves(spec: BufferSpec, arrays: Arrays) -> list[NumpyArray]:
     return [leaf[0] for leaf in row_layout.unpack(numpy_ops.OPS, spec.plan.layout, arrays.rows, arrays.wide)]
 
 
-class Builder(Protocol):
-    """How a backend puts a nest together: its `restore` module."""
-
-    def placed(self, array: NumpyArray, device: DeviceLike) -> Nest:
-        """A leaf on a device; refuses dtypes that the backend lacks."""
-
-    @property
-    def build_mapping(self) -> Callable[..., Nest]:
-        """See `base.nest.unflatten`."""
-
-
-def value_of(spec: BufferSpec, arrays: Arrays, backend: Builder, device: DeviceLike, mapped: bool) -> Nest:
-    """The nest of a checkpoint, of the arrays of the buffer that stands for it.
+def value_of(
+    spec: BufferSpec,
+    arrays: Arrays,
+    place: Callable[[NumpyArray], Nest],
+    build_mapping: Callable[..., Nest],
+    mapped: bool,
+) -> Nest:
+    """The nest of a checkpoint, of the arrays of the buffer that stands for it; `place` makes each leaf the backend's.
 
     With `mapped` these are the file's own, and leaves stay in it where the backend can have that.
     """
-    leaves = [backend.placed(leaf if mapped else leaf.copy(), device) for leaf in _leaves(spec, arrays)]
-    return nest.unflatten(spec.plan.structure, leaves, backend.build_mapping).value
+    leaves = [place(leaf if mapped else leaf.copy()) for leaf in _leaves(spec, arrays)]
+    return nest.unflatten(spec.plan.structure, leaves, build_mapping).value

@@ -9,7 +9,7 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 from functional_rb.base import lazy, nest
 from functional_rb.base.arrays import DeviceLike, Nest
@@ -20,13 +20,15 @@ from functional_rb.buffer import respec
 from functional_rb.buffer.checks import check_spec
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Device, Storage
-from functional_rb.checkpoint import in_place, mixtures, records, shards
+from functional_rb.checkpoint import in_place, mixtures, records
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.agreement import Group, agreed
-from functional_rb.checkpoint.claims import spec_of
+from functional_rb.checkpoint.claims import spec_in
 from functional_rb.checkpoint.listing import there
 from functional_rb.checkpoint.loading import TRIES, USUAL, Content, LoadOptions, read
 from functional_rb.checkpoint.opened import read_manifest
+from functional_rb.checkpoint.shards import Part
+from functional_rb.sharding import regroup
 from functional_rb.storage import elsewhere
 
 
@@ -138,8 +140,8 @@ def _load_dealt(
     contents: list[Content] = []
 
     def attempt(before: int | None) -> tuple[int, str]:
-        found = read(directory, options, storage, wanted=wanted, dealer=module.dealer, own=own, before=before)
-        contents[:] = [_parts_for(found, wanted, storage, module.dealer, own)]
+        found = read(directory, options, storage, wanted=wanted, own=own, before=before)
+        contents[:] = [_parts_for(found, wanted, storage, own)]
         return found.generation, found.stamp
 
     limit = None
@@ -163,11 +165,7 @@ def _load_dealt(
 
 
 def _parts_for(
-    found: Content,
-    wanted: BufferSpec | None,
-    storage: Storage | None,
-    dealer: shards.Dealer,
-    own: tuple[int, tuple[int, ...]],
+    found: Content, wanted: BufferSpec | None, storage: Storage | None, own: tuple[int, tuple[int, ...]]
 ) -> Content:
     if records.is_record(found.spec):
         raise ValueError("load: sharding: expected a checkpoint of a buffer, got one of a nest, or of a mixture")
@@ -183,8 +181,8 @@ def _parts_for(
         raise ValueError(
             f"load: sharding: expected a buffer on devices, got storage={spec.storage}; give storage=frb.Device() too"
         )
-    index, parts = shards.of_whole(dealer, spec, arrays, *own)
-    return found._replace(spec=spec, arrays=index, parts=parts, stamp="")
+    index, parts = regroup.of_whole(spec, arrays, *own)
+    return found._replace(spec=spec, arrays=index, parts={k: Part(part, None) for k, part in parts.items()}, stamp="")
 
 
 def _load(
@@ -201,12 +199,12 @@ def _load(
     if spec is not None:
         check_spec(spec, "load")
         spec = spec if storage is None else dataclasses.replace(spec, storage=storage)
-    dealer = module.dealer
-    found = read(path, options, storage, here=True, wanted=spec, number=number, dealer=dealer)
+    found = read(path, options, storage, here=True, wanted=spec, number=number)
     if found.of_shards and spec is None and storage is not None:
         spec = dataclasses.replace(found.spec, storage=storage)
     if records.is_record(found.spec):
-        return records.value_of(found.spec, found.arrays, module, device, options.mmap), found.generation
+        place = partial(module.placed, device=device)
+        return records.value_of(found.spec, found.arrays, place, module.build_mapping, options.mmap), found.generation
     if spec is not None and not respec.same_place(found.spec, spec):
         arrays, files = elsewhere.with_spec(found.arrays, found.spec, spec, in_place.create)
         return module.restore(spec, arrays, device, objects=found.objects, files=files), found.generation
@@ -255,8 +253,7 @@ def nest_at(directory: str, number: int) -> Nest:
         return None
     if not records.is_record(found.spec):
         return None
-    with_numpy = SimpleNamespace(placed=lambda array, device: array, build_mapping=nest.plain_mapping)
-    return records.value_of(found.spec, found.arrays, with_numpy, None, mapped=False)
+    return records.value_of(found.spec, found.arrays, lambda array: array, nest.plain_mapping, mapped=False)
 
 
 def load_spec(path: str | os.PathLike[str], known: Iterable[object] = ()) -> Nest:
@@ -301,7 +298,9 @@ def load_spec(path: str | os.PathLike[str], known: Iterable[object] = ()) -> Nes
 
 def _spec_at(directory: str, number: int, known: tuple[object, ...]) -> Nest:
     name = os.path.join(directory, manifests.name_of(number))
-    described = records.described(spec_of(read_manifest(directory, number), known, name))
+    manifest = read_manifest(directory, number)
+    text = manifest.spec if manifest.shards is None else manifest.shards.spec  # of the whole buffer
+    described = records.described(spec_in(text, known, name))
     if not mixtures.is_record(described):
         return described
     return mixtures.specs(described, nest_at(directory, number), directory, partial(_spec_at, known=known))

@@ -13,9 +13,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from functional_rb.base.checksum import digest
 from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
@@ -176,55 +176,8 @@ def _tidy(directory: str, keep: int) -> None:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-class Dealing(Protocol):
-    """How a buffer is dealt: `functional_rb.scale.deal.Dealing`."""
-
-    @property
-    def shards(self) -> int:
-        """To how many shards."""
-
-    @property
-    def index(self) -> BufferSpec:
-        """The spec of what all shards have the same of."""
-
-    @property
-    def part(self) -> BufferSpec:
-        """The spec of what one shard has alone."""
-
-
-class Dealer(Protocol):
-    """What knows how buffers are dealt, which checkpoints do not: `functional_rb.scale.regroup`."""
-
-    def deal(self, spec: BufferSpec, shards: int) -> Dealing:
-        """How a buffer is dealt to so many shards."""
-
-    def split(self, spec: BufferSpec, whole: Arrays) -> tuple[Arrays, Arrays]:
-        """The index, and the part with all items, of arrays of NumPy."""
-
-    def join(self, spec: BufferSpec, index: Arrays, part: Arrays) -> Arrays:
-        """The inverse of `split`."""
-
-    def sources(self, old: Dealing, new: Dealing, shard: int) -> Iterable[int]:
-        """The shards in which a shard's lanes, or slots, lay."""
-
-    def regrouped(self, old: Dealing, index: Arrays, parts: Mapping[int, Arrays], new: Dealing, shard: int) -> Arrays:
-        """The part of a shard."""
-
-    def misfit(self, dealing: Dealing, index: Arrays, part: Arrays, shard: int) -> str | None:
-        """Why a part does not belong to an index; or None."""
-
-
 class Part(NamedTuple):
     """A part that was read, or made of those that were."""
 
     arrays: Arrays  # of NumPy
     stamp: str | None  # of the checkpoint whose whole content it is; None if it is of none
-
-
-def of_whole(
-    dealer: Dealer, spec: BufferSpec, whole: Arrays, shards: int, own: Iterable[int]
-) -> tuple[Arrays, dict[int, Part]]:
-    """The index, and the parts of a process's own shards, of a buffer that is not dealt."""
-    index, part = dealer.split(spec, whole)
-    old, new = dealer.deal(spec, 1), dealer.deal(spec, shards)
-    return index, {k: Part(dealer.regrouped(old, index, {0: part}, new, k), None) for k in own}

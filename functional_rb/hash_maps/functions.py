@@ -293,30 +293,14 @@ def items(lib: Lib[A], map: HashMap) -> Nest:
 
 
 def check_map(lib: Lib[A], map: object, who: str, remedy: str = "") -> None:
-    """Refuse what is no map of the backend, or was consumed.
-
-    Args:
-        lib: the backend's.
-        map: anything.
-        who: who asks.
-        remedy: how the error for what is no map ends.
-
-    Raises:
-        TypeError: for the one.
-        RuntimeError: for the other.
-    """
+    """Refuse what is no map of the backend, or was consumed."""
     if not isinstance(map, HashMap):
         raise TypeError(f"{who}: expected a HashMap made by rb.init, got {type(map).__name__}{remedy}")
     check_arrays(lib, map.counters, who, "map")
 
 
 def check_arrays(lib: Lib[A], array: object, who: str, what: str) -> None:
-    """Refuse a record, by one of its arrays, that is another backend's, or whose memory has passed on.
-
-    Raises:
-        TypeError: for the one, with the remedy.
-        RuntimeError: for the other: JAX deletes an array that is consumed, on torch it is None.
-    """
+    """Refuse a record, by one of its arrays, that is another backend's, or whose memory has passed on."""
     if array is None:
         raise consumed()
     if not isinstance(array, lib.array):
@@ -327,12 +311,7 @@ def check_arrays(lib: Lib[A], array: object, who: str, what: str) -> None:
 
 
 def check_sizes(lib: Lib[A], expected: Sequence[Expected], arrays: Sequence[Array], who: str) -> None:
-    """Refuse arrays of a record that somebody has put there: kernels go by the spec.
-
-    Raises:
-        TypeError: for an array of another library or dtype, naming it.
-        ValueError: for one of another shape.
-    """
+    """Refuse arrays of a record that somebody has put there: kernels go by the spec."""
     for (name, shape, dtype), array in zip(expected, arrays, strict=True):
         if not isinstance(array, lib.array) or shown(array.dtype) != dtype:
             raise TypeError(f"{who}: {name}: expected {dtype} of this backend, got {type(array).__name__}")
@@ -374,12 +353,7 @@ def _unpacked(ops: Ops, keys: KeyRows, owned: object, rows: Array) -> list[Array
 
 
 def checked_mask(lib: Lib[A], mask: ArrayLike, lead: tuple[int, ...], who: str) -> Array | None:
-    """A mask bool [*lead] as a vector.
-
-    Raises:
-        TypeError: for another dtype.
-        ValueError: for another shape.
-    """
+    """A mask bool [*lead] as a vector."""
     if mask is None:
         return None
     made = lib.convert(mask, Binary(lead), "mask")

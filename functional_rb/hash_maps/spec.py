@@ -77,11 +77,7 @@ class HashMapSpec(Description):
 
 
 def arrays_alone(spec: object, who: str) -> Outline:
-    """A nest of specs of arrays, taken apart.
-
-    Raises:
-        TypeError: if a leaf is no spec of an array, naming it.
-    """
+    """A nest of specs of arrays, taken apart."""
     outline = Outline.of(spec, who)
     for name, leaf in zip(outline.names, outline.leaves, strict=True):
         if isinstance(leaf, NonTensor):

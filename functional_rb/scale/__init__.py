@@ -1,6 +1,4 @@
-"""Buffers that are larger than a device: how a buffer is dealt to shards, whatever carries data between them.
+"""Buffers over several machines: shards that know of each other by what they were told last, and queues of others.
 
-Nothing in its own modules knows JAX or torch. What a shard holds and what all of them know is in `deal`, what is asked
-of them in `asked`, the draws of a shard among its own items in `local`, and what is read for others in `rows`. Shards
-on many machines, which know of each other by what they were told last, are in `ray`.
+Shards in processes of Ray and their clients are in `ray`, samplers for TransferQueue and verl in the other modules.
 """

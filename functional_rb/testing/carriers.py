@@ -9,12 +9,11 @@ import functools
 import importlib
 import types
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from functional_rb.base.arrays import Nest, NumpyArray
-from functional_rb.base.extras import is_there
 from functional_rb.buffer import functions
 from functional_rb.ops import numpy_ops
 
@@ -55,84 +54,67 @@ def as_numpy(x: object) -> Nest:
     return np.array(x.detach().cpu().numpy() if hasattr(x, "detach") else x)
 
 
-class Carrier(Protocol):
+class Carrier(NamedTuple):
     """What carries out functions of the core."""
 
     name: str
+    # What the function of a name in `functional_rb.buffer.functions` gives of its other arguments, in NumPy's arrays.
+    run: Callable[..., Nest]
 
-    def run(self, name: str, *arguments: object) -> Nest:
-        """What the function of that name in `functional_rb.buffer.functions` gives, in arrays of NumPy."""
 
-
-class NumpyCarrier:
+def on_numpy(name: str) -> Carrier:
     """The core over NumPy's operations: on copies that are written in place, or on arrays that cannot be written."""
+    ops: Any = numpy_ops
+    if name == VALUES:
+        ops = types.SimpleNamespace(**vars(numpy_ops))
+        ops.set_at = functools.partial(_written, numpy_ops.set_at)
+        ops.set_flat = functools.partial(_written, numpy_ops.set_flat)
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.ops: Any = numpy_ops
-        if name == VALUES:
-            self.ops = types.SimpleNamespace(**vars(numpy_ops))
-            self.ops.set_at = functools.partial(_written, numpy_ops.set_at)
-            self.ops.set_flat = functools.partial(_written, numpy_ops.set_flat)
-
-    def _argument(self, x: object) -> object:
+    def argument(x: object) -> object:
         if not isinstance(x, np.ndarray):
             return x
         copied = numpy_ops.copy(x)
-        copied.setflags(write=self.name == IN_PLACE)
+        copied.setflags(write=name == IN_PLACE)
         return copied
 
-    def run(self, name: str, *arguments: object) -> Nest:
-        """See `Carrier`."""
-        result = getattr(functions, name)(self.ops, *mapped(self._argument, arguments))
+    def run(function: str, *arguments: object) -> Nest:
+        result = getattr(functions, function)(ops, *mapped(argument, arguments))
         return mapped(lambda x: None if x is None else np.asarray(x), result)
 
+    return Carrier(name, run)
 
-class TorchCarrier:
+
+def on_torch() -> Carrier:
     """The core over torch's operations, eagerly, on the device that torch takes by default."""
+    torch, ops = importlib.import_module("torch"), importlib.import_module("torch_backend.arrays.ops")
 
-    def __init__(self) -> None:
-        self.name = "the core on torch"
-        self.torch = importlib.import_module("torch")
-        self.ops = importlib.import_module("torch_backend.arrays.ops")
+    def tensor(x: object) -> object:
+        return torch.from_numpy(x.copy()).to(torch.get_default_device()) if isinstance(x, np.ndarray) else x
 
-    def run(self, name: str, *arguments: object) -> Nest:
-        """See `Carrier`."""
-        torch = self.torch
-
-        def tensor(x: object) -> object:
-            return torch.from_numpy(x.copy()).to(torch.get_default_device()) if isinstance(x, np.ndarray) else x
-
-        result = getattr(functions, name)(self.ops, *mapped(tensor, arguments))
+    def run(function: str, *arguments: object) -> Nest:
+        result = getattr(functions, function)(ops, *mapped(tensor, arguments))
         return mapped(lambda x: as_numpy(x) if isinstance(x, torch.Tensor) else x, result)
 
+    return Carrier("the core on torch", run)
 
-class JaxCarrier:
+
+def on_jax() -> Carrier:
     """The core over JAX's operations, under `jit`; each program is compiled once."""
+    jax, ops = importlib.import_module("jax"), importlib.import_module("jax_backend.arrays.ops")
+    importlib.import_module("jax_backend")
+    programs: dict[object, Callable[..., Nest]] = {}
 
-    def __init__(self) -> None:
-        self.name = "the core on JAX, under jit"
-        self.jax = importlib.import_module("jax")
-        self.ops = importlib.import_module("jax_backend.arrays.ops")
-        importlib.import_module("jax_backend")
-        self.programs: dict[object, Callable[..., Nest]] = {}
-
-    def run(self, name: str, *arguments: object) -> Nest:
-        """See `Carrier`."""
-        jax = self.jax
+    def run(function: str, *arguments: object) -> Nest:
         leaves, outline = jax.tree.flatten(arguments)
         static = tuple(None if isinstance(x, np.ndarray) else x for x in leaves)
-        if (name, outline, static) not in self.programs:
+        if (function, outline, static) not in programs:
 
             def program(arrays: Nest) -> Nest:
                 both = [array if known is None else known for array, known in zip(arrays, static, strict=True)]
-                return getattr(functions, name)(self.ops, *jax.tree.unflatten(outline, both))
+                return getattr(functions, function)(ops, *jax.tree.unflatten(outline, both))
 
-            self.programs[name, outline, static] = jax.jit(program)
+            programs[function, outline, static] = jax.jit(program)
         arrays = [x if known is None else None for x, known in zip(leaves, static, strict=True)]
-        return jax.tree.map(np.asarray, self.programs[name, outline, static](arrays))
+        return jax.tree.map(np.asarray, programs[function, outline, static](arrays))
 
-
-def installed(backend: str) -> bool:
-    """Whether a backend, "jax" or "torch", can be imported."""
-    return is_there(backend)
+    return Carrier("the core on JAX, under jit", run)

@@ -16,6 +16,7 @@ from typing import Any
 import hypothesis
 import numpy as np
 
+from functional_rb.base.extras import is_there
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Transform
 from functional_rb.samplers.base import SamplerBase
@@ -217,7 +218,7 @@ def _with_id(item: Mapping[str, SpecNest] | None) -> dict[str, SpecNest]:
 
 def _carriers(run_on: Sequence[str] | None) -> tuple[str, ...]:
     if run_on is None:
-        return tuple(name for name in CARRIERS if name == "numpy" or carriers.installed(name.split("-")[0]))
+        return tuple(name for name in CARRIERS if name == "numpy" or is_there(name.split("-")[0]))
     for name in run_on:
         if name not in CARRIERS:
             raise ValueError(f"expected run_on as some of {CARRIERS}, got {name!r}")
@@ -229,9 +230,9 @@ def _carriers(run_on: Sequence[str] | None) -> tuple[str, ...]:
 
 def _check_run(trial: Trial, examples: int, names: Sequence[str]) -> None:
     # The cheapest first, so that a fault is shown by the core on NumPy, whose arrays one can print, if it has it.
-    numpys = [carriers.NumpyCarrier(carriers.IN_PLACE), carriers.NumpyCarrier(carriers.VALUES)]
-    others: list[carriers.Carrier] = [carriers.TorchCarrier()] if "torch-core" in names else []
-    others += [carriers.JaxCarrier()] if "jax-core" in names else []
+    numpys = [carriers.on_numpy(carriers.IN_PLACE), carriers.on_numpy(carriers.VALUES)]
+    others: list[carriers.Carrier] = [carriers.on_torch()] if "torch-core" in names else []
+    others += [carriers.on_jax()] if "jax-core" in names else []
     _each_history(trial, examples, False, lambda: Walk(trial, numpys))
     if trial.sampler_law or not (trial.writer_law or trial.transform_law):
         _check_distribution(trial, numpys[0])
@@ -243,11 +244,10 @@ def _check_run(trial: Trial, examples: int, names: Sequence[str]) -> None:
 
 
 def _each_history(trial: Trial, examples: int, alike: bool, begin: Callable[[], Walk]) -> None:
-    spec = trial.spec
-    size = spec.batch_size or 6
     # Of what is compiled, few shapes.
-    options: dict[str, Any] = {"sizes": (3,), "batch_sizes": (size,), "steps": 12, "alike": True}
-    options = options if alike else {"sizes": (0, 1, 2, 3, 7), "batch_sizes": (size,), "steps": 14}
+    options: dict[str, Any] = {"sizes": (3,), "steps": 12, "alike": True}
+    options = options if alike else {"sizes": (0, 1, 2, 3, 7), "steps": 14}
+    batch_sizes = (trial.spec.batch_size or 6,)
 
     @hypothesis.settings(
         max_examples=examples,
@@ -258,7 +258,7 @@ def _each_history(trial: Trial, examples: int, alike: bool, begin: Callable[[], 
         phases=PHASES,
         suppress_health_check=list(hypothesis.HealthCheck),
     )
-    @hypothesis.given(strategies.histories(spec, **options))
+    @hypothesis.given(strategies.histories(trial.spec, batch_sizes=batch_sizes, **options))
     def on(history: list[Action]) -> None:
         begin().run(history)
 

@@ -25,7 +25,7 @@ class PublicWalk(Walk):
     """A history of the public functions of a backend; what they do to arrays is what the core does."""
 
     def __init__(self, trial: Trial, name: str) -> None:
-        super().__init__(trial, [carriers.NumpyCarrier(carriers.IN_PLACE)])
+        super().__init__(trial, [carriers.on_numpy(carriers.IN_PLACE)])
         library = name.partition("-")[0]
         self.name, self.rb = name, importlib.import_module(f"{library}_backend")
         self.jit = importlib.import_module("jax").jit if name == "jax-jit" else None

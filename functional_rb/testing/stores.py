@@ -47,17 +47,10 @@ class Ring:
     def put(
         self, law: Law, rows: Sequence[Leaves], mask: Sequence[bool], bits: NumpyArray | None, ids: Sequence[int]
     ) -> dict[int, Step]:
-        """Write the marked rows of a batch.
+        """Write the marked rows of a batch, by random bits int [B, words] where a writer takes any.
 
-        Args:
-            law: which is told what follows on what.
-            rows: the items; row `t * lanes + e` is step t of lane e.
-            mask: which of them are written.
-            bits: random bits, int [B, words], for a writer that takes any.
-            ids: the numbers of the items.
-
-        Returns:
-            The step of each row that is stored afterwards.
+        Row `t * lanes + e` is step t of lane e; the law is told what follows on what. Returns the step of each row that
+        is stored afterwards.
         """
         made = {}
         for row, leaves in enumerate(rows):

@@ -208,8 +208,7 @@ def _decoded(
 ) -> tuple[Array, ...]:
     """One reply after each token int32 [M] at its position, by bits int32 [n, M, 2].
 
-    Returns:
-        Tokens, mask, log-probabilities by the model and by the law, each [n, M].
+    Returns tokens, mask, log-probabilities by the model and by the law, each [n, M].
     """
     n, rows = bits.shape[:2]
     pad = ops.full_like(token, settings.pad)

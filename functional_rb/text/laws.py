@@ -74,15 +74,11 @@ def log_prob_slopes(ops: TextOps, logits: Array, tokens: Array) -> Array:
 
 
 def choose(ops: TextOps, logits: Array, bits: Array, law: Law) -> Choice:
-    """Draw a token of each row.
+    """Draw a token of each row of logits [N, V], by bits int32 [N, 2], uniform in [0, 2^31).
 
-    Args:
-        ops: the backend.
-        logits: [N, V]; minus infinity for what is never drawn. From a row that is nothing else, or in which one is NaN
-            or infinite, nothing is drawn.
-        bits: int32 [N, 2], uniform in [0, 2^31).
-        law: how to draw; by a temperature that is NaN, infinite or negative, a top_k below 1, or a top_p that is NaN or
-            not above 0, nothing is drawn.
+    Minus infinity is never drawn. From a row that is nothing else, or in which one is NaN or infinite, nothing is
+    drawn, nor by a temperature that is NaN, infinite or negative, a top_k below 1, or a top_p that is NaN or not above
+    0.
     """
     logits = ops.cast(logits, "float32")
     law, is_law = _usable(ops, law)

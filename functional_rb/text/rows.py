@@ -70,11 +70,7 @@ class Texts(NamedTuple):
 
 
 def texts_of(row: object, columns: Columns, separator: str, render: Render) -> Texts:
-    """What a row says, whose prompt and reply have the separator between them where they are no conversations.
-
-    Raises:
-        UnusableRow: if it says nothing to learn from.
-    """
+    """What a row says, whose prompt and reply have the separator between them where they are no conversations."""
     if isinstance(row, NoRow) or not isinstance(row, Mapping):
         what = row.reason if isinstance(row, NoRow) else f"got {type(row).__name__}"
         raise UnusableRow("no_row", None, f"expected columns {list(columns.needed)}: {what}")

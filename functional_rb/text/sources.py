@@ -196,11 +196,7 @@ class OfArray(OfFile):
     """A file with an array of JSON objects, which is read piece by piece."""
 
     def rows(self, names: Sequence[str], start: int = 0) -> Iterator[object]:
-        """Object by object; what is no UTF-8 has lone surrogates.
-
-        Raises:
-            ValueError: if the array is none, or does not end: nobody can tell where another row begins.
-        """
+        """Object by object; what is no UTF-8 has lone surrogates, and an array that does not end is refused."""
         with open(self._path, encoding="utf-8-sig", errors="surrogateescape") as file:
             yield from itertools.islice(map(_object, self._values(_Json(file))), start, None)
 

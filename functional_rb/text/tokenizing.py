@@ -119,12 +119,7 @@ class Tokenizing:
         return self._tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
 
     def render(self, messages: Sequence[object], then: Then, options: Mapping[str, object]) -> str:
-        """A conversation by the tokenizer's chat template, which is told what follows, and options such as tools.
-
-        Raises:
-            ValueError: if the tokenizer has no chat template.
-            TemplateFailed: if the template does not take the conversation.
-        """
+        """A conversation by the tokenizer's chat template, which is told what follows, and options such as tools."""
         if getattr(self._tokenizer, "chat_template", None) is None:
             raise ValueError(
                 f"{self._who}: there are conversations, and the tokenizer has no chat template; give it one "

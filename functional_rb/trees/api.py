@@ -399,15 +399,7 @@ def _content(ops: TreeOps, tree: Tree, leaf: Leaf) -> tuple[list[Array], list[Ar
 def evaluated(
     lib: TreesLib[A], spec: TreeSpec, given: object, batch: tuple[int, ...] | None, function: str
 ) -> Evaluated:
-    """An `Expansion` as arrays of the backend, checked, with its defaults filled in.
-
-    Args:
-        lib: the backend's.
-        spec: what the trees hold.
-        given: what the user gave.
-        batch: the axes of the batch, (B,); if None, those of the prior.
-        function: who asks, for errors.
-    """
+    """An `Expansion` as arrays of the backend, checked, with its defaults filled in; the batch None is the prior's."""
     if not isinstance(given, Expansion):
         raise TypeError(f"{function}: expected a frb.trees.Expansion, got {type(given).__name__}")
     if batch is None:

@@ -357,12 +357,7 @@ def refused(lib: Lib[A], forest: Forest) -> A:
 
 
 def check_forest(lib: Lib[A], forest: object, who: str) -> None:
-    """Refuse what is no forest of the backend, or was consumed.
-
-    Raises:
-        TypeError: for the one.
-        RuntimeError: for the other.
-    """
+    """Refuse what is no forest of the backend, or was consumed."""
     if not isinstance(forest, Forest):
         raise TypeError(f"{who}: expected a Forest made by rb.init, got {type(forest).__name__}")
     check_arrays(lib, getattr(forest.arrays, "refused", None), who, "forest")

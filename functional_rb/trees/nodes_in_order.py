@@ -229,12 +229,7 @@ class Nodes:
         return tuple(reversed(slots))
 
     def node_at(self, path: object) -> int:
-        """The node that slots lead to from the root.
-
-        Raises:
-            KeyError: if there is none.
-            TypeError: for what is no sequence of slots.
-        """
+        """The node that slots lead to from the root."""
         if isinstance(path, str | bytes) or not hasattr(path, "__iter__"):
             raise TypeError(f"trees: expected a path, the slots that lead from the root to a node, got {path!r}")
         node = 0

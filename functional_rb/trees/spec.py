@@ -30,11 +30,7 @@ class Content:
 
     @classmethod
     def of(cls, spec: Nest, who: str) -> Content:
-        """Plan a nest of specs.
-
-        Raises:
-            TypeError: if a leaf is no spec of an array, naming it.
-        """
+        """Plan a nest of specs."""
         outline = arrays_alone(spec, who)
         leaves = zip(outline.structure.paths, outline.leaves, strict=True)
         return cls(outline, row_layout.plan(tuple((path, leaf.shape, leaf.dtype) for path, leaf in leaves)))

@@ -195,11 +195,7 @@ class TreeView(Nodes):
 
 
 def of_search(tree: Tree) -> TreeView:
-    """The nodes of one search tree level by level; in storage a parent stands before its children.
-
-    Raises:
-        ValueError: for a batch of trees, and for one whose nodes do not hang together, as a forged file may have it.
-    """
+    """The nodes of one search tree level by level; in storage a parent stands before its children."""
     if tree.batch:
         raise ValueError(f"trees.view: expected one tree, got a batch {tree.batch}; give tree.at(0), and so on")
     links = {name: host(getattr(tree, name)) for name in soundness.LINKS}

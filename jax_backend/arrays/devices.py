@@ -39,9 +39,6 @@ def place(name: str, shape: tuple[int, ...], where: DeviceLike) -> DeviceLike:
 
     A sharding that divides is for the storage, what grows with the items: rows, wide leaves and shared frames. All the
     rest, which is small or read as a whole, lies whole on each device.
-
-    Raises:
-        ValueError: for a storage that cannot be divided so.
     """
     if not isinstance(where, NamedSharding) or where.is_fully_replicated:
         return where

@@ -73,14 +73,10 @@ def table(kernels: bool) -> part_kernels.Table:
 
 
 def program(function: F, by_row: bool = False) -> F:
-    """Let a function be traced by the library's rules, with the kernels in force that it may use.
+    """Let a function be traced by the library's rules, with kernels in force if a new keyword, `kernels`, says so.
 
-    Args:
-        function: what is traced. If it takes a state, that comes first.
-        by_row: whether it gives a row for each of the storage, or of its first array, divided as that is.
-
-    Returns:
-        The function, with one argument more: `kernels`, a keyword, whether to use any; by default not.
+    If it takes a state, that comes first. With `by_row` it gives a row for each of the storage, or of its first array,
+    divided as that is.
     """
 
     @functools.wraps(function)

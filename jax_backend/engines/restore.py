@@ -15,7 +15,6 @@ from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.checkpoint import in_place
 from functional_rb.core import save_history
 from functional_rb.core.draft import Arrays
-from functional_rb.scale import regroup
 from functional_rb.storage import elsewhere as other_storage
 from functional_rb.storage import mapped
 from functional_rb.storage.host_state import HostState
@@ -25,9 +24,6 @@ from jax_backend.arrays import devices
 from jax_backend.engines import execute, hosted, shared
 from jax_backend.engines.execute import build_mapping as build_mapping
 from jax_backend.engines.shared import SharedState
-
-# What knows how buffers are dealt to shards.
-dealer = regroup
 
 
 def elsewhere(state: State, spec: BufferSpec) -> State:

@@ -16,7 +16,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import SameState
 from functional_rb.core import counters
 from functional_rb.core.draft import Draft
-from functional_rb.scale import deal, follow, place, rows
+from functional_rb.sharding import deal, follow, place, rows
 from jax_backend import compat
 from jax_backend.arrays import ops
 from jax_backend.arrays.convert import as_vector, build_mapping, convert

@@ -17,7 +17,7 @@ from functional_rb.core import counters
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.sample import AnySample
 from functional_rb.core.strategy import Selection
-from functional_rb.scale import asked, deal, follow, local, rows
+from functional_rb.sharding import asked, deal, follow, local, rows
 from jax_backend import compat
 from jax_backend.arrays import ops
 from jax_backend.arrays.convert import number
@@ -164,11 +164,7 @@ def _check_axis(state: ShardedState, axis_name: object, function: str) -> None:
 
 
 def check_asked(state: object, axis_name: object, group: object, draw: object, function: str) -> None:
-    """Refuse what has no meaning for a buffer that is not sharded; on a single device, everything has.
-
-    Raises:
-        ValueError: with the remedy.
-    """
+    """Refuse what has no meaning for a buffer that is not sharded; on a single device, everything has."""
     asked.check_draw(draw, function)
     if group is not None:
         raise ValueError(f"{function}: group is of torch; on JAX give axis_name=, or leave it out")

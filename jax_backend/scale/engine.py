@@ -20,7 +20,7 @@ from functional_rb.buffer import api, checks, functions, mapping, respec
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import SameState, State
 from functional_rb.core.draft import Arrays, Draft
-from functional_rb.scale import asked, deal, rows
+from functional_rb.sharding import asked, deal, rows
 from functional_rb.structures import row_layout
 from jax_backend import compat
 from jax_backend.arrays import ops

@@ -5,38 +5,21 @@ from __future__ import annotations
 from functional_rb.base.arrays import DeviceLike
 from functional_rb.buffer import checks
 from functional_rb.buffer.state import State
+from functional_rb.checkpoint.agreement import Group
 from functional_rb.checkpoint.loading import Content
-from functional_rb.scale import regroup as dealer
 from jax_backend.engines import execute
 from jax_backend.scale import state as sharded_state
-from jax_backend.scale.members import Members
-
-__all__ = ["dealer", "group_of", "restore"]
+from jax_backend.scale.members import members
 
 
-def group_of(sharding: DeviceLike) -> Members:
-    """The processes whose devices a mesh has.
-
-    Raises:
-        TypeError: for what is no sharding by a mesh.
-        ValueError: for one that names no axis.
-    """
+def group_of(sharding: DeviceLike) -> Group:
+    """The processes whose devices a mesh has."""
     sharded_state.check_sharding(sharding)
-    return Members(sharding, sharded_state.shards_of(sharding), once=False)
+    return members(sharding, sharded_state.shards_of(sharding), once=False)
 
 
 def restore(content: Content, sharding: DeviceLike, device: object) -> State:
-    """A buffer over the devices of a mesh; over a single one an ordinary one.
-
-    Args:
-        content: the index, and the parts of the shards of this process's devices.
-        sharding: along which axis of which mesh.
-        device: refused, as for `init`.
-
-    Raises:
-        ValueError: if a device is given too.
-        TypeError: for dtypes that JAX lacks, naming leaf and remedy.
-    """
+    """A buffer over the devices of a mesh; over a single one an ordinary one."""
     if device is not None:
         raise ValueError(
             "load: device and sharding were given; the sharding says where the arrays live, so leave device out"

@@ -52,15 +52,7 @@ def names_of(axis: Any) -> tuple[str, ...]:
 def mapped(
     state: ShardedState, body: Callable[..., object], args: Sequence[object], specs: Sequence[object], out: object
 ) -> Any:
-    """What a function of the state and arrays gives, carried out on each device.
-
-    Args:
-        state: whose mesh it is.
-        body: takes what a device has of the state and of the arguments.
-        args: pytrees of arrays.
-        specs: how each of these is divided.
-        out: how what it gives is divided.
-    """
+    """What a function of the state and arrays gives, carried out on each device."""
     mesh = state.sharding.mesh
     given = (state, *args)
     where = (partition_specs(state), *specs)

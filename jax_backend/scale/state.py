@@ -1,4 +1,4 @@
-"""A buffer that is dealt to the devices of a mesh, as a value; see `functional_rb.scale.deal`."""
+"""A buffer that is dealt to the devices of a mesh, as a value; see `functional_rb.sharding.deal`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from functional_rb.checkpoint.shards import Dealt
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
 from functional_rb.core.sample import Drawn
-from functional_rb.scale import regroup
-from functional_rb.scale.deal import Dealing, check, deal
+from functional_rb.sharding import regroup
+from functional_rb.sharding.deal import Dealing, check, deal
 from jax_backend import compat
 from jax_backend.arrays import ops, rules
-from jax_backend.scale.members import Members
+from jax_backend.scale.members import members
 
 Axis = str | tuple[str, ...]
 
@@ -93,11 +93,11 @@ class ShardedState(State):
     def dealt(self) -> Dealt:
         """What this process has of it, as checkpoints know it."""
         self.check_alive()
-        members = Members(self.sharding, self.dealing.shards, once=True)
+        group = members(self.sharding, self.dealing.shards, once=True)
         # The index lies whole on each device, so any of this process's has it.
         found: Arrays = jax.tree.map(lambda x: x.addressable_data(0), arrays_of(self))
-        parts = {k: State(*self._part_of(k), self.dealing.part) for k in members.own}
-        return Dealt(self.spec, State(*found, self.dealing.index), parts, members)
+        parts = {k: State(*self._part_of(k), self.dealing.part) for k in group.own}
+        return Dealt(self.spec, State(*found, self.dealing.index), parts, group)
 
     # The arrays of a shard on one of this process's devices.
     def _part_of(self, shard: int) -> Arrays:
@@ -131,12 +131,7 @@ def shards_of(sharding: NamedSharding) -> int:
 
 
 def check_sharding(sharding: object) -> None:
-    """Refuse what names no axis of a mesh.
-
-    Raises:
-        TypeError: for what is no sharding by a mesh.
-        ValueError: for one that divides nothing, or by another axis of arrays than the first.
-    """
+    """Refuse what names no axis of a mesh."""
     example = 'NamedSharding(mesh, jax.P("d"))' if hasattr(jax, "P") else 'NamedSharding(mesh, PartitionSpec("d"))'
     if not isinstance(sharding, NamedSharding):
         raise TypeError(f"init: sharding: expected a jax.sharding.NamedSharding such as {example}, got {sharding!r}")
@@ -247,10 +242,7 @@ def shard(state: State[Drawn], sharding: NamedSharding | None) -> State[Drawn]:
     check(state.spec)
     count = shards_of(sharding)
     whole: Arrays = jax.device_get(arrays_of(state))
-    index, part = regroup.split(state.spec, whole)
-    old, new = deal(state.spec, 1), deal(state.spec, count)
-    own = Members(sharding, count, once=False).own
-    parts = {k: regroup.regrouped(old, index, {0: part}, new, k) for k in own}
+    index, parts = regroup.of_whole(state.spec, whole, count, members(sharding, count, once=False).own)
     return of_numpy(state.spec, index, parts, sharding)
 
 

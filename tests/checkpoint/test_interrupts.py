@@ -12,7 +12,7 @@ import pytest
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb.checkpoint import queue
+from functional_rb.checkpoint import background
 from tests.support import interrupts
 from tests.support.effort import effort
 
@@ -53,7 +53,7 @@ def check_saved(state: Any, directory: Path, older: list[int], newer: list[int],
     interrupts.finished(frb.save, state, directory)
     assert ids(frb.load(directory, rb, storage=frb.Device())) == newer, f"line {line}"
     interrupts.finished(frb.save(state, directory, incremental=True, background=True).result)
-    assert not queue._going_on
+    assert not background._going_on
 
 
 def save(state: Any, directory: Path) -> None:
@@ -79,11 +79,11 @@ def test_a_save_at_every_line(function: Any, storage: str, tmp_path: Path) -> No
     function(*begun(-1))
     places = interrupts.lines(function, *begun(-2))
     # What a thread and its turn are is the same wherever rows lie: so every line of these once.
-    always = ("checkpoint/background.py", "checkpoint/queue.py") if storage == "device" else ()
+    always = ("checkpoint/background.py",) if storage == "device" else ()
     for line in interrupts.chosen(places, LINES, always=always):
         state, directory = begun(line)
         interrupts.interrupted(line, function, state, directory)
-        interrupts.finished(queue.wait_for, str(directory))
+        interrupts.finished(background.wait_for, str(directory))
         check_saved(state, directory, older, newer, line)
 
 

@@ -22,7 +22,7 @@ import functional_rb as frb
 import jax_backend
 import torch_backend
 from functional_rb.base import progress
-from functional_rb.checkpoint import queue, saving
+from functional_rb.checkpoint import background, saving
 from functional_rb.core import save_history
 from functional_rb.core.counters import BASE
 from tests.support import backends, lives
@@ -498,7 +498,7 @@ def test_saves_in_the_background_follow_each_other(library: Backend, tmp_path: P
     assert [handle.result().generation for handle in handles] == [1, 2, 3, 4, 5, 6]
     assert [handle.result().items for handle in handles] == [4, 8, 12, 16, 20, 24]
     assert last.generation == 7
-    assert not queue._going_on
+    assert not background._going_on
 
 
 def test_what_went_wrong_in_the_background_is_raised(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

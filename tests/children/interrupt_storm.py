@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import functional_rb as frb
-from functional_rb.checkpoint import queue
+from functional_rb.checkpoint import background
 from tests.support.interrupts import finished
 
 ITEM = {"id": frb.Unbounded((), "int32"), "twice": frb.Unbounded((2,), "int32")}
@@ -146,7 +146,7 @@ def main(directory: str, backend: str, seconds: float, least: int) -> None:
         assert shared.state.buffer.counters()[1] >= 0
         finished(lambda: rb.add(shared.state, shared.batch()))
         rain.on(save, drops)
-        finished(lambda: queue.wait_for(place))
+        finished(lambda: background.wait_for(place))
         check_free(f"{place}/lock")
         loaded = saved.ids(frb.load(place, rb, storage=frb.Device()))
         assert len(loaded) == len(set(loaded)) > 0

@@ -21,7 +21,7 @@ import functional_rb as frb
 import jax_backend as rb
 from functional_rb.core import counters
 from functional_rb.ops import numpy_ops
-from functional_rb.scale.deal import by_shard, sizes_of_shards
+from functional_rb.sharding.deal import by_shard, sizes_of_shards
 from jax_backend import compat
 from jax_backend.scale.state import ShardedState
 from tests.support.effort import effort

@@ -9,8 +9,8 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.ops import numpy_ops as ops
-from functional_rb.scale import deal as dealing
-from functional_rb.scale import rows
+from functional_rb.sharding import deal as dealing
+from functional_rb.sharding import rows
 from functional_rb.structures.ring import RingState
 from tests.support.members import MEMBERS
 

@@ -11,7 +11,7 @@ import functional_rb as frb
 from functional_rb.buffer import functions
 from functional_rb.core.draft import Draft
 from functional_rb.ops import numpy_ops as ops
-from functional_rb.scale import deal, local
+from functional_rb.sharding import deal, local
 from functional_rb.structures import sum_tree
 
 LANES, LENGTH, SHARDS = 5, 60, 3

@@ -15,7 +15,7 @@ from functional_rb.core import counters
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.ops import numpy_ops as ops
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.scale import deal, place, regroup
+from functional_rb.sharding import deal, place, regroup
 from functional_rb.structures.ring import RingState, Write
 from functional_rb.writers.base import ChoosingWriter
 from tests.support.effort import effort

@@ -19,8 +19,8 @@ import torch_backend as rb
 from functional_rb.core import counters
 from functional_rb.core.draft import Draft
 from functional_rb.ops import numpy_ops
-from functional_rb.scale import local
-from functional_rb.scale.deal import by_shard, deal, sizes_of_shards
+from functional_rb.sharding import local
+from functional_rb.sharding.deal import by_shard, deal, sizes_of_shards
 from tests.scale.process_group import ProcessGroup
 from tests.support.effort import effort
 from torch_backend.arrays import ops as torch_ops

@@ -23,8 +23,8 @@ from functional_rb.checkpoint.opened import read_manifest
 from functional_rb.checkpoint.shards import Dealt
 from functional_rb.core.draft import Arrays
 from functional_rb.inspection import inspect
-from functional_rb.scale import regroup
-from functional_rb.scale.deal import deal
+from functional_rb.sharding import regroup
+from functional_rb.sharding.deal import deal
 from tests.support.checkpoints import Killed, failing
 from tests.support.effort import effort
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.scale import deal, shares
+from functional_rb.sharding import deal, shares
 
 CAPACITY, MARK = 40, -7
 

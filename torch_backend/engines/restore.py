@@ -13,7 +13,6 @@ from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.checkpoint import in_place
 from functional_rb.core import save_history
 from functional_rb.core.draft import Arrays
-from functional_rb.scale import regroup
 from functional_rb.storage import elsewhere as other_storage
 from functional_rb.storage import mapped
 from functional_rb.storage.mapped import MappedFiles
@@ -25,9 +24,6 @@ from torch_backend.engines import shared
 from torch_backend.engines.shared import SharedState
 from torch_backend.memory.objects import Table
 from torch_backend.memory.state import State
-
-# What knows how buffers are dealt to shards.
-dealer = regroup
 
 
 def elsewhere(state: core.State, spec: BufferSpec) -> core.State:

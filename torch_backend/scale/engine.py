@@ -22,7 +22,7 @@ from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.sample import AnySample
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.scale import asked, deal, follow, local, place, shares
+from functional_rb.sharding import asked, deal, follow, local, place, shares
 from functional_rb.structures.ring import Write
 from torch_backend.arrays import ops, random
 from torch_backend.arrays.convert import number
@@ -258,12 +258,7 @@ def clear_(state: ShardedState) -> ShardedState:
 
 
 def with_spec(state: ShardedState, spec: BufferSpec) -> ShardedState:
-    """Another spec, with the items where they are.
-
-    Raises:
-        ValueError: for one whose index has other leaves, whose lanes are longer or shorter, or whose items would go to
-            other slots.
-    """
+    """Another spec, with the items where they are."""
     deal.check(spec)
     dealing, old = deal.deal(spec, state.dealing.shards), state.dealing
     rearranged = spec.writer != state.spec.writer and (dealing.by_slots or old.by_slots)
@@ -320,11 +315,7 @@ def _take_out(ops: Ops, arrays: Arrays, spec: BufferSpec, dealing: deal.Dealing,
 
 
 def check_asked(state: object, axis_name: object, group: object, draw: object, function: str) -> None:
-    """Refuse another group than that of the buffer, and a local draw where there is no such thing.
-
-    Raises:
-        ValueError: with the remedy.
-    """
+    """Refuse another group than that of the buffer, and a local draw where there is no such thing."""
     asked.check_draw(draw, function)
     if axis_name is not None:
         raise ValueError(f"{function}: axis_name={axis_name!r} is of JAX; on torch give group=, or leave it out")
@@ -482,11 +473,7 @@ def _read_stored(ops: Ops, arrays: Arrays, spec: BufferSpec, slots: Array) -> li
 
 
 def items(state: ShardedState) -> NoReturn:
-    """Refuse to put all items together.
-
-    Raises:
-        ValueError: with the remedy.
-    """
+    """Refuse to put all items together."""
     raise ValueError(
         "items: no process has all items of a sharded buffer; rb.items(state.part) are those that this process has"
     )

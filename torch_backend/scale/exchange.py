@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 from functional_rb.native.switch import switch
 from functional_rb.ops.part_kernels import NONE, Table, carried_out
-from functional_rb.scale import rows
-from functional_rb.scale.shares import Exchange
+from functional_rb.sharding import rows
+from functional_rb.sharding.shares import Exchange
 from functional_rb.structures import row_layout
 from torch_backend import compat
 from torch_backend.arrays import ops
@@ -44,15 +44,9 @@ def gathered(state: ShardedState, tensors: Tensors, alike: bytes = b"") -> Tenso
 
 
 def exchanged(state: ShardedState, tensors: Tensors, exchange: Exchange) -> Tensors:
-    """A process's share of a batch of which each has some rows: one collective of these, and a mark for each pair.
+    """A process's share [n, *shape] of a batch of which each has some rows: one collective.
 
-    Args:
-        state: of the buffer.
-        tensors: [m, *shape], the rows that this process has.
-        exchange: who sends which rows to whom.
-
-    Returns:
-        [n, *shape], zeros where nobody has the row.
+    A mark goes with the rows of each pair of processes. Zeros stand where nobody has a row.
     """
     layout = rows.layout_of(tensors)
     words, mark = _packed(layout, tensors), _mark(state)

@@ -1,4 +1,4 @@
-"""A buffer that is dealt to the processes of a group, as a value; see `functional_rb.scale.deal`."""
+"""A buffer that is dealt to the processes of a group, as a value; see `functional_rb.sharding.deal`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch.distributed as dist
 from functional_rb.base.arrays import DeviceLike
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State as CoreState
+from functional_rb.checkpoint.agreement import Group
 from functional_rb.checkpoint.shards import Dealt
 from functional_rb.ops.protocol import Array
-from functional_rb.scale.deal import Dealing, deal
+from functional_rb.sharding.deal import Dealing, deal
 from torch_backend.memory.state import State
-from torch_backend.scale.members import Members
 
 
 class ShardedState(CoreState):
@@ -83,11 +83,7 @@ class ShardedState(CoreState):
         return self.index.axes
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled.
-
-        Raises:
-            TypeError: with the remedy.
-        """
+        """Refuse to be pickled."""
         raise TypeError(
             "a sharded buffer belongs to its process group, and cannot be pickled; send state.index and state.part, "
             "which are ordinary buffers"
@@ -96,27 +92,30 @@ class ShardedState(CoreState):
     def dealt(self) -> Dealt:
         """What this process has of it, as checkpoints know it."""
         self.check_alive()
-        return Dealt(self.spec, self.index, {self.rank: self.part}, Members(self.group))
+        return Dealt(self.spec, self.index, {self.rank: self.part}, members(self.group))
 
     def reader(self, *_: object, **__: object) -> NoReturn:
-        """Refuse to be read as one.
-
-        Raises:
-            ValueError: with the remedy.
-        """
+        """Refuse to be read as one."""
         raise ValueError(
             "a process has only its own shard of a sharded buffer; give state.part, or frb.save the whole, which "
             "frb.load puts together"
         )
 
 
-def group_of(sharding: DeviceLike) -> dist.ProcessGroup:
-    """The process group of what is given as one, or as a mesh of one axis.
+def members(group: dist.ProcessGroup) -> Group:
+    """The processes of a group, each of which has one shard, as checkpoints know them."""
+    number, count = dist.get_rank(group), dist.get_world_size(group)
 
-    Raises:
-        TypeError: for what is neither.
-        ValueError: for a mesh of several axes, or a group that this process is not in.
-    """
+    def tell(text: str) -> list[str]:
+        told = [""] * count
+        dist.all_gather_object(told, text, group)
+        return told
+
+    return Group(number, count, count, (number,), tell)
+
+
+def group_of(sharding: DeviceLike) -> dist.ProcessGroup:
+    """The process group of what is given as one, or as a mesh of one axis."""
     if type(sharding).__name__ == "DeviceMesh":
         if sharding.ndim != 1:
             raise ValueError(

@@ -59,9 +59,6 @@ def arrays_of(backend: object) -> NumPyArrays:
 
     Args:
         backend: `jax_backend` or `torch_backend`, or its name; None for NumPy's.
-
-    Raises:
-        TypeError: for anything else.
     """
     if backend is None:
         return NumPyArrays()
@@ -85,11 +82,7 @@ def convert(leaf: object, expected: ArraySpec, name: str) -> NumpyArray:
 
 
 def as_numpy(array: object, what: str) -> NumpyArray:
-    """Any library's array as one of NumPy.
-
-    Raises:
-        TypeError: for what is no array, or not in the memory of the host.
-    """
+    """Any library's array as one of NumPy."""
     if isinstance(array, np.ndarray | np.generic):
         return np.asarray(array)
     if not hasattr(array, "dtype"):
@@ -116,9 +109,6 @@ def optional(array: object, name: str, dtype: str) -> NumpyArray | None:
 
 def words_of(key: object) -> tuple[int, ...]:
     """What a key says, as numbers: one of either backend, or a plain seed.
-
-    Raises:
-        TypeError: for what is no key.
 
     Example:
         >>> words_of(7)

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from functional_rb.base.arrays import Nest
 from functional_rb.core.sample import AnySample
 from functional_rb.scale.ray.draw import Draw
-
-
-class Ahead(NamedTuple):
-    """How many batches."""
-
-    n: int | None  # in all; None for no end
-    prefetch: int  # that are asked for before they are needed
-    per_call: int  # that are asked for at once
 
 
 class Batches(Iterator[AnySample[Nest]]):
@@ -26,16 +17,14 @@ class Batches(Iterator[AnySample[Nest]]):
         self,
         begin: Callable[[int, int, bool], Draw | None],
         finish: Callable[[Draw, range], list[AnySample[Nest]]],
-        ahead: Ahead,
+        n: int | None,
+        prefetch: int,
+        per_call: int,
     ) -> None:
-        """Begin; nothing is asked for yet.
-
-        Args:
-            begin: asks for so many batches from a number on, and may wait or not: then None if it would have to.
-            finish: gives the batches that were asked for, by their numbers.
-            ahead: how many batches.
-        """
-        self._begin, self._finish, self._how = begin, finish, ahead
+        # `begin` asks for so many batches from a number on, and may wait or not: then it gives None if it would have
+        # to. `finish` gives the batches that were asked for, by their numbers. Nothing is asked for yet.
+        self._begin, self._finish = begin, finish
+        self._n, self._prefetch, self._per_call = n, prefetch, per_call
         self._asked = self._given = 0
         # What was asked for: how many batches, and where they will be.
         self._ahead: deque[tuple[int, Draw]] = deque()
@@ -52,13 +41,13 @@ class Batches(Iterator[AnySample[Nest]]):
             StopIteration: after `n`.
             TimeoutError: as `Client.sample`.
         """
-        if self._how.n is not None and self._given >= self._how.n:
+        if self._n is not None and self._given >= self._n:
             raise StopIteration
         if not self._here:
             if not self._ahead:
                 self._ask(True)
             count, draw = self._ahead[0]
-            while self._coming() < self._how.prefetch + 1 and self._left() and self._ask(False):
+            while self._coming() < self._prefetch + 1 and self._left() and self._ask(False):
                 pass
             try:
                 self._here.extend(self._finish(draw, range(self._given, self._given + count)))
@@ -72,8 +61,7 @@ class Batches(Iterator[AnySample[Nest]]):
 
     # How many are asked for in the next call, where none is here.
     def _left(self) -> int:
-        n = self._how.n
-        return self._how.per_call if n is None else min(self._how.per_call, n - self._given - self._coming())
+        return self._per_call if self._n is None else min(self._per_call, self._n - self._given - self._coming())
 
     # Ask for the next ones; whether that was possible without waiting.
     def _ask(self, wait: bool) -> bool:

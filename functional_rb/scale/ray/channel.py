@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
+from functional_rb.base.arrays import NumpyArray
+from functional_rb.scale.ray import blocks
 from functional_rb.scale.ray.messages import Welcome, Write, Wrote
 from functional_rb.scale.ray.transport import ShardDiedError, Transport
+
+
+class Content(NamedTuple):
+    """What a write says."""
+
+    kind: str  # "add", "update" or "clear"
+    leaves: dict[int, NumpyArray]  # leaves [rows, ...] by their positions
+    named: dict[str, NumpyArray]  # other arrays by their names
+    items: int = 0  # how many items are added
+    version: int = 0  # of what made them
+
+    def rows(self, at: NumpyArray) -> Content:
+        """Some of the rows."""
+        leaves = {k: leaf[at] for k, leaf in self.leaves.items()}
+        return self._replace(leaves=leaves, named={name: array[at] for name, array in self.named.items()})
 
 
 class Receipt:
@@ -49,14 +67,14 @@ class Receipt:
         self._done, self.error = True, error
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class _Sent:
-    """A write that is not acknowledged yet, and the call that it was last sent by."""
+    """A write that is not acknowledged yet."""
 
-    __slots__ = ("call", "items", "receipt", "write")
-
-    def __init__(self, write: Write, items: int, receipt: Receipt) -> None:
-        self.write, self.items, self.receipt = write, items, receipt
-        self.call: object = None
+    write: Write
+    items: int
+    receipt: Receipt
+    call: object = None  # that it was last sent by
 
 
 class Channel:
@@ -99,11 +117,13 @@ class Channel:
         self.session, self.sequence, self.acknowledged = welcome.session, welcome.applied, welcome.applied
         self.epoch, self._items = welcome.standing.epoch, welcome.items
 
-    def send(self, write: dict[str, Any], items: int, receipt: Receipt) -> None:
+    def send(self, content: Content, receipt: Receipt) -> None:
         """Send a write, with those that were gathered; if the shard is dead or full it goes out when that is over."""
         self.sequence += 1
-        whole = Write(self._client, self.session, self.epoch, self.sequence, self.acknowledged, **write)
-        sent = _Sent(whole, items, receipt)
+        block = blocks.pack([*content.leaves.values(), *content.named.values()])
+        told = content.kind, tuple(content.leaves), tuple(content.named), block, content.version
+        whole = Write(self._client, self.session, self.epoch, self.sequence, self.acknowledged, *told)
+        sent = _Sent(whole, content.items, receipt)
         self._pending.append(sent)
         if self.alive and not self.wanted:
             self._gathered.append(sent)

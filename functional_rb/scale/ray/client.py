@@ -15,12 +15,12 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.sample import AnySample
 from functional_rb.scale.ray import blocks
 from functional_rb.scale.ray.arrays import NumPyArrays, arrays_of, words_of
-from functional_rb.scale.ray.batches import Ahead, Batches
-from functional_rb.scale.ray.channel import Receipt
+from functional_rb.scale.ray.batches import Batches
+from functional_rb.scale.ray.channel import Content, Receipt
 from functional_rb.scale.ray.draw import Draw
 from functional_rb.scale.ray.drawing import Drawing
 from functional_rb.scale.ray.options import Options, checked_name
-from functional_rb.scale.ray.outbox import Content, Outbox
+from functional_rb.scale.ray.outbox import Outbox
 from functional_rb.scale.ray.permits import Permits
 from functional_rb.scale.ray.taking import Taking
 from functional_rb.scale.ray.tally import Tally
@@ -226,11 +226,9 @@ class Client:
             The iterator.
         """
         words = words_of(key)
-        wanted = None if n is None else checks.count("iterate", "n", n)
-        ahead = Ahead(
-            wanted, checks.count("iterate", "prefetch", prefetch), checks.count("iterate", "per_call", per_call)
-        )
-        if ahead.per_call < 1:
+        n = None if n is None else checks.count("iterate", "n", n)
+        prefetch, per_call = (checks.count("iterate", *one) for one in (("prefetch", prefetch), ("per_call", per_call)))
+        if per_call < 1:
             raise ValueError("iterate: per_call: expected 1 or more, got 0")
         size, _ = self._checked(batch_size, None if callable(beta) else beta)
 
@@ -243,7 +241,7 @@ class Client:
             powers = [self._checked(size, beta(k) if callable(beta) else beta)[1] for k in numbers]
             return self._drawing.finish(draw, powers, self._watch.deadline())
 
-        return Batches(begin, finish, ahead)
+        return Batches(begin, finish, n, prefetch, per_call)
 
     def get(self, indices: ArrayLike) -> tuple[Nest, Array]:
         """Read stored items by their handles.

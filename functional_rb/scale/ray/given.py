@@ -18,14 +18,7 @@ class Given:
         self._clients: dict[str, tuple[int, dict[int, Drawn]]] = {}
 
     def once(self, ticket: Ticket, epoch: int, take: Callable[[], Drawn], nothing: Callable[[], Drawn]) -> Drawn:
-        """What the ticket has been given before, or else what is taken now.
-
-        Args:
-            ticket: of the question.
-            epoch: of the shard.
-            take: takes items out.
-            nothing: answers a question that nobody asks any more.
-        """
+        """What a ticket was given before, or else what is taken now; nothing for one that nobody asks by any more."""
         if ticket.epoch != epoch:
             return nothing()
         before, kept = self._clients.pop(ticket.connection, (0, {}))

@@ -56,11 +56,8 @@ def least_chance(chances: Floats, leasts: Floats) -> float:
 def weights(chance: Floats, least: float, beta: float) -> Floats:
     """Importance weights `(P(i) / P_min) ** -beta`, float64, in (0, 1] (Schaul et al., 2016, 3.4).
 
-    Args:
-        chance: float64 [B], of each row; 0 where nothing was drawn, which weighs 0.
-        least: the least chance of an item. That of a shard which gave nothing of this batch may be out of date; so if a
-            row's is less, that of the least likely row counts.
-        beta: how far they correct.
+    A chance of 0 says that nothing was drawn, which weighs 0. The least chance of a shard which gave nothing of this
+    batch may be out of date; so if a row's is less, that of the least likely row counts.
     """
     real = chance > 0
     if not real.any():

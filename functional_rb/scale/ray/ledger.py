@@ -89,11 +89,7 @@ class Ledger:
 
     @classmethod
     def decode(cls, told: object) -> Ledger:
-        """What `encode` gave.
-
-        Raises:
-            ValueError: if it is none.
-        """
+        """What `encode` gave."""
         try:
             found = json.loads(np.asarray(told, np.uint8).tobytes())
             ledger = cls()

@@ -80,13 +80,9 @@ class Limiter:
         self._tickets: dict[str, int] = {}
 
     def ask(self, client: str, ticket: int, kind: str, items: int) -> Answer:
-        """Whether a client may add or draw so many items; if so they count as added or drawn.
+        """Whether a client may add or draw ("insert" or "sample") so many items; if so they count as added or drawn.
 
-        Args:
-            client: who asks.
-            ticket: the number of the question, which rises; one that was granted is granted again, and counts once.
-            kind: "insert" or "sample".
-            items: how many.
+        The ticket is the number of the question, which rises; one that was granted is granted again, and counts once.
         """
         if self._tickets.get(client, 0) >= ticket:
             return Answer(True)
@@ -142,11 +138,7 @@ class Limiter:
 
 
 def check_limit(limit: object) -> RateLimit | None:
-    """What is given as a limit.
-
-    Raises:
-        TypeError: if it is none.
-    """
+    """What is given as a limit."""
     if limit is not None and not isinstance(limit, RateLimit):
         raise TypeError(f"start: limit: expected a frb.ray.RateLimit or None, got {limit!r}")
     return limit

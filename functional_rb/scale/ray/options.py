@@ -58,11 +58,7 @@ class Options:
 
 
 def checked_name(name: object, what: str) -> str:
-    """A name by which something is found.
-
-    Raises:
-        ValueError: if it is none.
-    """
+    """A name by which something is found."""
     if not isinstance(name, str) or not 0 < len(name) <= 200:
         raise ValueError(f"{what}: expected a str of up to 200 characters, got {name!r}")
     return name

@@ -5,27 +5,9 @@ from __future__ import annotations
 import zlib
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from functional_rb.base.arrays import NumpyArray
-from functional_rb.scale.ray import blocks
-from functional_rb.scale.ray.channel import Channel, Receipt
+from functional_rb.scale.ray.channel import Channel, Content, Receipt
 from functional_rb.scale.ray.watch import Watch
-
-
-class Content(NamedTuple):
-    """What a write says."""
-
-    kind: str  # "add", "update" or "clear"
-    leaves: dict[int, NumpyArray]  # leaves [rows, ...] by their positions
-    named: dict[str, NumpyArray]  # other arrays by their names
-    items: int = 0  # how many items are added
-    version: int = 0  # of what made them
-
-    def rows(self, at: NumpyArray) -> Content:
-        """Some of the rows."""
-        leaves = {k: leaf[at] for k, leaf in self.leaves.items()}
-        return self._replace(leaves=leaves, named={name: array[at] for name, array in self.named.items()})
 
 
 class Outbox:
@@ -79,18 +61,7 @@ class Outbox:
     def send(self, channel: Channel, content: Content) -> Receipt:
         """Send a write to a shard that has room for it."""
         receipt = Receipt(self.wait_for, channel.shard)
-        block = blocks.pack([*content.leaves.values(), *content.named.values()])
-        channel.send(
-            {
-                "kind": content.kind,
-                "leaves": tuple(content.leaves),
-                "names": tuple(content.named),
-                "block": block,
-                "version": content.version,
-            },
-            content.items,
-            receipt,
-        )
+        channel.send(content, receipt)
         self._unasked.append(receipt)
         while self._unasked and self._unasked[0].done() and self._unasked[0].error is None:
             self._unasked.popleft()

@@ -96,7 +96,7 @@ class Shard:
         if spec.sampler.takes_out:
             if not fresh:  # the checkpoint still has what was given out since it was written
                 limit = spec.plan.ring.limit
-                given = self._taken.since(self._ledger.epoch - 1, self._begins(), self._look(_sizes), limit)
+                given = self._taken.since(self._ledger.epoch - 1, self._begins(), self._sizes(), limit)
                 if given.any():
                     self._state = self._engine(state).write_by(state, _without, self._rb.from_dlpack(given))
             self._taken.note(self._ledger.epoch, self._begins())  # in this life nothing is given out yet
@@ -153,13 +153,10 @@ class Shard:
         return refused
 
     def sample(self, seed: int, batch: int, oldest: int | None = None, ticket: Ticket | None = None) -> Drawn:
-        """Draw by this shard's own law.
+        """Draw by this shard's own law, by a seed of 64 bits; items that were made by an older version are masked.
 
-        Args:
-            seed: of the draw, 64 bits.
-            batch: how many; of a queue at most, in whole rounds of its lanes.
-            oldest: items that were made by an older version are masked.
-            ticket: of a queue, which gives the same items to the same ticket.
+        Of a queue a batch is the most that is given, in whole rounds of its lanes, and the same ticket is given the
+        same items.
         """
         if ticket is None:
             return self._draw(seed, batch, oldest)
@@ -226,12 +223,7 @@ class Shard:
         return self._standing
 
     def save(self) -> int:
-        """Write a checkpoint, and wait for it; returns its number.
-
-        Raises:
-            ValueError: if no directory was given.
-            CheckpointError: if it cannot be written.
-        """
+        """Write a checkpoint, and wait for it; returns its number."""
         if self._checkpoint is None:
             raise ValueError("save: expected frb.ray.start(..., checkpoint=directory), got none; start with one")
         self._collect(wait=True)
@@ -276,15 +268,13 @@ class Shard:
         if line != (write.client, write.session):
             with self._noting(self._line_version):
                 self._end_trajectories()
-        arrays = blocks.unpack(write.block)
-        count, structure = len(write.leaves), self.spec.added.structure
-        items = nest.unflatten(structure, arrays[:count])
-        named = dict(zip(write.names, arrays[count:], strict=True))
+        leaves, named = _opened(write)
+        items = nest.unflatten(self.spec.added.structure, leaves)
         self._versioned |= write.version != 0
         with self._noting(write.version):
             self._state = self._rb.add(self._state, items, **named)
         self._line, self._line_version = (write.client, write.session), write.version
-        return int(named["mask"].sum()) if "mask" in named else _rows(self.spec, arrays[:count])
+        return int(named["mask"].sum()) if "mask" in named else _rows(self.spec, leaves)
 
     # No trajectory may go on over steps that are not there, or are another client's. Steps that wait for others to
     # follow, as with `n_step(at="add")`, are stored with the returns over what there is.
@@ -322,16 +312,14 @@ class Shard:
         return np.concatenate(found)
 
     def _update(self, write: Write) -> int:
-        arrays = blocks.unpack(write.block)
-        count = len(write.leaves)
-        named = dict(zip(write.names, arrays[count:], strict=True))
+        leaves, named = _opened(write)
         own, live = self._own(named["indices"])
         self._stale += int((~live).sum())
         priorities = named["priorities"][live] if "priorities" in named else None
         items: Nest = None
-        if count:
+        if leaves:
             paths = self.spec.plan.structure.paths
-            items = nest.nested({paths[k]: leaf[live] for k, leaf in zip(write.leaves, arrays[:count], strict=True)})
+            items = nest.nested({paths[k]: leaf[live] for k, leaf in zip(write.leaves, leaves, strict=True)})
         self._state = self._rb.update(self._state, own[live], priorities, items=items)
         return 0
 
@@ -345,27 +333,30 @@ class Shard:
     def _has_to_wait(self, write: Write) -> bool:
         if not self.spec.sampler.takes_out:
             return False
-        arrays, ring = blocks.unpack(write.block), self.spec.plan.ring
-        named = dict(zip(write.names, arrays[len(write.leaves) :], strict=True))
+        (leaves, named), ring = _opened(write), self.spec.plan.ring
         if "mask" in named:
             wanted = named["mask"].reshape(-1, ring.lanes).sum(0)
         else:
-            wanted = np.full(ring.lanes, _rows(self.spec, arrays[: len(write.leaves)]) // ring.lanes)
+            wanted = np.full(ring.lanes, _rows(self.spec, leaves) // ring.lanes)
         return bool((wanted > self._room()).any() and (wanted <= ring.length).all())
 
     # For how many items each lane has room, int [lanes].
     def _room(self) -> NumpyArray:
-        return np.asarray(self.spec.plan.ring.length - self._look(_sizes))
+        return np.asarray(self.spec.plan.ring.length - self._sizes())
 
     # How many items, or windows, each lane of a queue has to give, int [lanes].
     def _windows(self) -> NumpyArray:
         assert isinstance(self.spec.sampler, Queue)
-        return np.asarray(self._look(_sizes) // (self.spec.sampler.length or 1))
+        return np.asarray(self._sizes() // (self.spec.sampler.length or 1))
 
     # The sequence numbers of the oldest items of the lanes, int64 [lanes].
     def _begins(self) -> NumpyArray:
-        cursors, sizes = (np.asarray(self._look(function), np.int64) for function in (_cursors, _sizes))
-        return np.asarray((cursors - sizes) % self.spec.plan.ring.limit)
+        cursors = np.asarray(self._look(lambda ops, draft: draft.counters.ends.cursors), np.int64)
+        return np.asarray((cursors - self._sizes()) % self.spec.plan.ring.limit)
+
+    # How many items each lane has, int [lanes].
+    def _sizes(self) -> NumpyArray:
+        return self._look(lambda ops, draft: draft.counters.ends.sizes)
 
     # ---------------------------------------------------------------- handles
 
@@ -398,17 +389,22 @@ class Shard:
             if not size:
                 return 0.0, 0.0
             plain = type(sampler).__name__ == "Uniform"
-            return float(size), 1 / size if plain else float(self._look(_least))
-        root = self._look(_root)
+            return float(size), 1 / size if plain else float(self._look(sampler.least_chance))
+        # The last rows of the sum tree, which have its root: a small array of its own.
+        root = self._look(lambda ops, draft: draft.known_tree[-3:] * 1)
         mass = float(sum_tree.total(root))
         if mass <= 0:
             return 0.0, 0.0
         if isinstance(sampler, Prioritized):
             return mass, float(sum_tree.smallest(numpy_ops.OPS, root)) / mass
-        return mass, float(self._look(_least))
+        return mass, float(self._look(sampler.least_chance))
 
-    def _look(self, function: Callable[[Ops, State, BufferSpec], Array]) -> NumpyArray:
-        return _numpy(self._engine(self._state).look(self._state, function))
+    # What a function reads off the state.
+    def _look(self, function: Callable[[Ops, Draft], Array]) -> NumpyArray:
+        def looked(ops: Ops, state: State, spec: BufferSpec) -> Array:
+            return function(ops, Draft.of(state, spec.plan))
+
+        return _numpy(self._engine(self._state).look(self._state, looked))
 
     # ---------------------------------------------------------------- checkpoints
 
@@ -463,19 +459,6 @@ class Shard:
         self.saves += 1
 
 
-# The last rows of the sum tree, which have its root: a small array of its own.
-def _root(ops: Ops, state: State, spec: BufferSpec) -> Array:
-    return Draft.of(state, spec.plan).known_tree[-3:] * 1
-
-
-def _sizes(ops: Ops, state: State, spec: BufferSpec) -> Array:
-    return Draft.of(state, spec.plan).counters.ends.sizes
-
-
-def _cursors(ops: Ops, state: State, spec: BufferSpec) -> Array:
-    return Draft.of(state, spec.plan).counters.ends.cursors
-
-
 # The buffer without so many of the oldest items of each lane, int64 [lanes].
 def _without(ops: Ops, state: State, spec: BufferSpec, items: Array) -> Arrays:
     draft = Draft.of(state, spec.plan)
@@ -485,8 +468,10 @@ def _without(ops: Ops, state: State, spec: BufferSpec, items: Array) -> Arrays:
     return draft.finish(ops)
 
 
-def _least(ops: Ops, state: State, spec: BufferSpec) -> Array:
-    return spec.sampler.least_chance(ops, Draft.of(state, spec.plan))
+# The leaves of a write, and its other arrays by name.
+def _opened(write: Write) -> tuple[list[NumpyArray], dict[str, NumpyArray]]:
+    arrays, count = blocks.unpack(write.block), len(write.leaves)
+    return arrays[:count], dict(zip(write.names, arrays[count:], strict=True))
 
 
 def _numpy(array: Any) -> NumpyArray:

@@ -11,12 +11,7 @@ from functional_rb.writers import StopWhenFull
 
 
 def shard_spec(spec: BufferSpec, shards: int) -> BufferSpec:
-    """The spec of one shard's part.
-
-    Raises:
-        TypeError: for what is no spec.
-        ValueError: for what shards cannot do, naming the field, and why they cannot.
-    """
+    """The spec of one shard's part."""
     if not isinstance(spec, BufferSpec):
         raise TypeError(f"start: expected a BufferSpec, got {type(spec).__name__}")
     parts = shards * (spec.lanes or 1)

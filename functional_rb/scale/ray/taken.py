@@ -38,13 +38,9 @@ class Taken:
         os.replace(file.name, self._path)  # so that a process which dies here leaves the one or the other
 
     def since(self, epoch: int, begins: NumpyArray, sizes: NumpyArray, limit: int) -> Ints:
-        """How many of the items that a checkpoint has were given out after it was written, int64 [lanes].
+        """How many of the items that a checkpoint of an epoch has were given out after it was written, int64 [lanes].
 
-        Args:
-            epoch: of the checkpoint.
-            begins: where its lanes begin, int [lanes].
-            sizes: how many items they have, int [lanes].
-            limit: sequence numbers stay below it.
+        Its lanes begin at sequence numbers int [lanes], which stay below a limit, and have so many items, int [lanes].
         """
         noted = self._read(len(begins))
         if noted is None or noted[0] < epoch:  # what an earlier life gave out, the checkpoint has not

@@ -172,11 +172,7 @@ class Watch:
         )
 
     def advance(self, channel: Channel, deadline: float, who: str) -> None:
-        """Bring the oldest write of a channel further.
-
-        Raises:
-            TimeoutError: if the shard does not acknowledge it in time, or is not restarted.
-        """
+        """Bring the oldest write of a channel further."""
         shard, waited = channel.shard, f"{who}: waited {self.options.timeout} s for shard {channel.shard}"
         if channel.is_held_back:
             self._wait_for_room(channel, deadline, waited)

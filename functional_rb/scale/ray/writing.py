@@ -8,7 +8,7 @@ from functional_rb.base.arrays import ArrayLike, NumpyArray
 from functional_rb.buffer import checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.scale.ray.arrays import as_numpy, convert, optional
-from functional_rb.scale.ray.outbox import Content
+from functional_rb.scale.ray.channel import Content
 
 
 def addition(spec: BufferSpec, items: object, mask: ArrayLike, priorities: ArrayLike, version: int) -> Content:
@@ -38,12 +38,7 @@ def change(spec: BufferSpec, handles: NumpyArray, priorities: ArrayLike, items: 
 
 
 def handles_of(indices: ArrayLike, who: str) -> NumpyArray:
-    """Handles of a sharded sample, int32 [B, 2].
-
-    Raises:
-        TypeError: for another dtype.
-        ValueError: for another shape.
-    """
+    """Handles of a sharded sample, int32 [B, 2]."""
     given = np.asarray(indices) if isinstance(indices, list) else as_numpy(indices, "indices")
     if given.ndim != 2 or given.shape[1] != 2:
         raise ValueError(

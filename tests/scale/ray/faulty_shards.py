@@ -13,10 +13,9 @@ import numpy as np
 import functional_rb as frb
 import functional_rb.checkpoint as checkpoints
 import torch_backend
-from functional_rb.scale.ray.channel import Receipt
+from functional_rb.scale.ray.channel import Content, Receipt
 from functional_rb.scale.ray.client import About
 from functional_rb.scale.ray.limits import Limiter
-from functional_rb.scale.ray.outbox import Content
 from functional_rb.scale.ray.shard import Shard
 from functional_rb.scale.ray.shard_specs import shard_spec
 from functional_rb.scale.ray.transport import LIMITER, ShardDiedError

@@ -15,8 +15,8 @@ from functional_rb.core import counters
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.plan import Plan
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.scale import deal
-from functional_rb.scale.deal import Dealing
+from functional_rb.sharding import deal
+from functional_rb.sharding.deal import Dealing
 from functional_rb.structures import ring
 from functional_rb.structures.frame_ring import Chain
 from functional_rb.structures.ring import Removal, RingState
@@ -54,14 +54,10 @@ def slots_of_rows(ops: Ops, plan: Plan, before: Array, steps: int) -> BackendArr
 
 
 def shortened(ops: Ops, arrays: Arrays, spec: BufferSpec, sizes: Array, steps: int, chain: Chain) -> Arrays:
-    """The index without the items that have lost their frames, the oldest of each lane.
+    """The index, in which new items are noted, without those that have lost their frames, the oldest of each lane.
 
-    Args:
-        arrays: of the index, in which new items have been noted.
-        spec: of the index.
-        sizes: int32 [lanes], how many items are left.
-        steps: how many were added to each lane, those that a mask left out included.
-        chain: of the frames.
+    Sizes int32 [lanes] say how many items are left, steps how many were added to each lane, those that a mask left out
+    included.
     """
     draft = Draft.of(arrays, spec.plan)
     rings, ends = spec.plan.ring, draft.counters.ends

@@ -100,9 +100,6 @@ class Dealing:
 def deal(spec: BufferSpec, shards: int) -> Dealing:
     """Deal the lanes of a buffer to shards, or its slots.
 
-    Raises:
-        ValueError: for a buffer that cannot be dealt, naming the field and the remedy.
-
     Example:
         >>> from functional_rb import Binary, BufferSpec, Slices, Unbounded
         >>> item = {"obs": Unbounded((3,)), "done": Binary(())}
@@ -151,11 +148,7 @@ def writable(spec: BufferSpec) -> BufferSpec:
 
 
 def check(spec: BufferSpec) -> None:
-    """Refuse a buffer that cannot be dealt.
-
-    Raises:
-        ValueError: naming the field, what was expected, what came, and the remedy.
-    """
+    """Refuse a buffer that cannot be dealt."""
     expected = "init: sharding: expected a buffer"
     if spec.lanes is None:
         raise ValueError(
@@ -233,11 +226,7 @@ def sizes_of_shards(ops: Ops, dealing: Dealing, ends: RingState) -> Array:
 
 
 def check_batch(rows: int, shards: int, what: str = "batch_size") -> None:
-    """Refuse a batch that cannot be given out in equal parts.
-
-    Raises:
-        ValueError: with numbers that would do.
-    """
+    """Refuse a batch that cannot be given out in equal parts."""
     if rows % shards:
         near = rows - rows % shards
         would = f"{near} or {near + shards}" if near else f"{shards}"

@@ -13,8 +13,8 @@ from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.scale import deal
-from functional_rb.scale.deal import Dealing
+from functional_rb.sharding import deal
+from functional_rb.sharding.deal import Dealing
 from functional_rb.structures.ring import Write
 
 
@@ -28,20 +28,10 @@ def choose(
     priorities: Array | None,
     draws: Array | None,
 ) -> tuple[Arrays, Write]:
-    """Note a batch of all lanes in the index.
+    """Note a batch of all lanes in the index, whose arrays are given; returns these, and where the rows go.
 
-    Args:
-        ops: of the backend.
-        arrays: of the index.
-        dealing: of the buffer.
-        leaves: [batch, *shape], all that an item has; row `t * lanes + e` is step t of lane e.
-        batch: how many rows there are, one at least.
-        mask: bool [batch], which of them are added; None for all.
-        priorities: float32 [batch], or None.
-        draws: int32 [batch, words] in [0, 2^31), the same on all shards, for a writer that takes any.
-
-    Returns:
-        The arrays of the index, and where the rows go.
+    Leaves are [batch, *shape], all that an item has; row `t * lanes + e` is step t of lane e. Draws int32 [batch,
+    words] in [0, 2^31) are the same on all shards, for a writer that takes any.
     """
     draft = Draft.of(arrays, dealing.index.plan)
     read = [leaves[k] for k in dealing.index_leaves]
@@ -52,20 +42,7 @@ def choose(
 def place(
     ops: Ops, arrays: Arrays, spec: BufferSpec, dealing: Dealing, leaves: Sequence[Array], write: Write, shard: Array
 ) -> Arrays:
-    """Write the rows of a batch that go to a shard's own slots.
-
-    Args:
-        ops: of the backend.
-        arrays: of the part.
-        spec: of the part.
-        dealing: of the buffer.
-        leaves: of the batch, as for `choose`.
-        write: where its rows go.
-        shard: which shard's part it is, an int32 scalar.
-
-    Returns:
-        The arrays of the part.
-    """
+    """The arrays of a part with the rows of a batch that go to a shard's own slots, as `choose` says."""
     draft, n = Draft.of(arrays, spec.plan), write.slots.shape[0]
     row = ops.arange(n, like=write.slots)
     source = row + (leaves[0].shape[0] - n) if write.source is None else write.source

@@ -22,8 +22,8 @@ from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers import Prioritized, PrioritizedSlices, Queue, Recency, Slices, Uniform, draw_limits
 from functional_rb.samplers.base import LEAST_CHANCE
 from functional_rb.samplers.importance import importance_weights
-from functional_rb.scale import deal
-from functional_rb.scale.deal import Dealing
+from functional_rb.sharding import deal
+from functional_rb.sharding.deal import Dealing
 from functional_rb.structures import sum_tree
 
 # Probabilities are at least 2^-126, and weights are computed of numbers from 2^-100 on.
@@ -31,11 +31,7 @@ RAISED = 2.0**26
 
 
 def check(spec: BufferSpec) -> None:
-    """Refuse a sampler for whose draws a shard has to know what others draw.
-
-    Raises:
-        ValueError: with the remedy.
-    """
+    """Refuse a sampler for whose draws a shard has to know what others draw."""
     sampler = spec.sampler
     kinds = (Uniform, Recency, Prioritized, Slices, PrioritizedSlices)
     if type(sampler) in kinds and not sampler.remembers and getattr(sampler, "replacement", True):
@@ -50,11 +46,7 @@ def check(spec: BufferSpec) -> None:
 
 
 def check_dealing(dealing: Dealing) -> None:
-    """Refuse a sampler of whose batch each shard has another share.
-
-    Raises:
-        ValueError: with the remedy.
-    """
+    """Refuse a sampler of whose batch each shard has another share."""
     if dealing.spec.sampler.takes_out and not dealing.is_even:
         raise ValueError(
             f"sample: draw='local': expected a number of lanes that the shards divide, as a queue gives as many "
@@ -71,20 +63,10 @@ def draw_shape(dealing: Dealing, batch: int) -> tuple[int, int]:
 def draw(
     ops: Ops, dealing: Dealing, draft: Draft, draws: Array, beta: Array, batch: int, shard: Array
 ) -> tuple[Array, Selection]:
-    """Draw a shard's share of a batch.
+    """Draw a shard's share of a batch, B / D of them, by its own draws int32 [rows, words]; see `draw_shape`.
 
-    Args:
-        ops: of the backend.
-        dealing: of the buffer.
-        draft: of the index.
-        draws: int32 [rows, words] in [0, 2^31), the shard's own; see `draw_shape`.
-        beta: float32 scalar.
-        batch: how many it draws, B / D.
-        shard: its number, an int32 scalar.
-
-    Returns:
-        Slots of the index, int32 [n], all of them of the shard, and their selection; handles are -1 and weights 0 if it
-        has nothing to draw.
+    Returns slots of the index, int32 [n], all of them of the shard, and their selection; handles are -1 and weights 0
+    if it has nothing to draw.
     """
     sampler = draft.plan.sampler
     if dealing.spec.sampler.takes_out:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from functional_rb.ops import numpy_ops
-from functional_rb.scale import deal
-from functional_rb.scale.deal import Dealing
+from functional_rb.sharding import deal
+from functional_rb.sharding.deal import Dealing
 
 Numbers = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 

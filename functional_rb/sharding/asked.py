@@ -7,18 +7,14 @@ from functional_rb.buffer import api, checks
 from functional_rb.buffer.backend import Backend
 from functional_rb.buffer.state import State
 from functional_rb.core import counters
-from functional_rb.scale import deal, local
-from functional_rb.scale.deal import Dealing
+from functional_rb.sharding import deal, local
+from functional_rb.sharding.deal import Dealing
 
 DRAWS = ("global", "local")
 
 
 def check_draw(draw: object, function: str) -> None:
-    """Refuse another word for where items are drawn.
-
-    Raises:
-        ValueError: with those that there are.
-    """
+    """Refuse another word for where items are drawn."""
     if draw not in DRAWS:
         raise ValueError(f"{function}: expected draw as one of {DRAWS}, got {draw!r}")
 

@@ -18,8 +18,8 @@ from functional_rb.core.counters import REFUSED, Counters
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array
-from functional_rb.scale.deal import Dealing, ends_of_slots
-from functional_rb.scale.deal import deal as deal
+from functional_rb.sharding.deal import Dealing, ends_of_slots
+from functional_rb.sharding.deal import deal as deal
 from functional_rb.structures.ring import RingState
 
 
@@ -51,6 +51,13 @@ def join(spec: BufferSpec, index: Arrays, part: Arrays) -> Arrays:
     return Arrays(part.rows, part.wide, index.tree, vector, {name: auxiliary[name] for name in spec.plan.auxiliary})
 
 
+def of_whole(spec: BufferSpec, whole: Arrays, shards: int, own: Iterable[int]) -> tuple[Arrays, dict[int, Arrays]]:
+    """The index, and the parts of some shards by number, of a buffer that is not sharded."""
+    index, part = split(spec, whole)
+    old, new = deal(spec, 1), deal(spec, shards)
+    return index, {k: regrouped(old, index, {0: part}, new, k) for k in own}
+
+
 def sources(old: Dealing, new: Dealing, shard: int) -> range:
     """The shards of a dealing in which the lanes, or slots, of a shard of another one lie.
 
@@ -65,15 +72,7 @@ def sources(old: Dealing, new: Dealing, shard: int) -> range:
 
 
 def regrouped(old: Dealing, index: Arrays, parts: Mapping[int, Arrays], new: Dealing, shard: int) -> Arrays:
-    """The part of a shard, of those in which its lanes, or slots, lay; that very one, if it is dealt alike.
-
-    Args:
-        old: how the buffer was dealt.
-        index: of it.
-        parts: those that `sources` names, by their numbers.
-        new: how it is dealt now.
-        shard: which part is wanted.
-    """
+    """The part of a shard in a new dealing, of the old parts that `sources` names; the same one, if dealt alike."""
     if old.shards == new.shards:
         return parts[shard] if shard in parts else Arrays(*functions.init(numpy_ops.OPS, new.part))
     made = Arrays(*functions.init(numpy_ops.OPS, new.part))
