@@ -14,9 +14,8 @@ import pytest
 import functional_rb as frb
 from functional_rb.core.strategy import Transform
 from functional_rb.samplers.base import SamplerBase
-from functional_rb.samplers.uniform import alike
 from functional_rb.structures import ring
-from functional_rb.testing import ConformanceError, check_sampler, check_transform, check_writer, conformance
+from functional_rb.testing import ConformanceError, check_sampler, check_transform, check_writer
 from functional_rb.writers.base import ChoosingWriter, WriterBase
 from tests.support.children import program
 from tests.support.members import MEMBERS
@@ -64,8 +63,10 @@ class Stale(frb.Uniform):
     """Draws from all slots, whether anything lies there or not."""
 
     def draw(self, ops: Any, draft: Any, draws: Any, beta: Any, batch: int) -> Any:
+        _, selection = super().draw(ops, draft, draws, beta, batch)
         slots = draws[:, 0] % draft.plan.capacity
-        return slots, alike(ops, draft.handles_of(ops, slots), draft.size(ops))
+        handles = ops.where(selection.handles >= 0, draft.handles_of(ops, slots), selection.handles)
+        return slots, selection._replace(handles=handles)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,7 +185,7 @@ BROKEN_SAMPLERS = {
 
 @pytest.fixture(autouse=True)
 def no_history_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conformance, "PHASES", (hypothesis.Phase.generate,))
+    monkeypatch.setattr("functional_rb.testing.conformance.PHASES", (hypothesis.Phase.generate,))
 
 
 @pytest.mark.parametrize("sampler", BROKEN_SAMPLERS, ids=lambda sampler: type(sampler).__name__)
@@ -253,10 +254,6 @@ class Branching(frb.Uniform):
         if draft.size(ops) > 3:
             draws = ops.full_like(draws, 0)
         return super().draw(ops, draft, draws, beta, batch)
-
-    def probabilities(self, ops: Any, draft: Any, slots: Any) -> Any:
-        found = super().probabilities(ops, draft, slots)
-        return found
 
 
 def test_what_cannot_be_traced_is_rejected() -> None:
@@ -381,7 +378,5 @@ def test_broken_transforms_are_rejected(transform: Any) -> None:
 
 def test_hypothesis_is_an_extra() -> None:
     run = subprocess.run(program("without_hypothesis"), capture_output=True, text=True, cwd=ROOT, check=True)
-    assert (
-        run.stdout
-        == "functional_rb.testing needs hypothesis: pip install '.[testing]' in a checkout of functional_rb\n"
-    )
+    needed = "functional_rb.testing needs hypothesis: pip install '.[testing]' in a checkout of functional_rb\n"
+    assert run.stdout == needed

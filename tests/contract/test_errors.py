@@ -466,32 +466,6 @@ def test_consumed_states(library: Backend, by: str) -> None:
             call(state)
 
 
-@pytest.mark.parametrize("consumes", [False, True])
-def test_another_device_is_refused_and_nothing_is_consumed(consumes: bool) -> None:
-    import torch
-
-    import torch_backend as rb
-
-    far: dict[str, Any] = {"device": "meta"}
-    state = rb.add(rb.init(PRIORITIZED), batch(4))
-    place = state._version.memory.rows.data_ptr()
-    add, update = (rb.add_, rb.update_) if consumes else (rb.add, rb.update)
-    speed, here = torch.zeros(4, 3), str(state.rows.device)
-    message = rf": expected a tensor on {here}, where the state is, got one on meta; move it by \.to\('{here}'\)"
-    for words, call in {
-        "leaf 'obs/speed'" + message: lambda: add(state, put("obs/speed", speed.to("meta"))),
-        "leaf '.*'" + message: lambda: add(state, pytree.tree_map(lambda x: torch.from_numpy(x).to("meta"), batch(4))),
-        "mask" + message: lambda: add(state, batch(4), torch.ones(4, dtype=torch.bool, **far)),
-        "indices" + message: lambda: update(state, torch.zeros(2, dtype=torch.int32, **far)),
-        "priorities" + message: lambda: update(state, handles(2), torch.ones(2, **far)),
-        "leaf 'obs/speed': .*sparse": lambda: add(state, put("obs/speed", speed.to_sparse())),
-    }.items():
-        with pytest.raises((TypeError, ValueError), match=words):
-            call()
-    assert state._version.memory.rows.data_ptr() == place
-    assert rb.items(state)["id"].tolist() == [0, 1, 2, 3, 0, 0]
-
-
 def test_an_empty_branch_that_the_item_lacks(library: Backend) -> None:
     state = library.rb.init(frb.BufferSpec({"x": {"y": frb.Unbounded(())}}, 4))
     state = library.rb.add(state, {"x": {"y": np.zeros(2, np.float32)}})

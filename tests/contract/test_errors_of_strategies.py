@@ -434,6 +434,11 @@ WRONG_SPECS: Cases = [
     ("expected alpha as a number", lambda: frb.Prioritized(alpha="0.6")),
     ("expected alpha as a number", lambda: frb.Prioritized(alpha=True)),
     ("expected new_priority 'live' or 'ever', got 'max'", lambda: frb.Prioritized(new_priority="max")),
+    (
+        r"Memmap: leaf 'a' holds Python objects.*frb\.Objects\(\)",
+        lambda: frb.BufferSpec({"a": frb.specs.NonTensor()}, 4, storage=frb.Memmap()),
+    ),
+    ("auto_cleanup=False needs a path", lambda: frb.Memmap(auto_cleanup=False)),
     *WRONG_MEMBERS,
 ]
 

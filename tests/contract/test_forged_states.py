@@ -47,15 +47,9 @@ REFUSED = (IndexError, ValueError, RuntimeError)
 
 def swapped(library: Backend, state: Any, name: str, array: np.ndarray) -> Any:
     """The state with another array in place of a leaf: the counters, or one that a strategy keeps."""
-    if library.library == "jax":
-        leaf = library.array(array)
-        if name == "counters":
-            return dataclasses.replace(state, counters=leaf)
-        return dataclasses.replace(state, auxiliary=state.auxiliary | {name: leaf})
-    leaves, outline = pytree.tree_flatten(state)
-    names = [*state.spec.plan.auxiliary, "counters"]
-    leaves[len(leaves) - len(names) + names.index(name)] = library.array(array)
-    return pytree.tree_unflatten(leaves, outline)
+    old = state.counters if name == "counters" else state.auxiliary[name]
+    leaves, rebuilt = library.flatten(state)
+    return rebuilt([library.array(array) if leaf is old else leaf for leaf in leaves])
 
 
 def filled(library: Backend, state: Any, mask: Any = None) -> Any:
@@ -108,11 +102,8 @@ def test_no_number_in_a_swapped_leaf_leads_out_of_an_array(library: Backend, nam
 
 def of_leaves(library: Backend, state: Any, change: Any) -> list[Any]:
     """States with one leaf changed each, all leaves in turn."""
-    if library.library == "jax":
-        leaves, outline = jax.tree.flatten(state)
-        return [jax.tree.unflatten(outline, [*leaves[:k], change(x), *leaves[k + 1 :]]) for k, x in enumerate(leaves)]
-    leaves, context = pytree.tree_flatten(state)
-    return [pytree.tree_unflatten([*leaves[:k], change(x), *leaves[k + 1 :]], context) for k, x in enumerate(leaves)]
+    leaves, rebuilt = library.flatten(state)
+    return [rebuilt([*leaves[:k], change(x), *leaves[k + 1 :]]) for k, x in enumerate(leaves)]
 
 
 WIDE = frb.BufferSpec({"x": frb.Unbounded((100,)), "image": frb.Unbounded((64, 64), "uint8")}, 500, frb.Prioritized())

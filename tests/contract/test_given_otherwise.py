@@ -10,6 +10,7 @@ import pytest
 
 import functional_rb as frb
 from tests.support.backends import Backend
+from tests.support.versions import enable_x64
 
 ITEM = {"obs": frb.Unbounded((2,)), "reward": frb.Unbounded(()), "done": frb.Binary(())}
 
@@ -38,6 +39,22 @@ def test_handles_in_a_list(library: Backend) -> None:
     assert rb.get(mixture, [[1, 3], [0, 2]])["reward"].tolist() == [3, 2]
 
 
+BIG = [-(2**40), -2, -1, 0, 1, 2, 2**31 - 1, 2**31, 2**32, 2**32 + 1, 2**62]
+VARIANTS = ["jax", "torch", "jax-host", "torch-inplace"]
+
+
+@pytest.mark.parametrize("backend", VARIANTS, indirect=True)
+def test_handles_of_64_bits(backend: Backend) -> None:
+    rb, state = backend.rb, filled(backend, 3)
+    handles, live = np.array(BIG, np.int64), [h in (0, 1, 2) for h in BIG]
+    assert backend.numpy(rb.is_live(state, handles)).tolist() == live
+    assert backend.numpy(rb.get(state, handles)["reward"]).tolist() == [0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0]
+    state = backend.update(state, handles, backend.array(np.full(len(BIG), 7, np.float32)))
+    assert int(rb.counts(state).stale) == 7  # all but the three, and -1
+    assert backend.numpy(rb.priorities(state, handles)).tolist() == [7.0 * x for x in live]
+    assert backend.numpy(rb.is_live(state, np.array([1, 2, 3], np.uint8))).tolist() == [True, True, False]
+
+
 @pytest.mark.parametrize("given", [[0.0, 1.0], [True, False], ["a"], [2**70], [[0], [1, 2]], [None]])
 def test_lists_of_other_things(library: Backend, given: list[Any]) -> None:
     with pytest.raises(TypeError, match=r"indices: expected handles, whole numbers as sample.indices has them, got"):
@@ -56,15 +73,35 @@ def test_whole_numbers_as_priorities(library: Backend, dtype: str) -> None:
     assert rb.priorities(state, [4, 5]).tolist() == [9, 8]
 
 
-@pytest.mark.parametrize("number", [2**24 + 1, 2**31 - 1, 2**53 + 1, 2**62 + 1])
+@pytest.mark.parametrize("number", [2**24 + 1, -(2**24) - 1, 2**31 - 1, 2**53 + 1, 2**62 + 1])
 def test_whole_numbers_that_would_be_rounded(library: Backend, number: int) -> None:
-    state = filled(library)
-    with pytest.raises(TypeError, match="priorities: expected dtype float32, got int64"):
-        library.rb.update(state, [0], np.array([number]))
+    state, dtype = filled(library), "int32" if number < 2**31 else "int64"
+    with pytest.raises(TypeError, match=f"priorities: expected dtype float32, got {dtype}"):
+        library.rb.update(state, [0], np.array([number], dtype))
     assert library.rb.priorities(state, [0]).tolist() == [1]
-    exact = library.rb.update(state, [0, 1], np.array([2**30, -5]))  # a bad one is counted, as of floats
-    assert library.rb.priorities(exact, [0, 1]).tolist() == [2**30, 1]
+    exact = library.rb.update(state, [0, 1, 2], np.array([2**30, -5, 2**25 + 4]))  # a bad one is counted, as of floats
+    assert library.rb.priorities(exact, [0, 1, 2]).tolist() == [2**30, 1, 2**25 + 4]
     assert int(library.rb.counts(exact).rejected) == 1
+
+
+@pytest.mark.parametrize("backend", VARIANTS, indirect=True)
+def test_other_floats_as_priorities(backend: Backend) -> None:
+    """As a column too; where a number would be rounded they are refused."""
+    import ml_dtypes
+
+    rb, exact = backend.rb, np.array([0.5, 3.0, np.nan])
+    for dtype in (np.float64, np.float16, ml_dtypes.bfloat16, np.float32):
+        state = backend.init(frb.BufferSpec(ITEM, 8, frb.Prioritized(alpha=1.0)))
+        state = backend.add(state, rows(3), priorities=exact.astype(dtype)[:, None])
+        assert backend.numpy(rb.priorities(state, np.arange(3))).tolist() == [0.5, 3.0, 1.0]
+        state = backend.update(state, np.arange(3)[::-1].copy(), exact.astype(dtype)[:, None] * dtype(2))
+        assert backend.numpy(rb.priorities(state, np.arange(3))).tolist() == [0.5, 6.0, 1.0]
+        assert int(rb.counts(state).rejected) == 2
+    for bad in (0.1, 1e300, 1e-60):
+        with pytest.raises(TypeError, match="priorities: expected dtype float32, got float64"):
+            backend.update(state, np.arange(3), np.array([bad, 1, 1]))
+    with pytest.raises(ValueError, match=r"priorities: expected shape \(3,\)"):
+        backend.update(state, np.arange(3), np.ones((1, 3), np.float32))
 
 
 def test_while_tracing(library: Backend) -> None:
@@ -73,14 +110,23 @@ def test_while_tracing(library: Backend) -> None:
         import jax
         import jax.numpy as jnp
 
-        changed = jax.jit(lambda state, p: rb.update(state, [0, 2], p))(state, jnp.array([3, 4], jnp.int16))
+        changed = jax.jit(rb.update)(state, jnp.array([2, 0], jnp.int16), jnp.array([[4.0], [8.0]], jnp.bfloat16))
+        assert rb.priorities(changed, [0, 2]).tolist() == [8, 4]
+        update = jax.jit(lambda state, p: rb.update(state, [0, 2], p))
+        changed = update(state, jnp.array([3, 4], jnp.int16))
         with pytest.raises(TypeError, match="priorities: expected dtype float32, got int32"):
-            jax.jit(lambda state, p: rb.update(state, [0, 2], p))(state, jnp.array([3, 4]))
+            update(state, jnp.array([3, 4]))
+        with enable_x64(True), pytest.raises(TypeError, match="expected dtype float32, got float64"):
+            update(state, jnp.array([4.0, 8.0]))
     else:
         import torch
 
+        program = torch.compile(rb.update_, fullgraph=True, backend="eager")
+        changed = program(rb.own_(state), torch.tensor([2, 2**40]), torch.tensor([[4.0], [8.0]], dtype=torch.bfloat16))
+        assert rb.priorities(changed, [0, 2]).tolist() == [1, 4]
+        assert int(rb.counts(changed).stale) == 1
         program = torch.compile(lambda state, p: rb.update_(state, [0, 2], p), fullgraph=True, backend="eager")
-        changed = program(rb.own_(state), torch.tensor([3, 4], dtype=torch.int16))
+        changed = program(rb.own_(changed), torch.tensor([3, 4], dtype=torch.int16))
     assert rb.priorities(changed, [0, 2]).tolist() == [3, 4]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import pickle
 import re
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import chex
 import jax
@@ -17,10 +17,6 @@ from jax import lax
 
 import functional_rb as frb
 import jax_backend as rb
-from functional_rb.native.switch import switch
-from jax_backend.compiling import compile
-from jax_backend.engines import execute
-from jax_backend.lib import LIB
 from tests.support.backends import needs_native
 from tests.support.compiled_programs import big_copies
 from tests.support.effort import effort
@@ -34,13 +30,11 @@ DEEP = frb.BufferSpec(ITEM, 20, frb.Prioritized())
 SAMPLERS = [frb.Uniform(), frb.Prioritized(), frb.Prioritized(alpha=1.0, new_priority="ever")]
 
 
-@pytest.fixture(params=["kernels", "core"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+@pytest.fixture(params=[pytest.param("kernels", marks=needs_native), "core"])
+def kernels(request: pytest.FixtureRequest) -> Iterator[bool]:
     """The compiled CPU kernels, or XLA's own operations."""
-    if request.param == "kernels" and not switch.on:
-        pytest.skip("FUNCTIONAL_RB_NATIVE=0 turns kernels off")
-    monkeypatch.setattr(compile, "HAVE_KERNELS", request.param == "kernels")
-    return bool(request.param == "kernels")
+    with frb.kernels(request.param == "kernels"):
+        yield request.param == "kernels"
 
 
 # For what JAX makes of either form alike: XLA takes a second or two for each function of the core.
@@ -102,19 +96,19 @@ def test_vmapped_buffers_equal_single_ones(kernels: bool, sampler: Any) -> None:
     assert not np.array_equal(together[0].rows[0], together[0].rows[1])
 
 
-def test_vmap_over_arguments_of_one_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vmap_over_arguments_of_one_buffer() -> None:
     state = filled(DEEP)
     keys = rb.split(rb.key(3), 4)
     masks = jnp.asarray([[True, False, True], [False, False, False], [True, True, True]])
     many = jax.vmap(lambda key: rb.sample(state, key, 5)[1])(keys)
     forks = jax.vmap(lambda mask: rb.add(state, batch(50, 3), mask=mask))(masks)
     for kernels in (True, False):
-        monkeypatch.setattr(compile, "HAVE_KERNELS", kernels)
-        for i in range(4):
-            assert_same_bits(jax.tree.map(lambda x, i=i: x[i], many), rb.sample(state, keys[i], 5)[1])
-        for i in range(3):
-            alone = rb.add(state, batch(50, 3), mask=masks[i])
-            assert_same_bits(jax.tree.map(lambda x, i=i: x[i], forks), alone)
+        with frb.kernels(kernels):
+            samples = [rb.sample(state, key, 5)[1] for key in keys]
+            added = [rb.add(state, batch(50, 3), mask=mask) for mask in masks]
+        for together, alone in ((many, samples), (forks, added)):
+            for i, one in enumerate(alone):
+                assert_same_bits(jax.tree.map(lambda x, i=i: x[i], together), one)
 
 
 @in_turn(*(("kernels", sampler) for sampler in SAMPLERS), ("core", SAMPLERS[1]))
@@ -273,19 +267,6 @@ def test_a_state_keeps_its_tree_structure() -> None:
         assert jax.tree.structure(state) == outline
     assert outline == jax.tree.structure(rb.init(frb.BufferSpec(dict(ITEM), 14, frb.Prioritized())))
     assert outline != jax.tree.structure(rb.init(frb.BufferSpec(ITEM, 14, frb.Prioritized(0.5))))
-
-
-@pytest.mark.parametrize("name", ["_add", "_sample", "_update"])
-def test_eager_calls_are_compiled_once(kernels: bool, name: str) -> None:
-    compiled = getattr(execute, name)
-    compiled.clear_cache()
-    state = rb.init(SPEC)
-    for i in range(4):
-        # New arrays and a new state each time, but the same shapes.
-        state = rb.add(state, batch(i, 5), mask=jnp.ones(5, bool))
-        state, sample = rb.sample(state, rb.key(i), 4, beta=i / 4)
-        state = rb.update(state, sample.indices, sample.weights, {"x": sample.items["x"]})
-    assert compiled._cache_size() == 1
 
 
 # --- in place -------------------------------------------------------------------------------------------------------
@@ -468,38 +449,6 @@ def test_the_mode_does_not_change_the_bits(kernels: bool) -> None:
 # --- pytrees --------------------------------------------------------------------------------------------------------
 
 
-class Observation(NamedTuple):
-    position: Any
-    camera: dict[str, Any]
-
-
-@chex.dataclass(frozen=True)
-class Step:
-    observation: Any
-    reward: Any
-
-
-def nested(leaf: Callable[[tuple[int, ...], str], Any]) -> Any:
-    deep = {"a": {"b": {"c": {"d": (leaf((), "int16"), [leaf((2,), "float32")])}}}}
-    observation = Observation(leaf((3,), "float32"), {"rgb": leaf((2, 2), "uint8")})
-    return {"step": Step(observation=observation, reward=leaf((), "float32")), "deep": deep, "z": leaf((0,), "float32")}
-
-
-def test_items_come_back_in_their_containers(kernels: bool) -> None:
-    spec = frb.BufferSpec(nested(frb.Unbounded), 8, frb.Prioritized())
-    rng = np.random.default_rng(0)
-    given = nested(lambda shape, dtype: rng.integers(0, 99, (5, *shape)).astype(dtype))
-    state = jax.jit(rb.add)(rb.init(spec), given)
-    got = jax.tree.map(lambda x: x[:5], rb.items(state))
-    assert jax.tree.structure(got) == jax.tree.structure(given)
-    assert isinstance(got["step"], Step)
-    assert isinstance(got["step"].observation, Observation)
-    assert isinstance(got["deep"]["a"]["b"]["c"]["d"][1], list)
-    assert_same_bits(got, given)
-    _, sample = jax.jit(lambda s, k: rb.sample(s, k, 4))(state, rb.key(0))
-    assert_same_bits(sample.items, jax.tree.map(lambda x: x[sample.indices], given))
-
-
 def test_twenty_leaves(kernels: bool) -> None:
     dtypes = ["float32", "int8", "uint16", "bool", "float16", "bfloat16", "complex64", "int32", "uint32", "uint8"]
     item = {f"leaf{i}": frb.Unbounded((i % 3,) * (i % 2), dtypes[i % 10]) for i in range(20)}
@@ -559,23 +508,6 @@ def test_every_bit_pattern_of_bfloat16_is_read_back() -> None:
     mask = jnp.ones(64, bool)
     for read in (rb.get(state, handles), rb.items(state), rb.items(rb.add(state, {"x": every}, mask=mask))):
         assert (np.asarray(read["x"]).view(np.uint16) == every.view(np.uint16)).all()
-
-
-@pytest.mark.parametrize("n", [1, 16, 2**20])
-@pytest.mark.parametrize("offset", [0, 4])
-def test_what_was_given_may_be_written_to_at_once(n: int, offset: int) -> None:
-    """JAX reads in the background, and takes memory that is aligned to 64 bytes as it is."""
-    memory = np.zeros(4 * n + 128, np.uint8)
-    begin = -memory.ctypes.data % 64 + offset
-    given = memory[begin : begin + 4 * n].view(np.float32)
-    spec = frb.Unbounded((n,))
-    made = [LIB.convert(given, spec, "x"), LIB.as_array(given, None)]
-    for taken in (execute.convert(given, spec, "x"), execute.as_vector(given, "priorities")):
-        assert not np.shares_memory(np.asarray(taken), given)
-    state = rb.add(rb.init(frb.BufferSpec({"x": spec}, 2)), {"x": given})
-    given[:] = 1
-    for array in (*made, rb.items(state)["x"]):
-        assert not np.asarray(array).any()
 
 
 def test_no_array_of_numpys_is_taken_by_a_program_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,7 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.base import nest
-from functional_rb.core.item_function import ItemFunction, chosen
-from functional_rb.specs.regrouped import leaves_of
+from functional_rb.core.item_function import ItemFunction
 from tests.support.backends import Backend
 
 items = frb.items
@@ -26,7 +25,7 @@ STEPS = {
     "done": frb.Binary(()),
     "next": {"observation": X, "pixels": IMAGE, "choice": frb.Categorical(4), "reward": frb.Unbounded(())},
 }
-PATH, SEVERAL = ("next", "observation"), ["next", "observation"]
+PATH = ("next", "observation")
 
 
 def test_a_path_of_a_leaf_changes_that_leaf_alone(library: Backend) -> None:
@@ -39,6 +38,14 @@ def test_a_path_of_a_leaf_changes_that_leaf_alone(library: Backend) -> None:
     assert (library.numpy(sample.items["next"]["observation"]) == 1).all()
     assert (library.numpy(sample.items["next"]["reward"]) == 10).all()
     assert (library.numpy(sample.items["observation"]) == 10).all()
+
+
+def leaves_of(item: dict[str, Any], outer: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """The leaves by their paths, as functions of items are given them."""
+    found: dict[tuple[str, ...], Any] = {}
+    for name, part in item.items():
+        found |= leaves_of(part, (*outer, name)) if isinstance(part, dict) else {(*outer, name): part}
+    return found
 
 
 def changed(function: ItemFunction, lead: int) -> set[str]:
@@ -171,10 +178,3 @@ def test_keys_stay_what_they_are() -> None:
         assert (again, hash(again)) == (sampler, hash(sampler))
         assert frb.BufferSpec(ENDS, 8, again).sampler == sampler
     assert eval(repr(sampler), {"Slices": frb.Slices}) == sampler
-
-
-def test_functions_of_ones_own_choose_as_the_library_does() -> None:
-    paths = [("next", "observation"), ("next", "reward"), ("observation",)]
-    assert chosen(paths, PATH, "me") == (("next", "observation"),)
-    assert chosen(paths, SEVERAL, "me") == tuple(paths)
-    assert chosen(paths, "observation", "me") == (("observation",),)

@@ -16,12 +16,9 @@ import torch
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb.native import shared_control as control
-from functional_rb.shared.buffer import SharedBuffer
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.effort import effort
-from tests.support.versions import enable_x64
 
 STEP = {"id": frb.Unbounded((), "int32"), "reward": frb.Unbounded(()), "done": frb.Binary()}
 CORES = ["jax", "torch", "jax-host"]
@@ -219,27 +216,6 @@ def test_a_shared_buffer_is_emptied_for_all(library: Backend, tmp_path: Any) -> 
     assert library.numpy(state.tree).reshape(-1)[:6].tolist() == [0, 0, 0, 1, 1, 0]
 
 
-def test_who_dies_as_he_empties_a_shared_buffer_has_emptied_it(tmp_path: Any, monkeypatch: Any) -> None:
-    spec = frb.BufferSpec(STEP, 6, frb.Prioritized(), storage=frb.Memmap(str(tmp_path / "shared"), shared=True))
-    shared = SharedBuffer.open(spec)
-    leaves = [steps(1, 2)[name] for name in spec.plan.names]
-    shared.add(leaves, 2, None, None)
-
-    def dies(*args: Any) -> None:
-        shared.files.tree[0, 0] = 0
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("functional_rb._native.shared_commit", dies)
-        with pytest.raises(KeyboardInterrupt):
-            shared.clear()
-    # Whoever comes next finds a write under way, and ends it.
-    assert shared.files.control[control.SEQUENCE] % 2 == 0
-    assert shared.counters()[:2].tolist() == [2, 0]
-    assert not shared.files.tree.any()
-    assert shared.lost().tolist() == [0]
-
-
 # --- what is known of items -----------------------------------------------------------------------------------------
 
 
@@ -342,75 +318,6 @@ def test_told_of_a_shared_buffer(library: Backend, tmp_path: Any) -> None:
     assert library.numpy(rb.priorities(state, handles)).tolist() == [0, 9, 1]
     np.testing.assert_allclose(library.numpy(rb.probabilities(state, handles)), [0, 0.75, 0.25])
     assert int(rb.cursor(state)) == 2
-
-
-# --- what converts exactly ------------------------------------------------------------------------------------------
-
-BIG = [-(2**40), -2, -1, 0, 1, 2, 2**31 - 1, 2**31, 2**32, 2**32 + 1, 2**62]
-
-
-@pytest.mark.parametrize("backend", [*CORES, "torch-inplace"], indirect=True)
-def test_handles_of_64_bits(backend: Backend) -> None:
-    rb = backend.rb
-    state = backend.add(backend.init(frb.BufferSpec(STEP, 4, frb.Prioritized(alpha=1.0))), steps(10, 11, 12))
-    handles = np.array(BIG, np.int64)
-    live = [h in (0, 1, 2) for h in BIG]
-    assert backend.numpy(rb.is_live(state, handles)).tolist() == live
-    assert backend.numpy(rb.get(state, handles)["id"]).tolist() == [0, 0, 0, 10, 11, 12, 0, 0, 0, 0, 0]
-    state = backend.update(state, handles, backend.array(np.full(len(BIG), 7, np.float32)))
-    assert int(rb.counts(state).stale) == 7  # all but the three, and -1
-    assert backend.numpy(rb.priorities(state, handles)).tolist() == [7.0 * x for x in live]
-    assert backend.numpy(rb.is_live(state, np.array([1, 2, 3], np.uint8))).tolist() == [True, True, False]
-    for bad in (np.array([0.0, 1.0], np.float32), np.array([True, False])):
-        with pytest.raises(TypeError, match="indices: expected dtype int32"):
-            rb.is_live(state, bad)
-
-
-@pytest.mark.parametrize("name", [*CORES, "torch-inplace"])
-def test_priorities_of_other_dtypes(name: str) -> None:
-    import ml_dtypes
-
-    with backends.make(name) as backend:
-        rb, exact = backend.rb, np.array([0.5, 3.0, np.nan])
-        for dtype in (np.float64, np.float16, ml_dtypes.bfloat16, np.float32):
-            state = backend.init(frb.BufferSpec(STEP, 4, frb.Prioritized(alpha=1.0)))
-            state = backend.add(state, steps(1, 2, 3), priorities=exact.astype(dtype)[:, None])
-            assert backend.numpy(rb.priorities(state, np.arange(3))).tolist() == [0.5, 3.0, 1.0]
-            state = backend.update(state, np.arange(3)[::-1].copy(), exact.astype(dtype)[:, None] * dtype(2))
-            assert backend.numpy(rb.priorities(state, np.arange(3))).tolist() == [0.5, 6.0, 1.0]
-            assert int(rb.counts(state).rejected) == 2
-        for bad in (np.array([0.1, 1, 1]), np.array([1e300, 1, 1]), np.array([1e-60, 1, 1])):
-            with pytest.raises(TypeError, match="priorities: expected dtype float32, got float64"):
-                backend.update(state, np.arange(3), bad)
-        for whole in (2**24, 2**25 + 4):
-            state = backend.update(state, np.arange(3), np.array([7, whole, 0], np.int32))
-            assert backend.numpy(rb.priorities(state, np.arange(3))).tolist() == [7, whole, 0]
-        for whole in (2**24 + 1, -(2**24) - 1, 2**31 - 1):
-            with pytest.raises(TypeError, match="priorities: expected dtype float32, got int32"):
-                backend.update(state, np.arange(3), np.array([7, whole, 0], np.int32))
-        with pytest.raises(ValueError, match=r"priorities: expected shape \(3,\)"):
-            backend.update(state, np.arange(3), np.ones((1, 3), np.float32))
-
-
-def test_exact_conversions_while_traced() -> None:
-    spec = frb.BufferSpec(STEP, 4, frb.Prioritized(alpha=1.0))
-    rb = jax_backend
-    state = rb.add(rb.init(spec), steps(1, 2, 3))
-    read = jax.jit(lambda s, h, p: rb.priorities(rb.update(s, h, p), h))
-    handles = jnp.array([2, 0], jnp.int16)
-    assert read(state, handles, jnp.array([[4.0], [8.0]], jnp.bfloat16)).tolist() == [4, 8]
-    with enable_x64(True), pytest.raises(TypeError, match="expected dtype float32, got float64"):
-        read(state, jnp.array([2, 0]), jnp.array([4.0, 8.0]))
-    rb = torch_backend
-    other = rb.add(rb.init(spec), steps(1, 2, 3))
-
-    @torch.compile(fullgraph=True, backend="eager")
-    def step(state: Any, handles: Any, priorities: Any) -> Any:
-        return rb.update_(state, handles, priorities)
-
-    other = step(rb.own_(other), torch.tensor([2, 2**40]), torch.tensor([[4.0], [8.0]], dtype=torch.bfloat16))
-    assert rb.priorities(other, torch.arange(3)).tolist() == [1, 1, 4]
-    assert int(rb.counts(other).stale) == 1
 
 
 # --- batches [E, T] -------------------------------------------------------------------------------------------------

@@ -21,12 +21,11 @@ import functional_rb as frb
 from functional_rb.storage import directory as mapped_directory
 from functional_rb.storage import holes, mapped, mapped_array
 from functional_rb.storage.mapped import MappedFiles
-from tests.support.checkpoints import refusing
 from tests.support.children import ROOT, program
 from tests.support.effort import effort
+from tests.support.full_disks import PAGE, fill_after
 
 ITEM = {"x": frb.Unbounded((256,)), "image": frb.Unbounded((32, 32), "bfloat16")}
-PAGE = 4096
 
 
 def spec_of(path: Any = None, capacity: int = 10, item: Any = ITEM, **flags: Any) -> frb.BufferSpec:
@@ -207,8 +206,7 @@ def test_room_for_what_an_add_may_write(name: str, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_a_full_disk_is_an_error_with_a_remedy(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapped_array, "CHUNK", PAGE)
-    monkeypatch.setattr(mapped_array, "allocate", refusing(3, number))
+    fill_after(monkeypatch, 3, number)
     files = mapped.create(spec_of(tmp_path / "x", 40))
     files._arrays["rows"].reserve(0, 12)
     files.rows[:12] = 1
@@ -217,13 +215,13 @@ def test_a_full_disk_is_an_error_with_a_remedy(number: int, tmp_path: Path, monk
     assert caught.value.errno == errno.ENOSPC
     assert isinstance(caught.value, OSError)
     assert (files.rows[:12] == 1).all()
-    monkeypatch.setattr(mapped_array, "allocate", refusing(1000))
+    fill_after(monkeypatch, 1000)
     files.reserve(0, 40)
     assert files.complete
 
 
 def test_another_failure_is_not_called_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapped_array, "allocate", refusing(0, errno.EIO))
+    fill_after(monkeypatch, 0, errno.EIO)
     with pytest.raises(OSError, match=os.strerror(errno.EIO)) as caught:
         mapped.create(spec_of()).reserve(0, 1)
     assert not isinstance(caught.value, frb.errors.StorageFullError)

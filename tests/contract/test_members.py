@@ -17,7 +17,6 @@ from torch.utils import _pytree as pytree
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb.native.switch import switch
 from tests.support import backends, lives
 from tests.support.effort import effort
 from tests.support.lives import live_on_torch
@@ -47,11 +46,10 @@ def same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @functools.cache
-def step_on_jax(spec: frb.BufferSpec, kernels: bool) -> Any:
-    """The step as one program, with kernels or without, compiled once for all tests with `same_draws`.
+def step_on_jax(spec: frb.BufferSpec) -> Any:
+    """The step as one program, compiled once for all tests with `same_draws`, which call it with kernels switched on.
 
-    The switch is a part of what JAX finds programs by, and variants of torch turn it while they are in force. JAX
-    before 0.10 compiles it anew where a test has switched torch's kernels off and on.
+    JAX before 0.10 compiles it anew where a test has switched torch's kernels off and on.
     """
     chex.clear_trace_counter()
     with backends.make("jax") as home:
@@ -153,7 +151,7 @@ def test_all_variants_give_the_same_bits_also_on_a_journey(member: Member, same_
         assert lives.state_bits(abroad, abroad.rb.from_dlpack(there)) == expected[-1][1]
         if member not in ON_JAX.values():
             return
-        step = step_on_jax(spec, switch.on)
+        step = step_on_jax(spec)
         state = traveller = lives.begin(home, spec)
         for k, given in enumerate(lives.inputs(spec)):
             state, now = step(state, given, lives.keys(home, k))
@@ -272,8 +270,8 @@ def test_scanned_and_vmapped_lives_equal_single_ones(name: str, same_draws: None
     given = jax.tree.map(lambda *leaves: np.stack(leaves), *lives.inputs(spec))
     seeds = np.random.default_rng(0).permutation(2 * lives.STEPS).reshape(lives.STEPS, 2)
     keys = jax.vmap(jax_backend.key)(np.stack([seeds, seeds[::-1]]).reshape(-1)).reshape(2, lives.STEPS, 2)
-    with backends.make("jax") as backend:
-        step = step_on_jax(spec, switch.on)
+    with backends.make("jax") as backend, frb.kernels(True):
+        step = step_on_jax(spec)
 
         def life(keys: Any) -> Any:
             return jax.lax.scan(

@@ -201,15 +201,16 @@ def test_leaves_that_are_no_rewards() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("key", "given", "words"),
     [
-        (lambda achieved, goal: {"left": goal[..., 0]}, r"\['reward/left', 'reward/right/own'\], got one with"),
-        (lambda achieved, goal: goal[..., 0], r"as a nest with the leaves .*, got "),
-        (lambda achieved, goal: {"left": 1.0, "right": {"own": goal}}, r"as an array, got float"),
+        (None, lambda achieved, goal: {"left": goal[..., 0]}, r"\['reward/left', 'reward/right/own'\], got one with"),
+        (None, lambda achieved, goal: goal[..., 0], r"as a nest with the leaves .*, got "),
+        (None, lambda achieved, goal: {"left": 1.0, "right": {"own": goal}}, r"as an array, got float"),
+        (KEYS, of_agents, r"as a tuple of 2 .*, one for each of reward_key, got"),
     ],
-    ids=["too few", "an array", "a number"],
+    ids=["too few", "an array", "a number", "one of two"],
 )
-def test_a_function_that_gives_another_nest(library: Backend, given: Any, words: str) -> None:
-    state = filled(library, frb.her(reward=given))
+def test_a_function_that_gives_another_nest(library: Backend, key: Any, given: Any, words: str) -> None:
+    state = filled(library, frb.her(reward=given, reward_key=key))
     with pytest.raises(TypeError, match=r"her: expected reward\(achieved, goal\) .*" + words):
         library.sample(state, library.rb.key(0), 4)

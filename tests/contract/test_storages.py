@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import errno
 import gc
 import os
 import pickle
@@ -17,10 +16,8 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
-from torch.utils import _pytree as pytree
 
 import functional_rb as frb
 from functional_rb.storage import mapped, mapped_array
@@ -28,8 +25,8 @@ from functional_rb.versions import memory as versioned
 from tests.support import backends, lives, members
 from tests.support.backends import Backend
 from tests.support.effort import effort
+from tests.support.full_disks import PAGE, fill_after
 
-PAGE = 4096
 VARIANTS = ["torch", "torch-core", *backends.HOST_VARIANTS]
 # Which must give the bits of torch in a device's memory; `test_members` finds these to be those of JAX.
 CARRIERS = [
@@ -185,8 +182,8 @@ def held(backend: Backend, state: Any) -> list[float]:
 
 def mapped_leaves(backend: Backend, state: Any) -> Any:
     """A state made of its own leaves."""
-    tree_map = jax.tree.map if backend.library == "jax" else pytree.tree_map
-    return tree_map(lambda x: x, state)
+    leaves, rebuilt = backend.flatten(state)
+    return rebuilt(leaves)
 
 
 COPIES: dict[str, Callable[[Backend, Any], Any]] = {
@@ -367,17 +364,7 @@ def test_files_of_another_process_are_left_alone(either: Backend) -> None:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Has room for as many chunks as its only entry says, of a page each."""
-    room = [10**9]
-
-    def allocate(descriptor: int, start: int, nbytes: int) -> None:
-        if room[0] <= 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        room[0] -= 1
-        os.posix_fallocate(descriptor, start, nbytes)
-
-    monkeypatch.setattr(mapped_array, "CHUNK", PAGE)
-    monkeypatch.setattr(mapped_array, "allocate", allocate)
-    return room
+    return fill_after(monkeypatch, 10**9)
 
 
 @pytest.mark.parametrize("held_on", [False, True])

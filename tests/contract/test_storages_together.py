@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.storage import mapped_array
 from tests.support.backends import Backend
+from tests.support.full_disks import fill_after
 
 ITEM = {"x": frb.Unbounded((3,)), "y": frb.Unbounded((), "int32")}
 HOST = frb.BufferSpec(ITEM, 16, storage=frb.Host())
@@ -97,28 +97,27 @@ def test_files_that_could_not_be_filled_are_gone(
     saved = rb.state_dict(rb.add(rb.init(HOST), items(1)))
     files = frb.BufferSpec(ITEM, 16, storage=frb.Memmap(tmp_path))
 
-    def no_room(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(mapped_array, "allocate", no_room)
+        fill_after(patch, 0)
         with pytest.raises(frb.errors.StorageFullError):
             rb.load_state_dict(files, saved)
     assert numbers(rb, rb.load_state_dict(files, saved)) == [1] * 16
 
 
 def test_frames_have_room_before_a_state_dict_is_written_to_them(
-    library: Backend, monkeypatch: pytest.MonkeyPatch
+    library: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rb = library.rb
     item = {"obs": frb.Unbounded((2,)), "next_obs": frb.Unbounded((2,))}
-    spec = frb.BufferSpec(item, 16, compact=frb.Compact(), storage=frb.Memmap())
+    spec = frb.BufferSpec(item, 16, compact=frb.Compact())
     values = np.arange(1, 18, dtype=np.float32)[:, None].repeat(2, 1)
     state = rb.add(rb.init(spec), {"obs": values[:16], "next_obs": values[1:]})
-    saved, reserved = rb.state_dict(state), []
-    monkeypatch.setattr(mapped_array, "allocate", lambda descriptor, start, nbytes: reserved.append(nbytes))
+    saved, spec = rb.state_dict(state), dataclasses.replace(spec, storage=frb.Memmap(tmp_path))
+    with monkeypatch.context() as patch:
+        fill_after(patch, 0)
+        with pytest.raises(frb.errors.StorageFullError, match=r"frames\.bin"):
+            rb.load_state_dict(spec, saved)
     again = rb.load_state_dict(spec, saved)
-    assert again._version.own().auxiliary["frames"].nbytes in reserved
     assert np.array_equal(np.asarray(rb.items(again)["next_obs"]), values[1:])
 
 
@@ -146,21 +145,3 @@ def test_samples_go_on_to_where_those_of_the_target_go() -> None:
     target = rb.init(HOST, device="meta")
     again = rb.load_state_dict(target, rb.state_dict(rb.add(rb.init(HOST), items(1))))
     assert rb.sample(again, rb.key(0), 4)[1].items["x"].device.type == "meta"
-
-
-@pytest.mark.parametrize("sampler", [frb.Prioritized(), frb.WithoutReplacement(), frb.Slices(2, end_keys=("y",))])
-def test_a_default_device_of_torch_is_not_for_buffers_on_the_cpu(sampler: Any) -> None:
-    """Kernels of the CPU once wrote to what lay there."""
-    rb, torch = importlib.import_module("torch_backend"), importlib.import_module("torch")
-    item = {"x": frb.Unbounded((3,)), "y": frb.Binary(())}
-    key, batch = rb.key(0), {"x": np.ones((4, 3), np.float32), "y": np.zeros(4, bool)}
-    for storage in (frb.Device("cpu"), frb.Host(), frb.Memmap()):
-        with torch.device("meta"):
-            state = rb.init(frb.BufferSpec(item, 16, sampler=sampler, storage=storage), device="cpu")
-            for _ in range(3):
-                state = rb.add(state, batch)
-            state = rb.add(state, {"x": np.ones(3, np.float32), "y": False})
-            state, sample = rb.sample(state, key, 4)
-            state = rb.update(state, sample.indices.reshape(-1), items={"x": sample.items["x"].reshape(-1, 3)})
-        assert bool((sample.items["x"] == 1).all())
-        assert int(rb.size(state)) == 13

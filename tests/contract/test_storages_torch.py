@@ -85,12 +85,6 @@ def test_samples_go_to_the_device_that_init_names(storage: Any) -> None:
     assert sample.items["x"].device.type == "meta"
 
 
-def test_what_comes_from_yet_another_device_is_refused() -> None:
-    state = rb.init(spec_of(storage=frb.Host()))
-    with pytest.raises(ValueError, match="expected a tensor on cpu, where the state is, got one on meta"):
-        rb.add(state, {"x": torch.zeros(1, 512, device="meta")})
-
-
 @pytest.mark.usefixtures("tensors_of_the_cpu")
 def test_a_device_by_name_and_what_comes_before_it() -> None:
     assert rb.init(spec_of(storage=frb.Device("meta"))).rows.device.type == "meta"
@@ -145,18 +139,3 @@ def test_lists_of_objects_in_lanes_and_in_nests() -> None:
     assert rb.items(state)["b"].tolist() == [1, 3, 2, 4]
     with pytest.raises(ValueError, match="leaf 'b': expected objects of shape"):
         rb.add(state, {"a": ["p", "q"], "b": [1]})
-
-
-def test_a_list_is_one_object_elsewhere() -> None:
-    state = rb.add(rb.init(frb.BufferSpec(item=frb.specs.NonTensor(), capacity=4)), ["a", "b"])
-    assert rb.items(state).tolist() == [["a", "b"], None, None, None]
-
-
-def test_objects_cannot_lie_in_files() -> None:
-    with pytest.raises(ValueError, match=r"Memmap: leaf 'a' holds Python objects.*frb\.Objects\(\)"):
-        frb.BufferSpec({"a": frb.specs.NonTensor()}, 4, storage=frb.Memmap())
-
-
-def test_files_that_are_to_stay_need_a_path() -> None:
-    with pytest.raises(ValueError, match="auto_cleanup=False needs a path"):
-        frb.Memmap(auto_cleanup=False)

@@ -19,21 +19,19 @@ from torch.utils import _pytree as pytree
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb.base import dtypes
-from tests.contract.torch_steps import (
+from tests.support import backends
+from tests.support.effort import effort
+from tests.support.torch_steps import (
     PRIORITIZED,
     UNIFORM,
     as_bytes,
+    assert_equal,
     batch,
     draw_when_told,
     full,
     inputs,
     step,
-    tensors,
 )
-from tests.support import backends
-from tests.support.effort import effort
-from torch_backend.arrays import random
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, cuda])]
@@ -43,13 +41,6 @@ DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, cuda])]
 def twin(request: pytest.FixtureRequest) -> Iterator[str]:
     with backends.make(request.param):
         yield request.param
-
-
-def assert_equal(got: Any, wanted: Any) -> None:
-    """Bit for bit, on whatever device."""
-    for a, b in zip(tensors(got), tensors(wanted), strict=True):
-        assert (a.dtype, a.shape) == (b.dtype, b.shape)
-        assert as_bytes(a) == as_bytes(b)
 
 
 # ---------------------------------------------------------------- torch.compile
@@ -406,57 +397,6 @@ def test_dicts_and_tensordicts_stand_in_for_each_other(twin: str) -> None:
 
 # ---------------------------------------------------------------- keys
 
-GAMMA, M = 0x9E3779B97F4A7C15, 2**64
-
-
-def splitmix(state: int, k: int) -> int:
-    """The k-th output (from 1) of SplitMix64 with a given state, by its definition."""
-    z = (state + k * GAMMA) % M
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % M
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EB % M
-    return z ^ (z >> 31)
-
-
-def unsigned(tensor: torch.Tensor) -> list[int]:
-    return [x % M for x in tensor.reshape(-1).tolist()]
-
-
-def test_the_reference_is_splitmix64() -> None:
-    # Outputs of Vigna's splitmix64.c for the seed 1234567, as published with many implementations.
-    published = [
-        6457827717110365317,
-        3203168211198807973,
-        9817491932198370423,
-        4593380528125082431,
-        16408922859458223821,
-    ]
-    assert [splitmix(1234567, k) for k in range(1, 6)] == published
-
-
-@pytest.mark.parametrize("seed", [0, 1, 1234567, 2**31, 2**32, 2**63, 2**64 - 1, -1, 2**64 + 5])
-@pytest.mark.parametrize("device", DEVICES)
-def test_known_answers(seed: int, device: str) -> None:
-    key = rb.key(seed)
-    assert key.dtype == torch.int64
-    assert key.shape == ()
-    [value] = unsigned(key)
-    assert value == splitmix(seed % M, 1)
-    split_base = splitmix((value + 0x5851F42D4C957F2D - GAMMA) % M, 1)
-    assert unsigned(rb.split(key.to(device), 5)) == [splitmix(split_base, k) for k in range(1, 6)]
-    draw_base = splitmix((value + 0x14057B7EF767814F - GAMMA) % M, 1)
-    drawn = random.draws(key.to(device), 4, 3)
-    assert drawn.dtype == torch.int32
-    assert drawn.reshape(-1).tolist() == [splitmix(draw_base, k) >> 33 for k in range(1, 13)]
-
-
-@pytest.mark.usefixtures("tensors_of_the_cpu")
-def test_the_kernel_draws_the_same_numbers() -> None:
-    from torch_backend.kernels import cpu_kernels
-
-    for seed in (0, 1, 2**63, 2**64 - 1):
-        words = cpu_kernels.draws(rb.key(seed), 257, 5).numpy()
-        np.testing.assert_array_equal(words, random.draws(rb.key(seed), 257, 5).numpy())
-
 
 def test_keys_are_pure_and_all_bits_of_a_seed_count() -> None:
     key = rb.key(5)
@@ -474,21 +414,6 @@ def test_keys_are_pure_and_all_bits_of_a_seed_count() -> None:
     assert len({tuple(rb.sample(state, k, 40)[1].indices.tolist()) for k in keys}) == len(seeds)
 
 
-def test_split_keys_and_draws_are_unrelated() -> None:
-    """No draw of a key, of its children or of neighbouring seeds coincides: 62-bit collisions would be no chance."""
-    keys = [rb.key(seed) for seed in range(20)]
-    children = [child for key in keys for child in rb.split(key, 20)]
-    grandchildren = [child for key in children[:50] for child in rb.split(key)]
-    everything = [*keys, *children, *grandchildren]
-    assert len({int(k) for k in everything}) == len(everything)
-    pairs = torch.cat([random.draws(key, 100, 2) for key in everything]).tolist()
-    assert len({tuple(pair) for pair in pairs}) == len(pairs)
-    # Each of the 31 bits is set half of the time: 50,000 draws, 5 standard deviations are 1.1 %.
-    words = torch.cat([random.draws(key, 50, 2) for key in everything]).reshape(-1)
-    ones = torch.stack([(words >> bit) & 1 for bit in range(31)], 1).float().mean(0)
-    assert ((ones - 0.5).abs() < 5 * 0.5 / len(words) ** 0.5).all()
-
-
 def test_the_callers_random_state_is_left_alone() -> None:
     before = torch.get_rng_state()
     rb.sample(full(), rb.split(rb.key(0))[0], 5)
@@ -497,6 +422,9 @@ def test_the_callers_random_state_is_left_alone() -> None:
 
 # ---------------------------------------------------------------- dtypes
 
+NARROW = ("bool", "int8", "uint8", "int16", "uint16", "float16", "bfloat16")
+DTYPES = (*NARROW, "int32", "uint32", "int64", "uint64", "float32", "float64", "complex64")
+
 
 def random_bits(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
     """Values of any bits, NaNs and all."""
@@ -504,21 +432,21 @@ def random_bits(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) ->
         return torch.from_numpy(rng.random(shape) < 0.5)
     if 0 in shape:
         return torch.zeros(shape, dtype=getattr(torch, dtype))
-    raw = rng.integers(0, 256, (int(np.prod(shape)) * dtypes.ITEMSIZE[dtype],), np.uint8)
+    raw = rng.integers(0, 256, (int(np.prod(shape)) * getattr(torch, dtype).itemsize,), np.uint8)
     return torch.from_numpy(raw).view(getattr(torch, dtype)).reshape(shape)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("dtype", list(dtypes.ITEMSIZE))
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype(twin: str, dtype: str, in_place: bool, device: str) -> None:
     add, update = (rb.add_, rb.update_) if in_place else (rb.add, rb.update)
     # A scalar, a vector, nothing, something large (an array of its own, if narrow), and a byte to disturb alignment.
     shapes: dict[str, tuple[int, ...]] = {"a": (), "b": (3,), "c": (0,), "d": (2, 600)}
     item = {k: frb.Unbounded(shape, dtype) for k, shape in shapes.items()} | {"e": frb.Unbounded((), "int8")}
     spec = frb.BufferSpec(item, 7)
-    assert bool(spec.plan.layout.wide) == (dtypes.ITEMSIZE[dtype] <= 2)
-    rng = np.random.default_rng(dtypes.ITEMSIZE[dtype])
+    assert bool(spec.plan.layout.wide) == (dtype in NARROW)
+    rng = np.random.default_rng(len(dtype))
 
     def values(n: int) -> dict[str, torch.Tensor]:
         made = {k: random_bits(rng, dtype, (n, *shape)) for k, shape in shapes.items()}

@@ -22,17 +22,17 @@ REMEMBERING = [
 ]
 
 
-def filled(library: Backend, spec: frb.BufferSpec, first: float, n: int, priorities: Any = None) -> Any:
+def filled(rb: Any, spec: frb.BufferSpec, first: float, n: int, priorities: Any = None) -> Any:
     """A buffer of the items first, first + 1, ..."""
     items = {"x": np.arange(first, first + n, dtype=np.float32)}
     given = None if priorities is None else np.asarray(priorities, np.float32)
-    return library.rb.add(library.rb.init(spec), items, priorities=given)
+    return rb.add(rb.init(spec), items, priorities=given)
 
 
 def pair(library: Backend, **how: Any) -> frb.Mixture:
     """Five items alike, and four with the priorities 1 to 4."""
-    skewed = filled(library, SKEWED, 10, 4, [1, 2, 3, 4])
-    return frb.Mixture([filled(library, UNIFORM, 0, 5), skewed], **how)
+    skewed = filled(library.rb, SKEWED, 10, 4, [1, 2, 3, 4])
+    return frb.Mixture([filled(library.rb, UNIFORM, 0, 5), skewed], **how)
 
 
 def numbers(library: Backend, sample: Any) -> dict[str, np.ndarray]:
@@ -40,3 +40,10 @@ def numbers(library: Backend, sample: Any) -> dict[str, np.ndarray]:
     arrays = {"x": sample.items["x"], "ids": sample.extras["buffer_ids"]}
     arrays |= {name: getattr(sample, name) for name in ("indices", "weights", "probabilities")}
     return {name: library.numpy(x) for name, x in arrays.items()}
+
+
+def graphs() -> int:
+    """How many programs torch has compiled by now."""
+    import torch
+
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]

@@ -17,7 +17,7 @@ BATCH = 8
 
 
 def three(library: Backend, **how: Any) -> frb.Mixture:
-    return frb.Mixture([filled(library, UNIFORM, 10 * k, 4) for k in range(3)], **how)
+    return frb.Mixture([filled(library.rb, UNIFORM, 10 * k, 4) for k in range(3)], **how)
 
 
 def ids(library: Backend, mixture: frb.Mixture, seed: int, batch: int = BATCH, p: Any = (1, 1, 1)) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import functional_rb as frb
 from functional_rb.checkpoint import mixtures
@@ -104,3 +105,22 @@ def test_shares_come_back_as_they_were(library: Backend, tmp_path: Path) -> None
         found = frb.load(tmp_path / str(k), library.rb)
         assert found.spec == mixture.spec
         assert (found.p is None) == (mixture.p is None)
+
+
+def test_a_mixtures_record_is_read_from_another_device() -> None:
+    class Elsewhere:
+        """As a tensor of a GPU: NumPy cannot read it."""
+
+        def __init__(self, content: np.ndarray) -> None:
+            self.content = content
+
+        def __array__(self, *args: Any, **kwargs: Any) -> Any:
+            raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+        def cpu(self) -> torch.Tensor:
+            return torch.from_numpy(self.content)
+
+    record: Any = mixtures.record_of([4, 3], MixtureSpec(None, "exact", None, 1, False), None)
+    record[mixtures.NAME][mixtures.TEXT] = Elsewhere(record[mixtures.NAME][mixtures.TEXT].copy())
+    assert (parsed := mixtures._parsed(record)) is not None
+    assert parsed["checkpoints"] == [4, 3]

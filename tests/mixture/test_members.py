@@ -19,7 +19,7 @@ def test_storages_may_differ(library: Backend, tmp_path: Path) -> None:
     storages = [frb.Device(), frb.Host(), frb.Memmap(tmp_path / "own"), frb.Memmap(tmp_path / "shared", shared=True)]
     sampler = frb.Prioritized(alpha=1.0, beta=1.0)
     mixture = frb.Mixture(
-        [filled(library, frb.BufferSpec(ITEM, 4, sampler, storage=s), 10 * k, k + 1) for k, s in enumerate(storages)]
+        [filled(library.rb, frb.BufferSpec(ITEM, 4, sampler, storage=s), 10 * k, k + 1) for k, s in enumerate(storages)]
     )
     first = library.array(np.array([[0, 0], [3, 2]], np.int32))
     mixture = rb.update(mixture, first, library.array(np.float32([2, 5])), {"x": library.array(np.float32([100, 200]))})

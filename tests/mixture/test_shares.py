@@ -15,7 +15,8 @@ import functional_rb as frb
 import jax_backend.arrays.ops
 import torch_backend
 import torch_backend.arrays.ops
-from functional_rb.mixture import shares
+from functional_rb.core.counters import SIZE
+from functional_rb.mixture import functions, shares
 from functional_rb.mixture.value import How, MixtureSpec
 from functional_rb.ops import numpy_ops
 from tests.support.backends import Backend
@@ -220,3 +221,11 @@ def skewed_pair(how: str, rb: Any = torch_backend, p: Any = (0.25, 0.75)) -> tup
 def chi_square(counts: np.ndarray, chances: np.ndarray) -> float:
     expected = counts.sum() * chances
     return float(((counts - expected) ** 2 / expected).sum())
+
+
+def test_more_than_an_int32_tells_are_not_enough() -> None:
+    """How many are stored together is told up to 2^31 - 1, which may be that many or more."""
+    counters = np.zeros(SIZE + 1, np.int32)
+    counters[SIZE] = 2**31 - 1
+    for wanted, expected in ((2**31 - 1, True), (2**31, False)):
+        assert bool(functions.enough(numpy_ops, wanted, [(np.True_, ()), (np.False_, ())], [counters] * 2)) is expected

@@ -12,7 +12,6 @@ import torch
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb.checkpoint import mixtures
 from tests.mixture.mixtures import SKEWED, UNIFORM, filled, numbers, pair
 from tests.support.backends import Backend
 
@@ -20,7 +19,7 @@ from tests.support.backends import Backend
 def nested(library: Backend) -> frb.Mixture:
     """Three buffers on two levels, with shares that are an array."""
     p = library.array(np.array([0.25, 0.75], np.float32))
-    return frb.Mixture([filled(library, UNIFORM, 20, 3), pair(library, p=[0.5, 0.5], how="items")], p=p)
+    return frb.Mixture([filled(library.rb, UNIFORM, 20, 3), pair(library, p=[0.5, 0.5], how="items")], p=p)
 
 
 def check_same(library: Backend, one: Any, other: Any) -> None:
@@ -52,7 +51,7 @@ def test_what_loads_is_of_one_save(library: Backend, tmp_path: Path) -> None:
     changed = library.rb.add(mixture, {"x": library.array(np.ones(2, np.float32))}, to=0)
     for _ in range(4):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(mixtures, "record_of", stops)
+            patch.setattr("functional_rb.checkpoint.mixtures.record_of", stops)
             with pytest.raises(OSError, match="stopped"):
                 frb.save(changed, tmp_path)
     check_same(library, mixture, frb.load(tmp_path, library.rb))
@@ -108,7 +107,7 @@ def test_iterated(library: Backend) -> None:
     with pytest.raises(ValueError, match="a mixture has none of its own"):
         frb.iterate(rb, mixture, rb.key(0))
     queue = frb.BufferSpec(UNIFORM.item, 8, frb.Queue())
-    remembering = frb.Mixture([mixture[0], filled(library, queue, 0, 8)])
+    remembering = frb.Mixture([mixture[0], filled(library.rb, queue, 0, 8)])
     with pytest.raises(ValueError, match="lag=0 with Queue"):
         frb.iterate(rb, remembering, rb.key(0), 2, prefetch=frb.Prefetch(lag=1))
     drawn = [numbers(library, s)["x"] for s in frb.iterate(rb, remembering, rb.key(0), 4, n=2)]

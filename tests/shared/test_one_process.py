@@ -850,3 +850,22 @@ def test_a_damaged_buffer_is_not_opened(tmp_path: Path) -> None:
     shared.files.control[control.COUNTERS + control.SLOT_WORDS] = -1
     with pytest.raises(ValueError, match=r"control\.bin: its cursor, size.*remove the directory"):
         light(tmp_path)
+
+
+def test_who_dies_as_he_empties_a_shared_buffer_has_emptied_it(tmp_path: Any, monkeypatch: Any) -> None:
+    shared = SharedBuffer.open(spec_at(tmp_path / "shared", sampler=frb.Prioritized()))
+    shared.add([batch_of(1, 2)[name] for name in NAMES], 2, None, None)
+
+    def dies(*args: Any) -> None:
+        shared.files.tree[0, 0] = 0
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("functional_rb._native.shared_commit", dies)
+        with pytest.raises(KeyboardInterrupt):
+            shared.clear()
+    # Whoever comes next finds a write under way, and ends it.
+    assert shared.files.control[control.SEQUENCE] % 2 == 0
+    assert shared.counters()[:2].tolist() == [2, 0]
+    assert not shared.files.tree.any()
+    assert shared.lost().tolist() == [0]

@@ -73,6 +73,18 @@ class Backend:
     def clear(self, state: Any) -> Any:
         return self._function("clear")(state)
 
+    def flatten(self, nest: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+        """The leaves that the library finds in a nest, a state too, and what puts others into their places."""
+        if self.library == "jax":
+            import jax
+
+            leaves, outline = jax.tree.flatten(nest)
+            return leaves, lambda others: jax.tree.unflatten(outline, others)
+        from torch.utils import _pytree as pytree
+
+        leaves, context = pytree.tree_flatten(nest)
+        return leaves, lambda others: pytree.tree_unflatten(others, context)
+
     def _function(self, name: str) -> Callable[..., Any]:
         if self.name == "jax-jit":
             import jax

@@ -146,19 +146,6 @@ def files(path: Path) -> list[Path]:
 ROOT = Path(__file__).parents[2]
 
 
-def refusing(after: int, number: int = errno.ENOSPC) -> Callable[..., None]:
-    """`allocate` on a disk that has room for so many chunks."""
-    left = [after]
-
-    def allocate(descriptor: int, start: int, nbytes: int) -> None:
-        if not left[0]:
-            raise OSError(number, os.strerror(number))
-        left[0] -= 1
-        os.posix_fallocate(descriptor, start, nbytes)
-
-    return allocate
-
-
 def rewritten(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
     """The newest manifest with something changed by one who knows how to make checksums."""
     file = max(path.glob("[0-9]*.json"))

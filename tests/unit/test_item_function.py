@@ -138,3 +138,10 @@ def test_cast_changes_the_named_leaves() -> None:
     assert made["right",] is given["right",]
     with pytest.raises(ValueError, match=r"cast: leaf 'any': expected a dtype of float or int or bool, got object"):
         item_after(frb.items.cast("int32", keys="any"), {"any": frb.specs.NonTensor()})
+
+
+def test_functions_choose_leaves_by_paths_names_and_lists() -> None:
+    paths = [("next", "observation"), ("next", "reward"), ("observation",)]
+    assert chosen(paths, ("next", "observation"), "me") == (("next", "observation"),)
+    assert chosen(paths, ["next", "observation"], "me") == tuple(paths)
+    assert chosen(paths, "observation", "me") == (("observation",),)

@@ -1,7 +1,12 @@
-"""Steps of a training loop on torch, and the bits of all that they give; a process that is spawned imports no more."""
+"""Steps of a training loop on torch, all that can be read of a state, and their bits.
+
+A process that is spawned imports no more.
+"""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,6 +26,7 @@ UNIFORM, PRIORITIZED = frb.Uniform(), frb.Prioritized(alpha=0.7, beta=0.5)
 
 
 def batch(start: int, n: int, device: str = "cpu") -> dict[str, torch.Tensor]:
+    """Items whose every leaf tells their number."""
     number = torch.arange(start, start + n, dtype=torch.int32, device=device)
     return {
         "id": number,
@@ -31,8 +37,8 @@ def batch(start: int, n: int, device: str = "cpu") -> dict[str, torch.Tensor]:
     }
 
 
-def full(sampler: Any = PRIORITIZED, capacity: int = 21, device: str = "cpu") -> Any:
-    return rb.add(rb.init(frb.BufferSpec(ITEM, capacity, sampler), device), batch(0, 30, device))
+def full(sampler: Any = PRIORITIZED, capacity: int = 21, device: str = "cpu", added: int = 30) -> Any:
+    return rb.add(rb.init(frb.BufferSpec(ITEM, capacity, sampler), device), batch(0, added, device))
 
 
 def tensors(nest: Any) -> list[torch.Tensor]:
@@ -42,6 +48,31 @@ def tensors(nest: Any) -> list[torch.Tensor]:
 def as_bytes(tensor: torch.Tensor) -> bytes:
     tensor = tensor.detach().cpu().contiguous()
     return tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+def assert_equal(got: Any, wanted: Any) -> None:
+    """Bit for bit, on whatever device."""
+    for a, b in zip(tensors(got), tensors(wanted), strict=True):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        assert as_bytes(a) == as_bytes(b)
+
+
+READERS: dict[str, Callable[[Any], Any]] = {
+    "size": lambda s: (rb.size(s), rb.counts(s).rejected, rb.counts(s).stale, rb.can_sample(s, 3), s.counters),
+    "sample": lambda s: rb.sample(s, rb.key(7), 20)[1] if rb.can_sample(s) else None,
+    "get": lambda s: rb.get(s, torch.arange(-1, 90, 2, dtype=torch.int32)),
+    "is_live": lambda s: rb.is_live(s, torch.arange(-1, 90, dtype=torch.int32)),
+    "items": rb.items,
+    "arrays": lambda s: (s.rows, s.wide, s.tree),
+    "pytree": pytree.tree_leaves,
+    "deepcopy": lambda s: pytree.tree_leaves(copy.deepcopy(s)),
+}
+
+
+def assert_reads_as(state: Any, frozen: Any, names: Any = tuple(READERS)) -> None:
+    """A state reads in every way as a copy of it that was made when it was new."""
+    for name in names:
+        assert_equal(READERS[name](state), READERS[name](frozen))
 
 
 def step(
