@@ -5,7 +5,6 @@ The device "meta" stands in for an accelerator: it computes shapes and devices a
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -173,18 +172,6 @@ def test_what_lies_elsewhere_is_refused_by_name(name: str, call: Callable[[rb.St
     ):
         call(state)
     assert rb.items(state)["n"].tolist() == [*range(8), *[0] * 8]  # nor was it consumed
-
-
-@pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
-def test_no_kernel_works_on_a_state_of_which_an_array_lies_elsewhere(sampler: frb.Sampler) -> None:
-    """It would read and write where that array has no memory, and end the process."""
-    leaves, outline = pytree.tree_flatten(rb.add(rb.init(frb.BufferSpec(ITEM, 16, sampler)), items(5)))
-    for k in range(len(leaves)):
-        moved = [leaf.to("meta") if place == k else leaf for place, leaf in enumerate(leaves)]
-        state = pytree.tree_unflatten(moved, outline)
-        for call in (lambda s: rb.add(s, items(2)), lambda s: rb.sample(s, rb.key(0), 4), lambda s: rb.get(s, PLACES)):
-            with contextlib.suppress(RuntimeError, ValueError):  # of torch, which sees two devices
-                call(state)
 
 
 def test_keys_on_the_cpu_are_packed_there_whatever_the_default_device_is() -> None:
