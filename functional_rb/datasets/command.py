@@ -245,7 +245,16 @@ def _make(arguments: argparse.Namespace) -> None:
 
 
 def _show(report: Json, as_json: bool) -> None:
-    sys.stdout.write(json.dumps(report, indent=2) + "\n" if as_json else _page(report))
+    sys.stdout.write(json.dumps(_finite(report), indent=2, allow_nan=False) + "\n" if as_json else _page(report))
+
+
+def _finite(value: object) -> object:
+    # JSON has neither NaN nor infinities, which statistics may have: null stands for them.
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _page(report: Json, indent: str = "") -> str:

@@ -174,6 +174,8 @@ def rows(dataset: Dataset, first: int, stop: int, where: str) -> NumpyArray:
     h5s = imported("h5py", "datasets").h5s
     with damage(where, repr(dataset.name)):
         shape, dtype = dataset.shape, dataset.dtype
+        if dtype.hasobject:
+            return _of_any_length(dataset, first, min(stop, shape[0]), where)
         inflated = hdf5_chunks.rows(dataset, first, min(stop, shape[0]))
         if inflated is not None:
             return inflated
@@ -182,3 +184,23 @@ def rows(dataset: Dataset, first: int, stop: int, where: str) -> NumpyArray:
         whole = np.empty(shape, dtype)  # h5py takes as long to say which part of a small one is read as to read it
         dataset.id.read(h5s.ALL, h5s.ALL, whole)
         return whole
+
+
+def _of_any_length(dataset: Dataset, first: int, stop: int, where: str) -> NumpyArray:
+    # Rows that are texts or arrays, each of its own length: what a row has is the name of an object in the file.
+    h5py, dtype = imported("h5py", "datasets"), dataset.dtype
+    inner = h5py.check_vlen_dtype(dtype)
+    is_plain = h5py.check_string_dtype(dtype) is not None or (inner is not None and not np.dtype(inner).hasobject)
+    if not is_plain or dataset.ndim != 1:
+        raise DatasetError(f"{where}: expected a text or an array in each row of {dataset.name!r}, got {dtype}")
+    # Writers give each row an object, so all rows together have fewer bytes than the file. A million rows may name the
+    # same one, too: so few are read at a time that they would fit in memory even if each were as large as the file.
+    left = dataset.file.id.get_filesize()
+    step = max(1, CHUNK // left)
+    parts = [np.empty(0, dtype)]
+    for begin in range(first, stop, step):
+        parts.append(dataset[begin : min(begin + step, stop)])
+        left -= sum(getattr(value, "nbytes", len(value)) for value in parts[-1])
+        if left < 0:
+            raise DatasetError(f"{where}: the rows of {dataset.name!r} have more bytes than the file; some are the same")
+    return np.concatenate(parts)

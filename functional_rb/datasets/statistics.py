@@ -44,13 +44,17 @@ class Moments:
         # Two passes, about the mean: sums of squares would lose all digits where the mean is large.
         values = rows.astype(np.float64)
         mean = values.mean(0)
-        return cls(len(rows), mean, np.square(values - mean).sum(0), values.min(0), values.max(0))
+        with np.errstate(invalid="ignore"):  # of infinities the deviation is NaN
+            m2 = np.square(values - mean).sum(0)
+        return cls(len(rows), mean, m2, values.min(0), values.max(0))
 
     def joined(self, other: Moments) -> Moments:
         """Those of both (Chan et al., 1979)."""
-        total, delta = self.count + other.count, other.mean - self.mean
-        mean = self.mean + delta * other.count / total
-        m2 = self.m2 + other.m2 + np.square(delta) * self.count * other.count / total
+        total = self.count + other.count
+        with np.errstate(invalid="ignore"):
+            delta = other.mean - self.mean
+            mean = self.mean + delta * other.count / total
+            m2 = self.m2 + other.m2 + np.square(delta) * self.count * other.count / total
         return Moments(total, mean, m2, np.minimum(self.least, other.least), np.maximum(self.most, other.most))
 
     @property

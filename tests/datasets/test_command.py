@@ -13,6 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from functional_rb.__main__ import main
+from functional_rb.base import strict_json
 from functional_rb.datasets import Conversion, convert, info
 from tests.datasets import datasets_of_others as others
 from tests.datasets.d4rl_files import write
@@ -114,8 +115,12 @@ def test_datasets_are_made_of_datasets(tmp_path: Path, told: Callable[..., str])
     page = told("statistics", made)
     assert "  observations/observation\n    shape: 20\n    mean: " in page
     assert "  actions\n    mean: " in page
-    source = f"d4rl:{write(tmp_path / 'some.hdf5')}"
-    assert json.loads(told("statistics", source, "--json", "--root", tmp_path))["episodes"] == 4
+    half_known = np.where([True, False], np.nan, np.ones((12, 2), np.float32))
+    source = f"d4rl:{write(tmp_path / 'some.hdf5', observations=half_known, actions=np.full((12, 1), np.inf))}"
+    numbers = strict_json.parse(told("statistics", source, "--json", "--root", tmp_path))
+    assert numbers["episodes"] == 4
+    assert numbers["leaves"]["observations/observation"]["mean"] == [None, 1.0]
+    assert numbers["leaves"]["actions"]["max"] == [None]
     assert "--returns: expected LOW:HIGH" in told("filter", made, tmp_path / "no", "--returns", "5", fails=True)
     assert "--shares: expected numbers" in told("split", made, tmp_path / "no", "--shares", "half", fails=True)
     assert "expected 1 shares that sum to 1" in told("split", made, tmp_path / "no", "--shares", "2", fails=True)

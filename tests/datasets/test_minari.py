@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shutil
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from PIL import Image
 
 import functional_rb as frb
-from functional_rb.datasets import convert
+from functional_rb.datasets import convert, hdf5
 from tests.datasets.episodes import equal, joined, open_reader, read, read_in_pieces_of
 from tests.datasets.minari_datasets import SPACES, write
 from tests.support.backends import Backend
@@ -214,6 +215,9 @@ WRONG = {
     "episode 1: leaf 'actions': expected shape (1,), got (1, 2)": set_("actions", np.zeros((1, 2))),
     "episode 1, infos/speed: expected 2 for 1 rewards": set_("infos/speed", np.zeros(7)),
     "episode 1: expected values in 'terminations', got a group": a_group,
+    "episode 1: expected a text or an array in each row of '/episode_1/rewards', got object": set_(
+        "rewards", np.array([[b"a", b"b"]], object)
+    ),
 }
 
 
@@ -263,6 +267,35 @@ def test_what_is_no_dataset_is_named(made: Path, tmp_path: Path) -> None:
     metadata.write_text("[]")
     with pytest.raises(ValueError, match="expected metadata by name"):
         open_reader(f"minari:{copied}")
+
+
+def test_rows_that_name_one_text_take_no_more_memory_than_allowed(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of two megabytes, whose thousand rows would be a gigabyte."""
+    n, nbytes = 1000, 2**20
+
+    def same(file: h5py.File, folder: Path) -> None:
+        del file["episode_0"]
+        group, texts = file.create_group("episode_0"), ["x" * nbytes, *["y"] * (n - 1)]
+        group["observations"], group["rewards"] = ["a"] * (n + 1), np.zeros(n)
+        group["terminations"] = group["truncations"] = np.zeros(n, bool)
+        at = group.create_dataset("actions", data=texts, dtype=h5py.string_dtype()).id.get_offset()
+        file.close()
+        path = folder / "main_data.hdf5"
+        content = bytearray(path.read_bytes())
+        content[at : at + 16 * n] = content[at : at + 16] * n  # what stands for a text is its length and its place
+        path.write_bytes(content)
+
+    name = rewritten(made, tmp_path / "same", same, "words")
+    monkeypatch.setattr(hdf5, "CHUNK", 4 * nbytes)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="episode 0: the rows of '/episode_0/actions' have more bytes than the file"):
+            read(open_reader(name))
+        assert tracemalloc.get_traced_memory()[1] < 32 * nbytes
+    finally:
+        tracemalloc.stop()
 
 
 def damaged_image(file: Any, to: Path) -> None:
