@@ -5,6 +5,7 @@ The algorithm, the settings and the buffer's spec are those of dqn_jax.py; here 
     python examples/dqn_torch.py [--quick] [--n-step 3] [--seed 0] [--out dqn_torch.png]
 """
 
+from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 
@@ -88,6 +89,7 @@ class Learner:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.network = QNetwork(config.hidden)
+        self.online: nn.Module = self.network  # what computes its values: among several processes a wrapper of it
         self.target = deepcopy(self.network).requires_grad_(False)
         self.optimizer = torch.optim.Adam(self.network.parameters(), config.learning_rate, fused=True)
         self.decay = torch.optim.lr_scheduler.LinearLR(self.optimizer, 1.0, 0.0, config.iterations)
@@ -95,23 +97,22 @@ class Learner:
     def learn(self, buffer: frb.State, key: Tensor, beta: float) -> tuple[frb.State, Tensor]:
         """One gradient step on a prioritized batch; its TD errors are the items' new priorities."""
         buffer, sample = rb.sample(buffer, key, beta=beta)
-        priorities, loss = self.step(sample)
+        priorities, loss = self.step(sample.items, sample.weights, sample.extras)
         return rb.update(buffer, sample.indices, priorities), loss
 
-    def step(self, sample: frb.Sample) -> tuple[Tensor, Tensor]:
+    def step(self, item: dict[str, Tensor], weights: Tensor, extras: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """One gradient step; the items' new priorities, and the loss."""
-        item = sample.items
         if self.config.n_step == 1:
             discount = self.config.gamma * ~item["terminated"]
         else:
-            discount = sample.extras["discount"] * sample.extras["nonterminal"]
+            discount = extras["discount"] * extras["nonterminal"]
         with torch.no_grad():
             # Double Q: the online network chooses the next action, the target network values it.
-            choice = self.network(item["next_obs"]).argmax(-1, keepdim=True)
+            choice = self.online(item["next_obs"]).argmax(-1, keepdim=True)
             value = self.target(item["next_obs"]).gather(-1, choice)[:, 0]
             goal = item["reward"] + discount * value
-        error = self.network(item["obs"]).gather(-1, item["action"][:, None].long())[:, 0] - goal
-        loss = (sample.weights * error**2).mean() / 2
+        error = self.online(item["obs"]).gather(-1, item["action"][:, None].long())[:, 0] - goal
+        loss = (weights * error**2).mean() / 2
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()

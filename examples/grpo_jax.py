@@ -79,10 +79,10 @@ def teach(step: Any, optimizer: optax.GradientTransformation, learner: Learner, 
     return jax.lax.scan(lesson, learner, lessons)[0]
 
 
-def surrogate(config: Config, step: Any, params: Any, sample: frb.Sample) -> jax.Array:
+def surrogate(config: Config, step: Any, params: Any, items: dict[str, jax.Array], mask: jax.Array | None) -> jax.Array:
     """The clipped objective of GRPO, over the tokens of replies; to be minimised."""
-    advantages = rb.text.group_advantages(sample.items["reward"], sample.mask).reshape(-1, 1)
-    item = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), sample.items)
+    advantages = rb.text.group_advantages(items["reward"], mask).reshape(-1, 1)
+    item = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), items)
     told = rb.text.log_probs(step, params, item["ids"], item["mask"])[:, 1:]
     ratio = jnp.exp(told - item["log_prob"])
     gain = jnp.minimum(ratio * advantages, jnp.clip(ratio, 1 - config.clip, 1 + config.clip) * advantages)
@@ -116,7 +116,7 @@ def make_iterate(config: Config, step: Any, cache: Any, optimizer: optax.Gradien
 
         def update(learner: Learner, key: jax.Array) -> tuple[Learner, jax.Array]:
             _, sample = rb.sample(buffer, key)
-            return descend(optimizer, lambda p: surrogate(config, step, p, sample), learner)
+            return descend(optimizer, lambda p: surrogate(config, step, p, sample.items, sample.mask), learner)
 
         learner, _ = jax.lax.scan(update, run.learner, rb.split(k_update, config.updates))
         coefficient = rb.text.update_kl(config.controller, run.coefficient, made.kl)

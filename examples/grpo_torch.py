@@ -79,10 +79,10 @@ class Learner:
             self.descend(optimizer, -told[:, PROMPT:].mean())
         return {name: p.detach().clone() for name, p in self.model.named_parameters()}
 
-    def surrogate(self, sample: frb.Sample) -> Tensor:
+    def surrogate(self, items: dict[str, Tensor], mask: Tensor | None) -> Tensor:
         """The clipped objective of GRPO, over the tokens of replies; to be minimised."""
-        advantages = rb.text.group_advantages(sample.items["reward"], sample.mask).reshape(-1, 1)
-        item = {name: x.flatten(0, 1) for name, x in sample.items.items()}
+        advantages = rb.text.group_advantages(items["reward"], mask).reshape(-1, 1)
+        item = {name: x.flatten(0, 1) for name, x in items.items()}
         told = rb.text.log_probs(self.lm.step, self.model, item["ids"], item["mask"])[:, 1:]
         ratio = (told - item["log_prob"]).exp()
         gain = torch.minimum(ratio * advantages, ratio.clamp(1 - self.config.clip, 1 + self.config.clip) * advantages)
@@ -121,7 +121,7 @@ def train(config: Config) -> Iterator[Row]:
         buffer = rb.add(buffer, replies)
         for k in rb.split(k_update, config.updates):
             buffer, sample = rb.sample(buffer, k)
-            learner.descend(optimizer, learner.surrogate(sample))
+            learner.descend(optimizer, learner.surrogate(sample.items, sample.mask))
         exact = right(made.joined.ids, made.joined.reply).all(-1).float()
         told.append(torch.stack([made.scores.mean(), exact.mean(), made.kl.mean(), coefficient]))
         coefficient = rb.text.update_kl(config.controller, coefficient, made.kl)

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  # before JAX starts
 
@@ -31,7 +32,7 @@ from jax.sharding import PartitionSpec as P
 import jax_backend as rb
 
 
-def start(config: Config, mesh: Mesh, optimizer: optax.GradientTransformation) -> tuple[Run, Run]:
+def start(config: Config, mesh: Mesh, optimizer: optax.GradientTransformation) -> tuple[Run, Any]:
     """The run at its beginning, and how its arrays are divided among the devices."""
     key, k_params, k_envs = jax.random.split(rb.key(config.seed), 3)
     params = init_params(k_params, (4, config.hidden, config.hidden, 2))
@@ -40,8 +41,7 @@ def start(config: Config, mesh: Mesh, optimizer: optax.GradientTransformation) -
     buffer = rb.init(buffer_spec(config), sharding=NamedSharding(mesh, P("d")))
     learner = Learner(params, params, optimizer.init(params))
     run = Run(key, Actors(env, jnp.zeros(config.num_envs), finished), buffer, learner, Best(params, jnp.float32(-1.0)))
-    specs = Run(P(), P("d"), rb.partition_specs(buffer), P(), P())
-    return run, specs
+    return run, run._replace(**dict(zip(Run._fields, (P(), P("d"), rb.partition_specs(buffer), P(), P()), strict=True)))
 
 
 def programs(config: Config, mesh: Mesh) -> tuple[Run, Callable[..., Run], Callable[..., tuple[Run, Row]]]:
@@ -76,7 +76,7 @@ def programs(config: Config, mesh: Mesh) -> tuple[Run, Callable[..., Run], Calla
         actors = run.actors._replace(finished=jnp.zeros(2))
         return run._replace(key=key, actors=actors, best=best), row
 
-    def mapped(function: Callable, given: tuple, out: object) -> Callable:
+    def mapped(function: Callable[..., Any], given: tuple[Any, ...], out: Any) -> Any:
         return rb.jit(jax.shard_map(function, mesh=mesh, in_specs=given, out_specs=out, check_vma=False))
 
     return run, mapped(warm_up, (specs,), specs), mapped(stretch, (specs, P(), P()), (specs, P()))
@@ -90,7 +90,7 @@ def main(config: Config, out: Path) -> Result:
     config = replace(config, num_envs=lanes, n_step=max(config.n_step, 2))
     config = replace(config, capacity=config.capacity // lanes * lanes)
     run, warm_up, stretch = programs(config, mesh)
-    rows = []
+    rows: list[Row] = []
     progress = Progress(config.iterations)
     with progress:
         run = warm_up(run)

@@ -88,7 +88,10 @@ def record(config: Config) -> list[EpisodeBuffer]:
     rng, n = np.random.default_rng(config.seed), config.episodes
     envs = gymnasium.make_vec(TASK, n, vectorization_mode="sync")
     obs, _ = envs.reset(seed=config.seed)
-    who, observations, actions, rewards = rng.integers(0, 3, n), [obs], [], []
+    who = rng.integers(0, 3, n)
+    observations: list[np.ndarray] = [obs]
+    actions: list[np.ndarray] = []
+    rewards: list[np.ndarray] = []
     for _ in range(LENGTH):
         who = np.where(rng.random(n) < 1 / config.turn, rng.integers(0, 3, n), who)
         action = operate(rng, who, obs)

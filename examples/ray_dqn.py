@@ -130,11 +130,10 @@ def main(config: Config, local: bool, checkpoint: str | None = None) -> tuple[fl
     done = 0
     while done < config.iterations:
         actors.begin(round_length, float(epsilons[done]), done, weights())  # they act while the learner draws
-        batches = client.iterate(
-            config.seed + done, n=round_length, prefetch=4, beta=lambda k, first=done: float(betas[first + k])
-        )
+        beta_of = betas[done:].tolist().__getitem__  # of a batch, by its number
+        batches = client.iterate(config.seed + done, n=round_length, prefetch=4, beta=beta_of)
         for sample in batches:
-            priorities, _ = learner.step(sample)
+            priorities, _ = learner.step(sample.items, sample.weights, sample.extras)
             client.update(sample.indices, priorities)
         client.flush()
         actors.wait()

@@ -35,7 +35,7 @@ def train(rank: int, config: Config, processes: int, folder: str) -> None:
     actors = Actors(replace(config, seed=config.seed + rank, num_envs=config.num_envs // processes))
     learner = Learner(config)
     greedy = learner.network.greedy  # which needs no other process
-    learner.network = DistributedDataParallel(learner.network)
+    learner.online = DistributedDataParallel(learner.network)
     buffer = rb.init(buffer_spec(config), sharding=dist.group.WORLD)
     for _ in range(config.warmup):
         buffer = actors.act(greedy, buffer, epsilon=1.0)
@@ -44,7 +44,8 @@ def train(rank: int, config: Config, processes: int, folder: str) -> None:
     losses: list[torch.Tensor] = []
     best, best_score = deepcopy(learner.target), -1.0
     keys = rb.split(rb.key(config.seed), config.iterations)  # the same in all processes
-    with Progress(config.iterations) if rank == 0 else nullcontext() as progress:
+    progress = Progress(config.iterations) if rank == 0 else None
+    with progress or nullcontext():
         for i, (key, epsilon, beta) in enumerate(zip(keys, *schedules(config), strict=True), start=1):
             buffer = actors.act(greedy, buffer, epsilon)
             buffer, loss = learner.learn(buffer, key, float(beta))
@@ -53,10 +54,10 @@ def train(rank: int, config: Config, processes: int, folder: str) -> None:
                 continue
             told = torch.tensor([torch.stack(losses).mean(), sum(actors.returns), len(actors.returns)])
             dist.all_reduce(told)
-            if rank == 0:
+            if progress is not None:
                 score = evaluate(greedy, config.eval_episodes, SELECTION_SEED + i).mean()
                 if score >= best_score:
-                    best, best_score = deepcopy(learner.network.module), score
+                    best, best_score = deepcopy(learner.network), score
                 row = Row(i, float(told[1] / told[2]), score, float(told[0]) / processes, epsilon, 0.0)
                 rows.append(row._replace(seconds=progress.report(row)))
             actors.returns, losses = [], []

@@ -6,9 +6,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from functional_rb.base.arrays import ArrayLike, Nest, PRNGKey
+from functional_rb.base.arrays import ArrayLike, BackendArray, Nest, PRNGKey
 from functional_rb.lib import A
-from functional_rb.ops.protocol import Array
 from functional_rb.ted.steps import from_transitions
 from functional_rb.text import advantages, rollouts
 from functional_rb.text import generation as core
@@ -48,9 +47,9 @@ class Rollout(NamedTuple):
     """
 
     steps: dict[str, Nest]
-    mask: Array
-    scores: Array
-    kl: Array
+    mask: BackendArray
+    scores: BackendArray
+    kl: BackendArray
     generation: Generation
     joined: Joined
 
@@ -63,8 +62,8 @@ class Advantages(NamedTuple):
         returns: float32 [N, T], advantages + values, to which values are fitted.
     """
 
-    advantages: Array
-    returns: Array
+    advantages: BackendArray
+    returns: BackendArray
 
 
 def generate(
@@ -200,7 +199,7 @@ def log_probs(
     rows_at_once: int | None = None,
     tokens_at_once: int | None = None,
     cache: EmptyCache | None = None,
-) -> Array:
+) -> BackendArray:
     """The log-probability of each token by those before it, in one pass (teacher forcing).
 
     Differentiable with respect to the parameters. Minus infinity for a token whose logit is; never NaN for it. NaN

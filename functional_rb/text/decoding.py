@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from functional_rb.base.arrays import ArrayLike
-from functional_rb.ops.protocol import Array
+from functional_rb.base.arrays import ArrayLike, BackendArray
 from functional_rb.text.lib import Step
 
-Score = Callable[[Array, Array, Array], ArrayLike]
+Score = Callable[[BackendArray, BackendArray, BackendArray], ArrayLike]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Reward:
 
     score: Score
     reference: object = None
-    kl: float | Array = 0.0
+    kl: float | BackendArray = 0.0
     reference_step: Step | None = None
 
     def __post_init__(self) -> None:

@@ -42,25 +42,27 @@ class Settings(NamedTuple):
 class Generation(NamedTuple):
     """Replies to B prompts, r of each: N = B * r rows, reply j to prompt b in row b * r + j."""
 
-    tokens: Array  # int32 [N, n], the replies, and `pad` behind them
-    mask: Array  # bool [N, n], which of these are tokens of the reply; the eos that ends it is one
-    lengths: Array  # int32 [N], how many
-    terminated: Array  # bool [N], whether the reply ended by an eos
-    truncated: Array  # bool [N], whether it was cut off after n tokens without one
+    tokens: BackendArray  # int32 [N, n], the replies, and `pad` behind them
+    mask: BackendArray  # bool [N, n], which of these are tokens of the reply; the eos that ends it is one
+    lengths: BackendArray  # int32 [N], how many
+    terminated: BackendArray  # bool [N], whether the reply ended by an eos
+    truncated: BackendArray  # bool [N], whether it was cut off after n tokens without one
     # float32 [N, n], of each token by the model, as its logits are, before any law; 0 behind the reply.
-    log_probs: Array
-    law_log_probs: Array  # float32 [N, n], by the law that it was drawn from; 0 behind the reply, and at temperature 0
+    log_probs: BackendArray
+    law_log_probs: (
+        BackendArray  # float32 [N, n], by the law that it was drawn from; 0 behind the reply, and at temperature 0
+    )
     # bool [N], whether it ended before a token that could not be drawn, as the logits were NaN, infinite or all minus
     # infinity. Outside of compiled programs that is an error.
-    rejected: Array
+    rejected: BackendArray
 
 
 class Joined(NamedTuple):
     """Prompts and their replies, N rows of S = L + n places: the prompt from place 0 on, the reply, then padding."""
 
-    ids: Array  # int32 [N, S]
-    mask: Array  # bool [N, S], where tokens are
-    reply: Array  # bool [N, S], which of these are the reply's
+    ids: BackendArray  # int32 [N, S]
+    mask: BackendArray  # bool [N, S], where tokens are
+    reply: BackendArray  # bool [N, S], which of these are the reply's
 
 
 def model_of(ops: TextOps, step: Callable[..., object], params: object) -> Model:

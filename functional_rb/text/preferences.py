@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import ArrayLike
+from functional_rb.base.arrays import ArrayLike, BackendArray
 from functional_rb.base.dtypes import shown
 from functional_rb.base.object_arrays import is_object_array
 from functional_rb.buffer import checks
@@ -25,7 +25,7 @@ from functional_rb.text.records import PairwiseDataset, RewardData
 
 def bradley_terry_loss(
     lib: TextLib[A], chosen: ArrayLike, rejected: ArrayLike, margin: ArrayLike = 0.0, mask: ArrayLike = None
-) -> Array:
+) -> BackendArray:
     """How badly the scores of whole texts tell the preferred from the others; to be minimised.
 
     The mean of `-log sigmoid(chosen - rejected - margin)` over the pairs (R. A. Bradley and M. E. Terry, "Rank Analysis
@@ -58,7 +58,7 @@ def bradley_terry_loss(
     return lib.run(_bradley_terry, *arrays, real)
 
 
-def reward_loss(lib: TextLib[A], pairs: PairwiseDataset) -> Array:
+def reward_loss(lib: TextLib[A], pairs: PairwiseDataset) -> BackendArray:
     """How badly the rewards of single tokens tell the preferred texts from the others, as torchrl's reward model does.
 
     Of each pair the mean of `-log sigmoid(chosen - rejected)` over the positions from the first at which the texts
@@ -98,7 +98,7 @@ def reward_loss(lib: TextLib[A], pairs: PairwiseDataset) -> Array:
     return lib.run(_diverging, *given)
 
 
-def end_scores(lib: TextLib[A], rewards: ArrayLike, mask: ArrayLike) -> Array:
+def end_scores(lib: TextLib[A], rewards: ArrayLike, mask: ArrayLike) -> BackendArray:
     """The score of each text: the reward of its last token.
 
     Args:
@@ -123,7 +123,7 @@ def end_scores(lib: TextLib[A], rewards: ArrayLike, mask: ArrayLike) -> Array:
 
 def pairs_of_groups(
     lib: TextLib[A], items: object, scores: ArrayLike, mask: ArrayLike = None
-) -> tuple[PairwiseDataset, Array]:
+) -> tuple[PairwiseDataset, BackendArray]:
     """The best and the worst item of each group as a pair, for DPO and for reward models.
 
     Args:
@@ -177,7 +177,7 @@ def pairs_of_groups(
 
 def group_advantages(
     lib: TextLib[A], scores: ArrayLike, mask: ArrayLike = None, scale: bool = True, epsilon: float = 1e-4
-) -> Array:
+) -> BackendArray:
     """How much better each item is than the others of its group, which stands for a value model in GRPO and RLOO.
 
         A_i = (r_i - mean(r)) / (deviation(r) + epsilon)
@@ -223,7 +223,7 @@ def group_advantages(
 
 def update_kl(
     lib: TextLib[A], controller: KLController, coefficient: ArrayLike, kl: ArrayLike, mask: ArrayLike = None
-) -> Array:
+) -> BackendArray:
     """The next coefficient of the KL divergence, after some replies.
 
     Args:

@@ -47,9 +47,9 @@ class Proposal(NamedTuple):
         weights: float32 [B, A], the improved policy, a target to learn: it sums to 1 over the valid slots.
     """
 
-    slot: Array
+    slot: BackendArray
     action: Nest
-    weights: Array
+    weights: BackendArray
 
 
 class Summary(NamedTuple):
@@ -62,10 +62,10 @@ class Summary(NamedTuple):
         q: float32 [B, A], reward + discount * value of each slot; 0 of one never taken.
     """
 
-    visits: Array
-    probabilities: Array
-    value: Array
-    q: Array
+    visits: BackendArray
+    probabilities: BackendArray
+    value: BackendArray
+    q: BackendArray
 
 
 def init(lib: TreesLib[A], spec: TreeSpec, root: Expansion, device: DeviceLike = None) -> Tree:

@@ -291,7 +291,9 @@ def test_rows_that_name_one_text_take_no_more_memory_than_allowed(
     monkeypatch.setattr(hdf5, "CHUNK", 4 * nbytes)
     tracemalloc.start()
     try:
-        with pytest.raises(ValueError, match="episode 0: the rows of '/episode_0/actions' have more bytes than the file"):
+        with pytest.raises(
+            ValueError, match="episode 0: the rows of '/episode_0/actions' have more bytes than the file"
+        ):
             read(open_reader(name))
         assert tracemalloc.get_traced_memory()[1] < 32 * nbytes
     finally:

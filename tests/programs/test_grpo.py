@@ -70,13 +70,13 @@ def test_the_surrogate_is_clipped_and_of_replies_alone(library: Backend) -> None
         total, count = total + min(ratio * advantage, within * advantage), count + 1
         clipped += within != ratio
     assert 10 < clipped < count
-    sample = SimpleNamespace(items=library.tree(item), mask=library.array(np.ones((groups, size), bool)))
+    sample = library.tree(item), library.array(np.ones((groups, size), bool))
     params = library.array(logits)
     if library.library == "jax":
-        found = jax.jit(lambda p: program_of("jax").surrogate(QUICK, table, p, sample))(params)
+        found = jax.jit(lambda p: program_of("jax").surrogate(QUICK, table, p, *sample))(params)
     else:
         learner = SimpleNamespace(config=QUICK, lm=SimpleNamespace(step=table), model=params)
-        found = program_of("torch").Learner.surrogate(learner, sample)
+        found = program_of("torch").Learner.surrogate(learner, *sample)
     assert float(found) == pytest.approx(-total / count, rel=1e-4)
 
 

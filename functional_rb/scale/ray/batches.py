@@ -34,7 +34,7 @@ class Batches(Iterator[AnySample[Nest]]):
     def __iter__(self) -> Batches:
         return self
 
-    def __next__(self) -> AnySample[object]:
+    def __next__(self) -> AnySample[Nest]:
         """The next sample.
 
         Raises:
