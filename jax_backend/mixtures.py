@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -15,9 +15,9 @@ from functional_rb.base.arrays import BackendArray, NumpyArray
 from functional_rb.buffer.state import State
 from functional_rb.core.strategy import Selection
 from functional_rb.mixture import drawing
-from functional_rb.mixture.drawing import Plan, Request, Status
+from functional_rb.mixture.drawing import Request, Status
 from functional_rb.mixture.layout import form_of, layout_at_once
-from functional_rb.mixture.shares import normalized, quotas
+from functional_rb.mixture.shares import Assignment, normalized, quotas
 from functional_rb.mixture.value import Mixture, register_array
 from functional_rb.ops import numpy_ops, part_kernels
 from functional_rb.shared.state import SharedState
@@ -46,9 +46,22 @@ def _keys(key: jax.Array, n: int) -> list[jax.Array]:
 
 
 class _Traced(drawing.Carrier[Changes]):
-    """Draws while a program is traced."""
+    """Draws while a program is traced; where a call gives no shares, no more than a buffer can have to give."""
 
     known, ops, row_ops, mapper = False, ops.OPS, ops.OPS, execute
+
+    def __init__(self, most: Sequence[int] | None) -> None:
+        self.most = most
+
+    def assigned(self, assignment: Assignment) -> Assignment:
+        # XLA may else compute it again for each row that is chosen by it.
+        return Assignment(*barrier(list(assignment)))
+
+    def drawn(self, draw: Callable[..., Any], sizes: Sequence[int], share: jax.Array) -> Any:
+        most = self.most
+        if most is None:
+            return draw(sizes)
+        return jax.lax.cond((share > 0).all(), lambda: draw(most), lambda: draw(sizes))
 
     def status(self, state: State) -> Status:
         return Status(*drawing.status(ops.OPS, state, state.spec))
@@ -103,9 +116,10 @@ class _Hosted(drawing.Carrier[State]):
             after, leaves, selection = carrier.sample(state, key, batch, 0.0)
             return after, leaves, jax.tree.map(np.asarray, selection)
         whole = self.batch if state.spec.sampler.heeds_wanted else batch
-        changed, *drawn = _rows(state, key, whole, np.int32(batch), kernels=compile.use_kernels())
-        count = state.spec.sampler.leading_shape(batch)[0]
-        leaves, selection = jax.tree.map(lambda x: np.asarray(x)[:count], drawn)
+        wanted = np.int32(batch if wanted is None else wanted)
+        changed, *drawn = _rows(state, key, whole, wanted, kernels=compile.use_kernels())
+        rows = state.spec.sampler.leading_shape(batch)[0]
+        leaves, selection = jax.tree.map(lambda x: np.asarray(x)[:rows], drawn)
         return execute.changed_by(state, changed) if state.spec.sampler.remembers else state, leaves, selection
 
 
@@ -130,7 +144,7 @@ def _by_launches(
 ) -> tuple[list[Changes], Leaves, Selection] | None:
     """What `_drawn` gives, where all buffers are alike and lie on a GPU; else None."""
     layout = layout_at_once(form_of(mixture), execute, batch)
-    if not layout.alike or layout.mapped:
+    if not layout.alike:
         return None
     spec, shares = mixture.spec, mixture.p if p is None else p
     shares = None if shares is None else jnp.asarray(shares, jnp.float32)
@@ -155,28 +169,10 @@ def _by_launches(
 def _by_buffer(
     mixture: Mixture, key: jax.Array, batch: int, p: jax.Array | None, beta: jax.Array | None
 ) -> tuple[list[Changes], Leaves, Selection]:
-    carrier, layout = _Traced(), layout_at_once(form_of(mixture), execute, batch)
-    plan = _computed_once(drawing.plan(carrier, mixture, Request(layout, key, batch, p)))
-    draw = functools.partial(drawing.rows, carrier, mixture, layout, plan)
-    whole, most = [batch] * len(plan.sources), _most(mixture, batch) if p is None else None
-    if most is None:
-        changed, leaves, selection = draw(whole)
-    else:
-        drawable = ops.stack([source.status.drawable for source in plan.sources])
-        all_drawable = ops.count(drawable > 0) == len(mixture)
-        changed, leaves, selection = jax.lax.cond(all_drawable, lambda: draw(most), lambda: draw(whole))
-    return (
-        [one for one in changed if one is not None],
-        leaves,
-        drawing.weighed(carrier, selection, plan.least(ops.OPS), beta),
-    )
-
-
-def _computed_once(plan: Plan) -> Plan:
-    # XLA may else compute it again for each row that is chosen by it.
-    ids, ranks, *counts = barrier([plan.ids, plan.ranks, *(source.count for source in plan.sources)])
-    sources = [source._replace(count=count) for source, count in zip(plan.sources, counts, strict=True)]
-    return Plan(ids, ranks, sources)
+    carrier = _Traced(_most(mixture, batch) if p is None else None)
+    request = Request(layout_at_once(form_of(mixture), execute, batch), key, batch, p, beta)
+    changed, leaves, selection = drawing.draw(carrier, mixture, request)
+    return [one for one in changed if one is not None], leaves, selection
 
 
 def _most(mixture: Mixture, batch: int) -> Sequence[int] | None:
@@ -223,12 +219,16 @@ def draw(mixture: drawing.M, request: Request, consume: bool) -> tuple[drawing.M
 
 def _draw_on_host(mixture: drawing.M, request: Request) -> tuple[drawing.M, Leaves, Selection]:
     beta = None if request.beta is None else np.float32(request.beta)
-    after, leaves, selection = drawing.draw(_Hosted(request.batch), mixture, request._replace(beta=beta))
+    buffers, leaves, selection = drawing.draw(_Hosted(request.batch), mixture, request._replace(beta=beta))
     # The samples go where those of the first buffer on the host go.
     host, extras = next(x for x in mixture.buffers if isinstance(x, HostState | SharedState)), selection.extras
     sent = hosted.out(host, [np.asarray(x) for x in (*leaves, *extras.values())])
     extras = dict(zip(extras, sent[len(leaves) :], strict=True))
-    return after, sent[: len(leaves)], jax.tree.map(jnp.asarray, selection._replace(extras=extras))
+    return (
+        mixture.with_buffers(buffers),
+        sent[: len(leaves)],
+        jax.tree.map(jnp.asarray, selection._replace(extras=extras)),
+    )
 
 
 def stacked(numbers: Sequence[object]) -> BackendArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -9,9 +10,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from functional_rb.base import nest
 from functional_rb.base.arrays import BackendArray, Nest, NumpyArray
-from functional_rb.buffer.mapping import given_out
 from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays
 from functional_rb.core.strategy import Selection
@@ -31,18 +30,58 @@ from torch_backend.memory.library import HAVE_KERNELS, TORCH, numbers
 from torch_backend.memory.state import State as TorchState
 
 engine, is_compiling = dispatch.of, torch.compiler.is_compiling
-
-
 # The innermost of torch's functions that map, or take derivatives, if any is at work.
 TRANSFORMS = torch._C._functorch.peek_interpreter_stack
 # The leaves of what a buffer drew, tensors or Python objects in NumPy.
 Leaves: TypeAlias = list[BackendArray]
 
 
-class _OnTorch(drawing.Carrier[State]):
-    """What draws of known numbers and traced ones have in common: the rows are torch's."""
+class _Torch(drawing.Carrier[State]):
+    """Draws whose rows are torch's, of known numbers, which are NumPy's, or of traced ones."""
 
     row_ops, mapper = ops.OPS, execute
+
+    def __init__(self, known: bool, consume: bool = False) -> None:
+        self.known, self.consume = known, consume
+        self.ops = numpy_ops.OPS if known else ops.OPS
+
+    def status(self, state: State) -> Status:
+        if not self.known:
+            return Status(*engine(state).look(state, drawing.status).unbind())
+        if engine(state) is not execute:  # other processes write to the same buffer
+            return Status(*_in_numpy(engine(state).look(state, drawing.status)))
+        status: Status | None = state.__dict__.get("_status")
+        if status is None:  # a state never changes, so it is asked once
+            assert isinstance(state, VersionedState)
+            status = Status(*_status_of(state))
+            state.__dict__["_status"] = status
+        return status
+
+    def floats(self, p: object, like: BackendArray) -> BackendArray:
+        if not self.known:
+            return torch.as_tensor(p, dtype=torch.float32, device=like.device)
+        if isinstance(p, torch.Tensor):  # also of bfloat16, which NumPy lacks
+            p = _in_numpy(p.to(torch.float32))
+        return np.asarray(p, np.float32)
+
+    def keys(self, key: torch.Tensor, n: int) -> Sequence[torch.Tensor]:
+        return random.split(key.to("cpu") if self.known else key, n).unbind()
+
+    def draws(self, key: torch.Tensor, n: int) -> BackendArray:
+        if self.known:
+            return random.draws(key, n, 1).numpy()[:, 0]
+        return numbers(key, (n, 1), key.device)[:, 0]
+
+    def draw(
+        self, state: State, key: torch.Tensor, batch: int, wanted: BackendArray | None
+    ) -> tuple[State, Leaves, Selection]:
+        if self.consume:
+            after, drawn = engine(state).sample_(state, key, batch, 0.0, lambda *parts: parts, wanted)
+            return after, *drawn
+        if self.known and wanted is not None:
+            wanted = torch.tensor(int(wanted), dtype=torch.int32, device=state.counters.device)
+        one: tuple[State, Leaves, Selection] = engine(state).sample(state, key, batch, 0.0, wanted)
+        return one
 
     def join(self, columns: Sequence[Sequence[BackendArray]], order: BackendArray | None) -> list[BackendArray]:
         made: list[BackendArray] = []
@@ -61,71 +100,6 @@ class _OnTorch(drawing.Carrier[State]):
         least, exponent = (number(x, chances.device) for x in (least, beta))
         with using(_kernels_for(chances, exponent)):
             return super().weights(chances, least, exponent)
-
-
-class _Known(_OnTorch):
-    """Draws where the numbers of all buffers are known."""
-
-    known, ops = True, numpy_ops.OPS
-
-    def status(self, state: State) -> Status:
-        if engine(state) is not execute:  # other processes write to the same buffer
-            return Status(*_in_numpy(engine(state).look(state, drawing.status)))
-        status: Status | None = state.__dict__.get("_status")
-        if status is None:  # a state never changes, so it is asked once
-            assert isinstance(state, VersionedState)
-            status = Status(*_status_of(state))
-            state.__dict__["_status"] = status
-        return status
-
-    def floats(self, p: object, like: NumpyArray) -> NumpyArray:
-        if isinstance(p, torch.Tensor):  # also of bfloat16, which NumPy lacks
-            p = p.to(torch.float32).numpy(force=True)
-        return np.asarray(p, np.float32)
-
-    def keys(self, key: torch.Tensor, n: int) -> Sequence[torch.Tensor]:
-        return random.split(key.to("cpu"), n).unbind()
-
-    def draws(self, key: torch.Tensor, n: int) -> NumpyArray:
-        return random.draws(key, n, 1).numpy()[:, 0]
-
-    def draw(
-        self, state: State, key: torch.Tensor, batch: int, wanted: BackendArray | None
-    ) -> tuple[State, Leaves, Selection]:
-        if wanted is not None:
-            wanted = torch.tensor(int(wanted), dtype=torch.int32, device=state.counters.device)
-        drawn: tuple[State, Leaves, Selection] = engine(state).sample(state, key, batch, 0.0, wanted)
-        return drawn
-
-
-class _Traced(_OnTorch):
-    """Draws where nothing is known."""
-
-    known, ops = False, ops.OPS
-
-    def __init__(self, consume: bool = False) -> None:
-        self.consume = consume
-
-    def status(self, state: State) -> Status:
-        return Status(*engine(state).look(state, drawing.status).unbind())
-
-    def floats(self, p: object, like: torch.Tensor) -> torch.Tensor:
-        return torch.as_tensor(p, dtype=torch.float32, device=like.device)
-
-    def keys(self, key: torch.Tensor, n: int) -> Sequence[torch.Tensor]:
-        return random.split(key, n).unbind()
-
-    def draws(self, key: torch.Tensor, n: int) -> torch.Tensor:
-        return numbers(key, (n, 1), key.device)[:, 0]
-
-    def draw(
-        self, state: State, key: torch.Tensor, batch: int, wanted: BackendArray | None
-    ) -> tuple[State, Leaves, Selection]:
-        if not self.consume:
-            drawn: tuple[State, Leaves, Selection] = engine(state).sample(state, key, batch, 0.0, wanted)
-            return drawn
-        after, (leaves, selection) = engine(state).sample_(state, key, batch, 0.0, lambda *parts: parts, wanted)
-        return after, leaves, selection
 
 
 def _in_numpy(array: torch.Tensor) -> NumpyArray:
@@ -161,12 +135,15 @@ def draw(mixture: drawing.M, request: Request, consume: bool) -> tuple[drawing.M
     if not traced and TRANSFORMS() is not None:  # whether a function of torch's maps over an array that is read
         counters = [state.counters for state in mixture.buffers]
         traced = any(map(is_batched, (request.key, request.p, request.beta, mixture.p, *counters)))
+    known = not traced and bool(request.batch)
     with modes.without_gradients():
-        if traced or not request.batch:
+        if not known:
             drawing.check_heeding(mixture)
-            return drawing.draw(_Traced(consume), mixture, request)
-        at_once = _at_once(mixture, request)
-        return drawing.draw(_Known(), mixture, request) if at_once is None else (mixture, *at_once)
+        at_once = _at_once(mixture, request) if known else None
+        if at_once is not None:
+            return mixture, *at_once
+        after, leaves, selection = drawing.draw(_Torch(known, consume and not known), mixture, request)
+        return mixture.with_buffers(after), leaves, selection
 
 
 def _at_once(mixture: Mixture, request: Request) -> tuple[Leaves, Selection] | None:
@@ -191,11 +168,8 @@ def _at_once(mixture: Mixture, request: Request) -> tuple[Leaves, Selection] | N
     if drawn is NotImplemented:
         return None
     _, leaves, _, *numbers = drawn
-    if layout.mapped:
-        items = given_out(execute, mixture.buffers[0].spec, leaves, (batch,), key, None)
-        found = nest.flatten_as(layout.leaves.own[0], items)
-        leaves = [found[k] for k in layout.leaves.places[0]]
-    return drawing.by_one_call(layout, batch, leaves, Selection(*numbers))
+    split = functools.partial(drawing.split, layout, batch)
+    return [split(leaf) for leaf in leaves], drawing.each(split, Selection(*numbers))
 
 
 def carry_out(function: Callable[..., Nest], static: object, *arrays: Nest) -> Nest:

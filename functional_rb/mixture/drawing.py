@@ -1,12 +1,13 @@
 """Drawing from a mixture: each of its buffers draws for itself, and the rows that they give are joined.
 
-1. `plan` shares a batch out, through all levels of mixtures: which buffer gives each row, and how many rows each gives.
-   Buffers that have nothing to give are left out.
-2. Each buffer draws. Where the numbers of rows are known, it draws just these. While a program is traced they are not:
-   then it draws as many as it may have to give, of which the first `count` count. Draws are such that both ways give
-   the same rows.
-3. The chance of a row is that of its buffer times that in the buffer.
-4. The rows are joined in one array, and taken from it in the order of the batch. Weights correct by their chances.
+1. `_look` asks each buffer what a draw has to know of it, and finds how much of the batch each gives. Buffers that have
+   nothing to give are left out.
+2. `assign` chooses which buffer gives each row. Where the numbers of rows are known, a buffer draws just these. While
+   a program is traced they are not: then it draws as many as it may have to give, of which the first `wanted` count.
+   Draws are such that both ways give the same rows.
+3. The rows are joined in one array, and taken from it in the order of the batch. The chance of a row is that of its
+   buffer times that in the buffer. A mixture in a mixture gives its rows as a buffer does.
+4. Weights correct by the chances.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from functional_rb.buffer.state import State
 from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.strategy import Selection
 from functional_rb.mixture import shares
-from functional_rb.mixture.layout import Layout
+from functional_rb.mixture.layout import Layout, Leaves, needs_whole_batch
+from functional_rb.mixture.shares import Assignment
 from functional_rb.mixture.value import Mixture
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Ops
-from functional_rb.samplers.base import SamplerBase
 from functional_rb.samplers.importance import importance_weights
 from functional_rb.structures import row_layout
 
@@ -41,10 +42,14 @@ FLAGS: Final = ("mask", "is_first", "is_last", "truncated")
 M = TypeVar("M", bound=Mixture)
 # What a backend gives for a buffer after a draw: its state, or what of it is new.
 After = TypeVar("After")
+# What a buffer, or a mixture, gives: what its buffers are afterwards, None for those that gave nothing; the leaves; and
+# the selection. Handles are int32 [B, *steps, columns], the numbers of the buffer and the handle. In place of weights
+# it has the chances by which these correct.
+Rows = tuple[list[After | None], list[BackendArray], Selection]
 
 
 class Status(NamedTuple):
-    """What a draw from a mixture has to know of a buffer: float32 scalars.
+    """What a draw from a mixture has to know of a buffer, or of a mixture in it: float32 scalars.
 
     Attributes:
         drawable: 1 if anything can be drawn, 0 if not.
@@ -68,8 +73,8 @@ class Carrier(abc.ABC, Generic[After]):
     """What a backend does for a draw from a mixture.
 
     Attributes:
-        known: whether numbers are at hand; then those of the plan are NumPy's.
-        ops: the operations on the numbers of a plan.
+        known: whether numbers are at hand; then those that say how a batch is shared out are NumPy's.
+        ops: the operations on these numbers.
         row_ops: those on the numbers of the rows that were drawn.
         mapper: carries functions of items out.
     """
@@ -100,6 +105,16 @@ class Carrier(abc.ABC, Generic[After]):
         self, state: State, key: PRNGKey, batch: int, wanted: BackendArray | None
     ) -> tuple[After, Sequence[BackendArray], Selection]:
         """Draw a batch, of which the first `wanted` rows count, or all; the mixture computes its own weights."""
+
+    def assigned(self, assignment: Assignment) -> Assignment:
+        """Which buffer gives which row, as a backend goes on with it."""
+        return assignment
+
+    def drawn(
+        self, draw: Callable[[Sequence[int]], Rows[After]], sizes: Sequence[int], share: BackendArray
+    ) -> Rows[After]:
+        """What buffers with these shares give by `draw(sizes)`, or by other sizes that are as good."""
+        return draw(sizes)
 
     def join(self, columns: Sequence[Sequence[BackendArray]], order: BackendArray | None) -> list[BackendArray]:
         """Of each column the pieces one after the other, or their rows in an order int32 [B] if that is given."""
@@ -135,185 +150,137 @@ class Request(NamedTuple):
     beta: float | BackendArray | None = None
 
 
-class Source(NamedTuple):
-    """A buffer that is no mixture, in a plan.
-
-    Attributes:
-        key: for its draw.
-        count: int32 scalar, how many rows it gives.
-        share: float32 scalar, its share of the whole batch.
-        status: of it.
-    """
-
-    key: PRNGKey
-    count: BackendArray
-    share: BackendArray
-    status: Status
-
-
-class Plan(NamedTuple):
-    """How a batch is put together.
-
-    Attributes:
-        ids: int32 [B], the number of the source of each row.
-        ranks: int32 [B], which of the rows that this source gives it is, from 0; 0 for rows that do not count.
-        sources: of all levels of mixtures, in their order.
-    """
-
-    ids: BackendArray
-    ranks: BackendArray
-    sources: Sequence[Source]
-
-    def least(self, ops: Ops) -> BackendArray:
-        """The least chance of any item in any of the buffers with a share; 1 if nothing can be drawn."""
-        share, chance = (ops.stack(x) for x in zip(*((s.share, s.status.least) for s in self.sources), strict=True))
-        chances = ops.where(share > 0, share * chance, ops.full_like(chance, 1))
-        return functools.reduce(ops.minimum, [chances[k] for k in range(len(self.sources))])
-
-
 class _Looked(NamedTuple):
-    """A state, of which the status is known, or a mixture, of which the normalized shares float32 [K] are, too."""
-
+    # The status of a state, or of a mixture, of which the normalized shares float32 [K] are known, too.
     status: Status
     shares: BackendArray = None
     members: Sequence[_Looked] = ()
 
 
 def _look(carrier: Carrier[After], node: State | Mixture, p: BackendArray | None = None) -> _Looked:
-    """Ask the buffers what a draw has to know of them; p stands in place of the mixture's shares."""
+    # p stands in place of the mixture's shares.
     if not isinstance(node, Mixture):
         return _Looked(carrier.status(node))
     ops, members = carrier.ops, [_look(carrier, one) for one in node.states]
     drawable, sizes, least = (ops.stack(parts) for parts in zip(*(one.status for one in members), strict=True))
     if p is None:
         p = node.spec.p if node.p is None else node.p
-    p = sizes if p is None else carrier.floats(p, like=sizes)
-    normalized = shares.normalized(ops, p, drawable > 0)
-    stored = shares.added_up(ops.where(normalized > 0, sizes, ops.full_like(sizes, 0)))
-    any_drawable = ops.cast(ops.count(normalized > 0) > 0, "float32")
-    # What stands for the least chance is read by nobody: `Plan.least` goes by the buffers.
-    return _Looked(Status(any_drawable, stored, least[0]), normalized, members)
+    share = shares.normalized(ops, sizes if p is None else carrier.floats(p, like=sizes), drawable > 0)
+    stored = shares.added_up(ops.where(share > 0, sizes, ops.full_like(sizes, 0)))
+    # Of items in buffers without a share there is no chance to correct for.
+    chances = ops.where(share > 0, share * least, ops.full_like(least, 1))
+    least = functools.reduce(ops.minimum, [chances[k] for k in range(len(members))])
+    return _Looked(Status(ops.cast(ops.count(share > 0) > 0, "float32"), stored, least), share, members)
 
 
-def plan(carrier: Carrier[After], mixture: Mixture, request: Request) -> Plan:
-    """Share a batch out.
+def draw(carrier: Carrier[After], mixture: Mixture, request: Request) -> Rows[After]:
+    """Draw a batch, see `Rows`, with weights.
 
     Raises:
         ValueError: if nothing can be drawn, and that is known.
     """
-    looked = _look(carrier, mixture, request.p)
+    layout, key, batch, p, beta = request
+    looked = _look(carrier, mixture, p)
     if carrier.known:
         check_drawable(mixture, bool(looked.status.drawable > 0))
     # Where nothing can be drawn no buffer gives a row: neither one without a share, nor one that would lose it.
-    wanted = carrier.ops.cast(looked.status.drawable * request.batch, "int32")
-    return _shared_out(carrier, mixture, looked, request.key, request.batch, wanted)
+    wanted = carrier.ops.cast(looked.status.drawable * batch, "int32")
+    after, leaves, selection = _of_mixture(carrier, layout, layout.leaves, mixture, looked, key, batch, wanted)
+    return after, leaves, _weighed(carrier, selection, looked.status.least, beta)
 
 
-def _shared_out(
+def _of_mixture(
     carrier: Carrier[After],
+    layout: Layout,
+    leaves: Leaves,
     mixture: Mixture,
     looked: _Looked,
     key: PRNGKey,
     batch: int,
     wanted: BackendArray,
-    share: BackendArray | None = None,
-) -> Plan:
-    """The plan of some rows, of which the first `wanted` count; those of mixtures in the mixture are put in theirs."""
-    ops = carrier.ops
+) -> Rows[After]:
+    ops, columns = carrier.row_ops, mixture.depth + 1
     first, *keys = carrier.keys(key, len(mixture) + 1)
     draws = carrier.draws(first, shares.rows_of_draws(mixture.spec, batch))
-    ids, ranks, counts = shares.assign(ops, mixture.spec, looked.shares, wanted, batch, draws)
-    plans: list[Plan] = []
-    for k, (node, one) in enumerate(zip(mixture.states, looked.members, strict=True)):
-        own = looked.shares[k] if share is None else share * looked.shares[k]
-        rows = int(counts[k]) if carrier.known else batch
-        if isinstance(node, Mixture):
-            plans.append(_shared_out(carrier, node, one, keys[k], rows, counts[k], own))
-        else:
-            place = ops.arange(rows, like=ids)
-            plans.append(Plan(ops.full_like(place, 0), place, [Source(keys[k], counts[k], own, one.status)]))
-    sources = [source for one in plans for source in one.sources]
-    if len(sources) == len(plans):
-        return Plan(ids, ranks, sources)
-    order = ops.take(_starts(ops, [one.ids.shape[0] for one in plans], ids), ids) + ranks
-    before = itertools.accumulate([0, *(len(one.sources) for one in plans[:-1])])
-    below = ops.concat([one.ids + first for one, first in zip(plans, before, strict=True)], 0)
-    return Plan(ops.take(below, order), ops.take(ops.concat([one.ranks for one in plans], 0), order), sources)
+    assignment = carrier.assigned(shares.assign(carrier.ops, mixture.spec, looked.shares, wanted, batch, draws))
+    ids, ranks, counts = assignment
+
+    def joined_of(sizes: Sequence[int]) -> Rows[After]:
+        after: list[After | None] = []
+        pieces, selections = [], []
+        each = zip(mixture.states, looked.members, leaves.members, keys, sizes, strict=True)
+        for k, (node, one, inner, own_key, size) in enumerate(each):
+            # In a batch of no rows one buffer at least has to give its leaves, of no rows.
+            if not size and any(sizes):
+                after += [None] * (len(node.buffers) if isinstance(node, Mixture) else 1)
+                continue
+            given = one, own_key, size, counts[k]
+            if isinstance(node, Mixture):
+                new, found, selection = _of_mixture(carrier, layout, inner, node, *given)
+            else:
+                new, found, selection = _of_buffer(carrier, layout, inner, node, *given)
+            handles = selection.handles
+            nothing = handles[..., -1:] >> 31  # all bits of a negative handle: -1 beside -1
+            padding = [nothing] * (columns - 1 - handles.shape[-1])
+            named = ops.concat([nothing | k, handles[..., :-1], *padding, handles[..., -1:]], -1)
+            after += new
+            pieces.append(found if layout.function else [found[place] for place in leaves.places[k]])
+            selections.append(
+                selection._replace(
+                    handles=named,
+                    weights=selection.weights * looked.shares[k],
+                    probabilities=selection.probabilities * looked.shares[k],
+                )
+            )
+        starts = carrier.ops.integers([0, *itertools.accumulate(sizes[:-1])], like=ids)
+        order = carrier.ops.take(starts, ids) + ranks
+        in_order = carrier.known and bool((order[1:] > order[:-1]).all())  # as with "exact": nothing is moved
+        return after, *_joined(carrier, pieces, selections, None if in_order else order)
+
+    sizes = [int(count) for count in counts] if carrier.known else [batch] * len(mixture)
+    after, rows, selection = carrier.drawn(joined_of, sizes, looked.shares)
+    return after, rows, selection if carrier.known else _only_real(ops, assignment, selection)
 
 
-def _starts(ops: Ops, sizes: Sequence[int], like: BackendArray) -> BackendArray:
-    return ops.integers([0, *itertools.accumulate(sizes[:-1])], like=like)
+def _of_buffer(
+    carrier: Carrier[After],
+    layout: Layout,
+    leaves: Leaves,
+    state: State,
+    looked: _Looked,
+    key: PRNGKey,
+    size: int,
+    count: BackendArray,
+) -> Rows[After]:
+    spec, sampler, batch = state.spec, state.spec.sampler, size
+    is_mapped = spec.on_sample is not None and layout.function is None
+    if size and is_mapped and needs_whole_batch(spec):
+        batch = layout.size  # else the function would see as many rows as happen to be known to be needed
+    # A sampler that takes items out refuses an odd number of windows, unless it is asked for some of a batch.
+    some = not carrier.known or sampler.takes_out or (batch > size and sampler.remembers)
+    after, rows, selection = carrier.draw(state, key, batch, count if some else None)
+    if is_mapped:
+        items = given_out(carrier.mapper, spec, rows, sampler.leading_shape(batch), key, selection.mask)
+        rows = nest.flatten_as(leaves.structure, items)
 
+    def first(x: BackendArray) -> BackendArray:
+        x = split(layout, batch, x)
+        return x if batch == size else x[:size]
 
-def rows(
-    carrier: Carrier[After], mixture: Mixture, layout: Layout, plan: Plan, sizes: Sequence[int]
-) -> tuple[list[After | None], list[BackendArray], Selection]:
-    """Have each buffer draw as many rows as `sizes` says, and join them in the order of the batch.
-
-    Returns:
-        What the carrier gives for each buffer afterwards, None for those that gave nothing; the leaves; and the
-        selection. Handles are int32 [B, *steps, columns], the number of the buffer on each level and the handle. In
-        place of weights it has the chances by which these correct.
-    """
-    ops, columns = carrier.ops, mixture.depth + 1
-    after: list[After | None] = []
-    pieces: list[list[BackendArray]] = []
-    selections: list[Selection] = []
-    own = layout.leaves.places, layout.leaves.own
-    places = zip(mixture.buffers, mixture.paths, plan.sources, sizes, *own, strict=True)
-    for state, path, source, size, positions, structure in places:
-        # In a batch of no rows one buffer at least has to give its leaves, of no rows.
-        if not size and any(sizes):
-            after.append(None)
-            continue
-        spec = state.spec
-        # A sampler that takes items out refuses an odd number of windows, unless it is asked for some of a batch.
-        wanted = None if carrier.known and not spec.sampler.takes_out else source.count
-        one, leaves, selection = carrier.draw(state, source.key, size, wanted)
-        if spec.on_sample is not None:
-            lead = spec.sampler.leading_shape(size)
-            items = given_out(carrier.mapper, spec, leaves, lead, source.key, selection.mask)
-            leaves = nest.flatten_as(structure, items)
-        split = functools.partial(_split, layout, size)
-        numbers = (*path, *(0,) * (columns - 1 - len(path)))
-        after.append(one)
-        pieces.append([split(leaves[k]) for k in positions])
-        selections.append(_in_mixture(carrier.row_ops, each(split, selection), numbers, source, spec.sampler))
-    order = ops.take(_starts(ops, sizes, plan.ids), plan.ids) + plan.ranks
-    if carrier.known and bool((order[1:] > order[:-1]).all()):  # as with "exact": nothing is moved
-        order = None
-    leaves, selection = _joined(carrier, pieces, selections, order)
-    return after, leaves, selection if carrier.known else _only_real(ops, plan, selection)
-
-
-def by_one_call(
-    layout: Layout, batch: int, leaves: Sequence[BackendArray], selection: Selection
-) -> tuple[list[BackendArray], Selection]:
-    """What one call has drawn from buffers alike, as `rows` gives it."""
-    split = functools.partial(_split, layout, batch)
-    return [split(leaf) for leaf in leaves], each(split, selection)
-
-
-def _split(layout: Layout, batch: int, x: BackendArray) -> BackendArray:
-    # Flat slices [B * steps, ...] get their two axes.
-    return x.reshape(batch, layout.steps, *x.shape[1:]) if layout.flat else x
-
-
-def _in_mixture(
-    ops: Ops, selection: Selection, numbers: Sequence[int], source: Source, sampler: SamplerBase
-) -> Selection:
-    """What was drawn from a buffer as the mixture has it, which names the buffer by these numbers."""
-    handles = selection.handles[..., None]
-    nothing = handles >> 31  # all bits of a negative handle: -1 beside -1
-    probabilities = selection.probabilities * source.share
+    probabilities = selection.probabilities if batch == size else selection.probabilities[:size]
+    selection = each(first, selection)
+    # Where no draw has a chance of its own, all items count as the least likely one.
     chances = probabilities
-    if not sampler.single_law:  # no draw has a chance of its own: all items count as the least likely one
-        chances = (ops.full_like(probabilities, 0) + source.status.least) * source.share
-    return selection._replace(
-        handles=ops.concat([*(nothing | number for number in numbers), handles], -1),
-        weights=chances,
-        probabilities=probabilities,
-    )
+    if not sampler.single_law:
+        chances = carrier.row_ops.full_like(probabilities, 0) + looked.status.least
+    handles = selection.handles[..., None]
+    selection = selection._replace(handles=handles, weights=chances, probabilities=probabilities)
+    return [after], [first(leaf) for leaf in rows], selection
+
+
+def split(layout: Layout, batch: int, x: BackendArray) -> BackendArray:
+    """Flat slices [B * steps, ...] with two axes; anything else as it is."""
+    return x.reshape(batch, layout.steps, *x.shape[1:]) if layout.flat else x
 
 
 def each(function: Callable[[BackendArray], BackendArray], selection: Selection) -> Selection:
@@ -342,9 +309,9 @@ def _joined(
     return made, Selection(**fields, extras={name: next(whole) for name in shared})
 
 
-def _only_real(ops: Ops, plan: Plan, selection: Selection) -> Selection:
+def _only_real(ops: Ops, assignment: Assignment, selection: Selection) -> Selection:
     """Rows that a buffer gives as they are, and nothing in place of the others: of all, if nothing can be drawn."""
-    real = ops.take(ops.stack([source.count for source in plan.sources]), plan.ids) > plan.ranks
+    real = ops.take(assignment.counts, assignment.ids) > assignment.ranks
 
     def only(x: BackendArray, other: int) -> BackendArray:
         return ops.where(row_layout.along(real, x), x, ops.full_like(x, other))
@@ -354,7 +321,7 @@ def _only_real(ops: Ops, plan: Plan, selection: Selection) -> Selection:
     return selection._replace(handles=handles, probabilities=probabilities, **flags)
 
 
-def weighed(
+def _weighed(
     carrier: Carrier[After], selection: Selection, least: BackendArray, beta: float | BackendArray | None
 ) -> Selection:
     """With weights `(q_i / q_min) ** -beta`, float32 [B], in place of the chances q_i; 1 without a beta, 0 for nothing.
@@ -367,18 +334,6 @@ def weighed(
         return selection._replace(weights=ops.cast(there, "float32"))
     weights = carrier.weights(selection.weights, least, beta)
     return selection._replace(weights=ops.where(there, weights, ops.full_like(weights, 0)))
-
-
-def draw(carrier: Carrier[State], mixture: M, request: Request) -> tuple[M, list[BackendArray], Selection]:
-    """Draw a batch: the mixture afterwards, the leaves, and the selection; see `rows`.
-
-    Raises:
-        ValueError: if nothing can be drawn, and that is known.
-    """
-    shared = plan(carrier, mixture, request)
-    sizes = [int(source.count) if carrier.known else request.batch for source in shared.sources]
-    after, leaves, selection = rows(carrier, mixture, request.layout, shared, sizes)
-    return mixture.with_buffers(after), leaves, weighed(carrier, selection, shared.least(carrier.ops), request.beta)
 
 
 def check_heeding(mixture: Mixture) -> None:

@@ -118,14 +118,14 @@ def _indices(engine: Engine, mixture: Mixture, indices: ArrayLike) -> BackendArr
 
 def get(lib: Lib[A], mixture: Mixture, indices: ArrayLike) -> Nest:
     """What handles [B, columns] name, of the leaves [B, *shape] that all buffers store; see `reading.get`."""
-    stored = stored_leaves(form_of(mixture))
+    structure, names = stored_leaves(form_of(mixture))
 
     def read(engine: Engine, state: State, handles: BackendArray) -> list[BackendArray]:
         leaves = engine.get(state, handles)
-        return [leaves[state.spec.plan.names.index(name)] for name in stored.names]
+        return [leaves[state.spec.plan.names.index(name)] for name in names]
 
     count, leaves = _read(lib, mixture, indices, "get", read)
-    return nest.unflatten(stored.structure, leaves, lib.build_mapping, (count,))
+    return nest.unflatten(structure, leaves, lib.build_mapping, (count,))
 
 
 def is_live(lib: Lib[A], mixture: Mixture, indices: ArrayLike) -> BackendArray:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from functional_rb.base.nest import LEAF, Structure, as_several, show
 from functional_rb.buffer import checks, samples
@@ -14,6 +14,7 @@ from functional_rb.buffer.known import Draws
 from functional_rb.buffer.mapping import Mapper
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
+from functional_rb.core.item_function import HostFunction, ItemFunction
 from functional_rb.mixture.shares import LARGEST_BATCH
 from functional_rb.mixture.value import Mixture, MixtureSpec
 from functional_rb.samplers.base import SamplerBase
@@ -48,21 +49,35 @@ def remembers(form: Form) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Leaves:
-    """The leaves that the items of all buffers have.
+    """The leaves that samples of a buffer have, or those that the samples of all buffers of a mixture have.
 
     Attributes:
         structure: which containers the items come in.
         names: the leaves' paths as errors show them, in the order of the structure.
         kinds: of each leaf.
-        places: for each buffer that is no mixture, where among its own leaves these are.
-        own: and the structure that these come in.
+        places: for each state of a mixture, where among its leaves these are.
+        members: and these leaves of it.
     """
 
     structure: Structure
     names: tuple[str, ...]
     kinds: tuple[Kind, ...]
-    places: tuple[tuple[int, ...], ...]
-    own: tuple[Structure, ...]
+    places: tuple[tuple[int, ...], ...] = ()
+    members: tuple[Leaves, ...] = ()
+
+
+class Whole(NamedTuple):
+    """A function of items that is carried out on a whole batch, as all buffers have it and store the same leaves.
+
+    Attributes:
+        spec: of one of the buffers.
+        structure: in which containers the leaves come that it gives.
+        places: which of these leaves a sample has.
+    """
+
+    spec: BufferSpec
+    structure: Structure
+    places: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,22 +86,25 @@ class Layout:
 
     Attributes:
         leaves: of the items.
+        size: how many rows a batch has.
         steps: how many steps a slice has; None for single items.
         flat: whether slices come in one row.
         mapped: whether a function of items is applied.
+        function: that of the whole batch; None where each buffer applies its own to what it draws, or there is none.
         may_be_short: whether a sample has a mask: where some buffer may have less to give than was asked for, or gives
             slices.
         betas: the different beta of the samplers that have priorities, ascending.
         without_chance: the first of these samplers for which the chance of a single draw is not known.
         alike: whether one call of a kernel may draw from all buffers: none is a mixture, and all give single items, or
-            slices, with replacement, as they are stored; or single items of the same leaves, on all of which the same
-            function of items can be carried out at once.
+            slices, with replacement, of the same leaves as they are stored.
     """
 
     leaves: Leaves
+    size: int
     steps: int | None
     flat: bool
     mapped: bool
+    function: Whole | None
     may_be_short: bool
     betas: tuple[float, ...]
     without_chance: SamplerBase | None
@@ -117,46 +135,60 @@ def layout_of(form: Form, mapper: Mapper, size: int) -> Layout:
         for spec in specs
     )
     nested = any(not isinstance(one, BufferSpec) for one in form[1])
-    if mapped:
-        whole = form[0].leaves is None and _same_function(specs)
-    else:
-        whole = set(leaves.places) == {tuple(range(len(specs[0].plan.leaves)))}
-    alike = plain and not nested and whole
-    return Layout(leaves, steps, flat, mapped, short, betas, without_chance, alike)
+    as_stored = set(leaves.places) == {tuple(range(len(specs[0].plan.leaves)))}
+    function = _whole(specs, leaves) if mapped else None
+    alike = plain and not nested and (function is not None if mapped else as_stored)
+    return Layout(leaves, size, steps, flat, mapped, function, short, betas, without_chance, alike)
 
 
-def _same_function(specs: Sequence[BufferSpec]) -> bool:
-    """Whether all buffers have the same function of single items, which needs no numbers drawn for each, and leaves."""
-    function, kinds = specs[0].on_sample, {_kinds_of(spec) for spec in specs}
-    if any(spec.on_sample != function for spec in specs) or len(kinds) > 1 or _slicing(specs[0])[0] is not None:
+def _whole(specs: Sequence[BufferSpec], leaves: Leaves) -> Whole | None:
+    # What the host's functions give may depend on each other's shapes, and they read what each buffer stores.
+    spec, places = specs[0], tuple(range(len(leaves.names)))
+    if spec.on_sample is None or spec.on_sample.on_host:
+        return None
+    for other in specs:
+        same = other.on_sample == spec.on_sample and other.plan.structure == spec.plan.structure
+        if not same or _kinds_of(other) != _kinds_of(spec):
+            return None
+    while leaves.members:
+        leaves, places = leaves.members[0], tuple(leaves.places[0][k] for k in places)
+    return Whole(spec, leaves.structure, places)
+
+
+def needs_whole_batch(spec: BufferSpec) -> bool:
+    """Whether what a function of items gives of a row may depend on which rows come with it.
+
+    Those of the library treat each item, or slice, by itself. A sampler that remembers what it draws, and draws whole
+    batches alone, would lose items.
+    """
+    function = spec.on_sample
+    if function is None or isinstance(function.function, ItemFunction | HostFunction):
         return False
-    return function is not None and not (function.draws or function.on_host)
+    return spec.sampler.heeds_wanted
 
 
-def _kinds_of(spec: BufferSpec) -> tuple[tuple[str, Kind], ...]:
-    leaves = zip(spec.plan.names, spec.plan.leaves, strict=True)
-    return tuple((name, (tuple(leaf.shape), leaf.dtype)) for name, leaf in leaves)
+def _kinds_of(spec: BufferSpec) -> dict[str, Kind]:
+    return {name: (tuple(leaf.shape), leaf.dtype) for name, leaf in zip(spec.plan.names, spec.plan.leaves, strict=True)}
 
 
 # Of each call of `sample`, and of each program that JAX traces. torch.compile, which asks too, traces no such cache.
 layout_at_once = functools.lru_cache(maxsize=256)(layout_of)
 
 
-def stored_leaves(form: Form) -> Leaves:
-    """The leaves that all buffers store alike, where functions of items may give samples others.
+def stored_leaves(form: Form) -> tuple[Structure, tuple[str, ...]]:
+    """The containers and the names of the leaves that all buffers store alike, whatever functions of items make of it.
 
     Raises:
-        ValueError: if the buffers store different items, or with such functions, if they store no leaf alike.
+        ValueError: if there are none, or if the buffers store different items, and no functions that may tell why.
     """
-    specs = specs_of(form)
+    specs, wanted = specs_of(form), _wanted(form)
     if all(spec.on_sample is None for spec in specs):
-        return _leaves_of(form, None)
-    each, wanted = [_leaves_of(spec, None) for spec in specs], _wanted(form)
-    kinds = [dict(zip(one.names, one.kinds, strict=True)) for one in each]
-    first = each[0]
+        leaves = _leaves_of(form, None)
+        return leaves.structure, leaves.names
+    plan, kinds = specs[0].plan, [_kinds_of(spec) for spec in specs]
     names = tuple(
         name
-        for name in first.names
+        for name in plan.names
         if all(one.get(name) == kinds[0][name] for one in kinds) and all(name in one for one in wanted)
     )
     if not names:
@@ -164,10 +196,8 @@ def stored_leaves(form: Form) -> Leaves:
             "get: expected a leaf of samples that all buffers store alike, as get reads what is stored, and not what "
             "functions of items make of it; read each buffer by itself: rb.get(mixture[k], handles)"
         )
-    structure = first.structure
-    if names != first.names or any(one.structure != structure for one in each):
-        structure, names = _in_dicts(names)
-    return _chosen(each, structure, names)
+    whole = names == plan.names and all(spec.plan.structure == plan.structure for spec in specs)
+    return (plan.structure, names) if whole else _in_dicts(names)
 
 
 def _wanted(form: Form) -> list[tuple[str, ...]]:
@@ -189,39 +219,32 @@ def _leaves_of(form: Form, mapper: Mapper | None) -> Leaves:
             spec_of_sample = samples.sample_spec(mapper, form, 2)
             outline, lead = Outline.of(with_lead(spec_of_sample, lambda shape: shape[1:]), "Mixture"), ()
         kinds = tuple(((*lead, *leaf.shape), str(leaf.dtype)) for leaf in outline.leaves)
-        return Leaves(outline.structure, outline.names, kinds, (tuple(range(len(kinds))),), (outline.structure,))
+        return Leaves(outline.structure, outline.names, kinds)
     spec, forms = form
-    members = [_leaves_of(one, mapper) for one in forms]
-    if spec.leaves is None:
-        for k, other in enumerate(members):
-            _check_same(members[0], other, k)
-        return _chosen(members, members[0].structure, members[0].names)
+    members = tuple(_leaves_of(one, mapper) for one in forms)
+    structure, names = members[0].structure, members[0].names
+    if spec.leaves is not None:
+        structure, names = _in_dicts(spec.leaves)
     for k, member in enumerate(members):
-        for name in spec.leaves:
-            if name not in member.names:
-                raise ValueError(
-                    f"Mixture: leaves: states[{k}] has no leaf {name!r}, expected some of "
-                    f"{', '.join(map(repr, member.names))}{as_several(tuple(name.split('/')), member.names)}"
-                )
-    return _chosen(members, *_in_dicts(spec.leaves))
-
-
-def _chosen(members: Sequence[Leaves], structure: Structure, names: tuple[str, ...]) -> Leaves:
-    """Leaves of these names, which all members have, of the same kinds in all of them."""
-    at = [[member.names.index(name) for name in names] for member in members]
-    kinds = tuple(members[0].kinds[k] for k in at[0])
-    for number, (member, own) in enumerate(zip(members, at, strict=True)):
-        for name, kind, k in zip(names, kinds, own, strict=True):
-            if member.kinds[k] != kind:  # then the rows of all cannot come in one array
-                shape, dtype = member.kinds[k]
+        if spec.leaves is None:
+            _check_same(members[0], member, k)
+        missing = next((name for name in spec.leaves or () if name not in member.names), None)
+        if missing is not None:
+            raise ValueError(
+                f"Mixture: leaves: states[{k}] has no leaf {missing!r}, expected some of "
+                f"{', '.join(map(repr, member.names))}{as_several(tuple(missing.split('/')), member.names)}"
+            )
+    places = tuple(tuple(member.names.index(name) for name in names) for member in members)
+    kinds = tuple(members[0].kinds[place] for place in places[0])
+    for k, (member, own) in enumerate(zip(members, places, strict=True)):
+        for name, kind, place in zip(names, kinds, own, strict=True):
+            if member.kinds[place] != kind:  # then the rows of all cannot come in one array
+                shape, dtype = member.kinds[place]
                 raise ValueError(
                     f"Mixture: leaf {name!r}: expected shape {kind[0]} and dtype {kind[1]} as in states[0], got "
-                    f"{shape} and {dtype} in states[{number}]; leave the leaf out of frb.Mixture(..., leaves=[...])"
+                    f"{shape} and {dtype} in states[{k}]; leave the leaf out of frb.Mixture(..., leaves=[...])"
                 )
-    places = (
-        tuple(places[k] for k in own) for member, own in zip(members, at, strict=True) for places in member.places
-    )
-    return Leaves(structure, names, kinds, tuple(places), tuple(one for member in members for one in member.own))
+    return Leaves(structure, names, kinds, places, members)
 
 
 def _check_same(first: Leaves, other: Leaves, k: int) -> None:

@@ -8,6 +8,7 @@ from functional_rb.base import nest
 from functional_rb.base.arrays import ArrayLike, BackendArray, Nest, PRNGKey
 from functional_rb.buffer import checks
 from functional_rb.buffer.backend import Backend as Engine
+from functional_rb.buffer.mapping import given_out
 from functional_rb.core.sample import AnySample, sample_of
 from functional_rb.core.strategy import Selection
 from functional_rb.lib import A, Lib
@@ -38,15 +39,25 @@ def sample(
     shares = None if p is None else _shares(lib, engine, p, len(mixture))
     request = Request(layout, key, size, shares, _beta(engine, layout, beta))
     after, leaves, drawn = lib.mixtures.draw(mixture, request, function == "sample_" and not mixture.repeats)
-    return after, _packed(lib, mixture.spec, layout, size, leaves, drawn)
+    return after, _packed(lib, mixture.spec, layout, key, leaves, drawn)
 
 
 def _packed(
-    lib: Lib[A], spec: MixtureSpec, layout: Layout, size: int, leaves: list[BackendArray], drawn: Selection
+    lib: Lib[A], spec: MixtureSpec, layout: Layout, key: PRNGKey, leaves: list[BackendArray], drawn: Selection
 ) -> AnySample[Nest]:
     """A sample of leaves and numbers whose leading axes are [B], or of slices [B, steps]."""
+    size, steps, flat = layout.size, layout.steps, layout.flat
+    if layout.function is not None:  # the same one of all buffers, which sees the batch as it comes out
+        rows, mask = (size,) if steps is None else (size * steps,) if flat else (size, steps), drawn.mask
+        if flat:
+            leaves = [leaf.reshape(*rows, *leaf.shape[2:]) for leaf in leaves]
+            mask = None if mask is None else mask.reshape(rows)
+        items = given_out(lib.mapper, layout.function.spec, leaves, rows, key, mask)
+        made = nest.flatten_as(layout.function.structure, items)
+        leaves = [made[place] for place in layout.function.places]
+        if flat:
+            leaves = [leaf.reshape(size, steps, *leaf.shape[1:]) for leaf in leaves]
     lead = (spec.parts, size // spec.parts) if spec.stacked else (size,)
-    steps, flat = layout.steps, layout.flat
     shape = lead if steps is None else (*lead[:-1], lead[-1] * steps) if flat else (*lead, steps)
 
     def shaped(x: BackendArray, axes: int, shape: tuple[int, ...]) -> BackendArray:

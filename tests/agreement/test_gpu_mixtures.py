@@ -269,7 +269,7 @@ MAPPED: Final[dict[str, tuple[tuple[Any, Any], bool]]] = {
     "the same function": ((halved, halved), True),
     "one of frb.items": ((frb.items.normalize(1.0, 3.0, "x"),) * 2, True),
     "different ones": ((halved, doubled), False),
-    "with a key": ((frb.items.random_shift(2, "image"),) * 2, False),
+    "with a key": ((frb.items.random_shift(2, "image"),) * 2, True),
 }
 
 

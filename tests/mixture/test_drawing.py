@@ -32,14 +32,14 @@ def test_what_is_known_and_what_is_traced_give_the_same_rows(sampler: Any) -> No
         if nested:
             mixture = frb.Mixture([mixture, filled(rb, UNIFORM, 20, 3)], p=[0.6, 0.4], how=how)
         request = drawing.Request(layout_of(form_of(mixture), execute, 6), rb.key(7), 6, beta=1.0)
-        here, leaves, found = drawing.draw(mixtures._Known(), mixture, request)
-        there, others, other = drawing.draw(mixtures._Traced(), mixture, request)
+        here, leaves, found = drawing.draw(mixtures._Torch(True), mixture, request)
+        there, others, other = drawing.draw(mixtures._Torch(False), mixture, request)
         assert found.handles.tolist() == other.handles.tolist()
         assert found.weights.tolist() == other.weights.tolist()
         live = found.handles[:, -1] >= 0
         assert leaves[0][live].tolist() == others[0][live].tolist()
         assert found.probabilities[live].tolist() == other.probabilities[live].tolist()
-        for mine, theirs in zip(here.buffers, there.buffers, strict=True):
+        for mine, theirs in zip(*(mixture.with_buffers(x).buffers for x in (here, there)), strict=True):
             assert mine.counters.tolist() == theirs.counters.tolist()
             assert all(torch.equal(mine.auxiliary[name], theirs.auxiliary[name]) for name in mine.auxiliary)
 
