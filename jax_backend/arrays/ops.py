@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import typing
 from collections.abc import Callable, Sequence
@@ -18,6 +19,9 @@ from functional_rb.ops.fixed_point import TABLES
 from functional_rb.ops.protocol import BackendOps, BackendOpsOf, Carry, T
 from jax_backend import compat
 from jax_backend.arrays import rules
+
+# Of how many bytes at most a GPU computes one dtype's bits from another's: to read images so takes a load for each byte.
+SHIFTED: Final = 1024
 
 
 def zeros(shape: Sequence[int], dtype: str, device: object = None) -> jax.Array:
@@ -63,9 +67,27 @@ def bitcast(x: jax.Array, dtype: str) -> jax.Array:
         return lax.complex(halves[..., ::2], halves[..., 1::2])
     lead, last = x.shape[:-1], x.shape[-1]
     old, new = x.dtype.itemsize, ITEMSIZE[dtype]
+    if 4 in (old, new) and min(old, new) < 4 and last * old <= SHIFTED and jax.default_backend() == "gpu":
+        return _joined(x, dtype) if new == 4 else _parted(x, dtype)
     if new > old:
         x = x.reshape(*lead, last * old // new, new // old)
     return lax.bitcast_convert_type(x, jnp.dtype(dtype)).reshape(*lead, last * old // new)
+
+
+# Words of what they consist of, and back. There is nothing that XLA for GPUs puts into one launch with its operation for
+# this; of shifts each use reads what it needs.
+def _joined(parts: jax.Array, dtype: str) -> jax.Array:
+    bits, count = 8 * parts.dtype.itemsize, 4 // parts.dtype.itemsize
+    parts = lax.bitcast_convert_type(parts, f"uint{bits}")
+    words = [parts[..., k::count].astype(jnp.uint32) << k * bits for k in range(count)]
+    return lax.bitcast_convert_type(functools.reduce(jnp.bitwise_or, words), jnp.dtype(dtype))
+
+
+def _parted(words: jax.Array, dtype: str) -> jax.Array:
+    bits, count = 8 * ITEMSIZE[dtype], 4 // ITEMSIZE[dtype]
+    words = lax.bitcast_convert_type(words, jnp.uint32)[..., None] >> bits * lax.iota(jnp.uint32, count)
+    parts = words.astype(f"uint{bits}").reshape(*words.shape[:-2], count * words.shape[-2])
+    return lax.bitcast_convert_type(parts, jnp.dtype(dtype))
 
 
 def take(x: jax.Array, index: jax.Array) -> jax.Array:
