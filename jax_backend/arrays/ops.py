@@ -20,7 +20,7 @@ from functional_rb.ops.protocol import BackendOps, BackendOpsOf, Carry, T
 from jax_backend import compat
 from jax_backend.arrays import rules
 
-# Of how many bytes at most a GPU computes one dtype's bits from another's: to read images so takes a load for each byte.
+# How many bytes a GPU reads at most as another dtype by shifts: images would take it a load for each byte.
 SHIFTED: Final = 1024
 
 
@@ -74,8 +74,8 @@ def bitcast(x: jax.Array, dtype: str) -> jax.Array:
     return lax.bitcast_convert_type(x, jnp.dtype(dtype)).reshape(*lead, last * old // new)
 
 
-# Words of what they consist of, and back. There is nothing that XLA for GPUs puts into one launch with its operation for
-# this; of shifts each use reads what it needs.
+# Words of what they consist of, and back. XLA for GPUs puts nothing into one launch with its own operation for this;
+# of shifts each use reads what it needs.
 def _joined(parts: jax.Array, dtype: str) -> jax.Array:
     bits, count = 8 * parts.dtype.itemsize, 4 // parts.dtype.itemsize
     parts = lax.bitcast_convert_type(parts, f"uint{bits}")
