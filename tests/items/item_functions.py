@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from typing import Any
 
@@ -13,14 +12,13 @@ from functional_rb.core.item_function import item_after
 from functional_rb.ops import numpy_ops
 from functional_rb.specs.regrouped import leaves_of
 from functional_rb.testing.map_rules import applied
-from tests.support.backends import Backend
 
 Item = dict[str, Any]
 
 
-def after(function: Any, item: Any) -> Any:
-    """The spec of the items that a function gives."""
-    return frb.Composite(item_after(function, item))
+def after(function: Any, item: Any, lead: int = 1) -> Any:
+    """The spec of the items that a function gives, of batches with so many leading axes."""
+    return frb.Composite(item_after(function, item, lead))
 
 
 def words(function: Any, count: int, seed: int = 0) -> np.ndarray | None:
@@ -33,16 +31,11 @@ def words(function: Any, count: int, seed: int = 0) -> np.ndarray | None:
 def on_numpy(
     function: Any, item: Any, batch: Item, lead: tuple[int, ...], draws: Any = None, mask: Any = None
 ) -> dict[str, np.ndarray]:
-    """What a function gives of a dict of leaves, by their names."""
-    given = {(name,): leaf for name, leaf in batch.items()}
+    """What a function gives of a dict of leaves, by their names; those of a nest are told as paths, "a/b"."""
+    given = {tuple(name.split("/")): leaf for name, leaf in batch.items()}
     draws = words(function, math.prod(lead)) if draws is None else draws
     made = applied(function, numpy_ops, leaves_of(item), given, lead, draws, mask)
     return {"/".join(map(str, path)): leaf for path, leaf in made.items()}
-
-
-def ops_of(backend: Backend) -> Any:
-    """The primitives of a backend."""
-    return importlib.import_module(f"{backend.library}_backend.arrays.ops")
 
 
 def close(left: np.ndarray, right: np.ndarray, what: str = "") -> None:

@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.convert.json_names import CLASSES, class_named
-from functional_rb.core.item_function import item_after
-from functional_rb.ops import numpy_ops
-from functional_rb.specs.regrouped import leaves_of
-from functional_rb.testing.map_rules import applied
-from tests.items.item_functions import close, ops_of, words
+from tests.items.item_functions import after, close, on_numpy, words
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.versions import torch_traces
@@ -79,13 +74,13 @@ MASK = np.array([[True, True, True], [True, True, False]])
 @functools.cache
 def expected() -> dict[str, dict[Any, np.ndarray]]:
     """What they give on NumPy, each checked to be as its spec says."""
-    leaves = {(name,): x for name, x in BATCH.items()}
+    found = {}
     for name, function in FUNCTIONS.items():
-        after = leaves_of(item_after(function, ITEM, 2))
-        made = applied(function, numpy_ops, leaves_of(ITEM), leaves, LEAD, DRAWS[name], MASK)
+        found[name] = on_numpy(function, ITEM, BATCH, LEAD, DRAWS[name], MASK)
         if name in INVERSES:
-            applied(INVERSES[name], numpy_ops, after, made, LEAD, None, MASK)
-    return all_functions(numpy_ops, leaves, DRAWS, MASK)
+            given = after(function, ITEM, 2)
+            found[f"{name}, inverted"] = on_numpy(INVERSES[name], given, found[name], LEAD, None, MASK)
+    return found
 
 
 def agree(found: Any, expected: Any, what: str) -> None:
@@ -115,7 +110,7 @@ DRAWS = {name: words(function, 6) for name, function in FUNCTIONS.items()}
     indirect=["library"],
 )
 def test_all_backends_give_the_same(library: Backend, compiled: bool) -> None:
-    ops = ops_of(library)
+    ops = library.ops
     leaves = {(name,): library.array(x) for name, x in BATCH.items()}
     draws = {name: None if x is None else library.array(x) for name, x in DRAWS.items()}
     given = leaves, draws, library.array(MASK)
@@ -137,18 +132,17 @@ def test_all_backends_give_the_same(library: Backend, compiled: bool) -> None:
         program = torch.compile(program, fullgraph=True, backend="eager")
     made = program(*given)
     assert {*names} <= made.keys()
-    for name, found in made.items():
-        agree({path: library.numpy(x) for path, x in found.items()}, expected()[name], f"{name} on {library.name}")
+    for name, leaves in made.items():
+        found = {"/".join(path): library.numpy(x) for path, x in leaves.items()}
+        agree(found, expected()[name], f"{name} on {library.name}")
 
 
 def test_each_function_is_a_value_that_json_and_pickle_keep() -> None:
-    met = set()
+    assert {name.split(",")[0] for name in FUNCTIONS} == {*items.__all__}
     given = [(function, ITEM, frb.Slices(length=3, end_keys=())) for function in FUNCTIONS.values()]
-    given += [(back, item_after(FUNCTIONS[name], ITEM, 2), frb.Uniform()) for name, back in INVERSES.items()]
+    given += [(back, after(FUNCTIONS[name], ITEM, 2), frb.Uniform()) for name, back in INVERSES.items()]
     for function, item, sampler in given:
         again = pickle.loads(pickle.dumps(function))
         assert (again, hash(again)) == (function, hash(function))
         spec = frb.BufferSpec(item, 10, sampler=sampler, transforms=frb.map_items(function))
         assert frb.convert.from_json(frb.convert.to_json(spec)) == spec
-        met |= {type(function)}
-    assert met == {class_named(name) for name, module in CLASSES.items() if module.startswith("functional_rb.items.")}

@@ -8,9 +8,6 @@ import pytest
 from hypothesis import strategies as st
 
 import functional_rb as frb
-from functional_rb.ops import numpy_ops
-from functional_rb.specs.regrouped import leaves_of
-from functional_rb.testing.map_rules import applied
 from tests.items.item_functions import PIXELS, after, close, on_numpy
 
 items = frb.items
@@ -61,18 +58,16 @@ INVERTED = {
 def test_what_has_an_inverse_comes_back(function: Any) -> None:
     given, inverted = batch(), after(function, ITEM)
     made = on_numpy(function, ITEM, given, (5,))
-    inside = {("/".join(map(str, path))): leaf for path, leaf in leaves_of(inverted).items()}
-    for name, spec in inside.items():
+    for name, leaf in made.items():
+        spec = inverted[tuple(name.split("/"))]
         domain = np.broadcast_to(spec.domain.low, spec.shape), np.broadcast_to(spec.domain.high, spec.shape)
-        assert (made[name] >= domain[0]).all(), f"{name} is above the least that its spec allows"
-        assert (made[name] <= domain[1]).all(), f"{name} is below the most"
+        assert (leaf >= domain[0]).all(), f"{name} is above the least that its spec allows"
+        assert (leaf <= domain[1]).all(), f"{name} is below the most"
     back = function.inverse(ITEM)
-    assert leaves_of(after(back, inverted)) == leaves_of(ITEM)
-    nested = {tuple(name.split("/")): leaf for name, leaf in made.items()}
-
-    again = applied(back, numpy_ops, leaves_of(inverted), nested, (5,), None, None)
+    assert after(back, inverted) == frb.Composite(ITEM)
+    again = on_numpy(back, inverted, made, (5,))
     for name, leaf in given.items():
-        close(again[name,], leaf, name)
+        close(again[name], leaf, name)
 
 
 def test_leaves_of_several_axes_are_joined_along_one_with_their_bounds() -> None:
@@ -103,12 +98,8 @@ def test_actions_lie_in_their_bin(within: Any) -> None:
     assert on_numpy(function, {"u": SPACE}, outside, (2,))["u"].tolist() == [[0, 4], [3, 4]]
     scalar = items.action_discretize(3, frb.Bounded(0, 3), "u")
     assert after(scalar, {"u": frb.Bounded(0, 3)}).u == frb.Categorical(3)
-    assert on_numpy(scalar, {"u": frb.Bounded(0, 3)}, {"u": np.float32([0, 1, 2.9, 3])}, (4,))["u"].tolist() == [
-        0,
-        1,
-        2,
-        2,
-    ]
+    found = on_numpy(scalar, {"u": frb.Bounded(0, 3)}, {"u": np.float32([0, 1, 2.9, 3])}, (4,))["u"]
+    assert found.tolist() == [0, 1, 2, 2]
 
 
 def test_leaves_are_named_kept_and_joined() -> None:

@@ -9,10 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 import functional_rb as frb
-from functional_rb.core.item_function import item_after
-from functional_rb.ops import numpy_ops
-from functional_rb.ops.recurrence import discounted
-from tests.items.item_functions import close, on_numpy
+from tests.items.item_functions import after, close, on_numpy
 
 items = frb.items
 ITEM = {
@@ -85,13 +82,12 @@ def test_stacks_reach_back_within_an_episode(ends: Any, n: int, padding: Any) ->
                 frame = 0 * given["frame"][row, t] if zero else given["frame"][row, max(wanted, first)]
                 np.testing.assert_array_equal(made["frame"][row, t, k], frame[0])
                 assert made["v"][row, t, k] == (0 if zero else given["v"][row, max(wanted, first)])
-    after = item_after(function, ITEM, lead=2)
-    bounds = after["frame"]
-    assert bounds == frb.Bounded(0 if padding == "zeros" and n >= 1 else 1, 200, (n, 3, 3), "uint8")
+    stacked = after(function, ITEM, 2)
+    assert stacked.frame == frb.Bounded(0 if padding == "zeros" and n >= 1 else 1, 200, (n, 3, 3), "uint8")
     back = function.inverse(ITEM)
-    again = on_numpy(back, after, made, lead)
+    again = on_numpy(back, stacked, made, lead)
     assert all((again[name] == given[name]).all() for name in ITEM)
-    assert item_after(back, after) == frb.Composite(ITEM)
+    assert after(back, stacked) == frb.Composite(ITEM)
 
 
 @hypothesis.settings(max_examples=20)
@@ -110,9 +106,9 @@ def test_burn_in_marks_the_first_steps_of_the_first_episode(ends: Any, n: int, r
 def test_leaves_that_are_new_are_left_out_by_the_inverse() -> None:
     for function in (items.burn_in(3), items.reward_to_go(out="a/b")):
         inverse = function.inverse(ITEM)
-        assert item_after(inverse, item_after(function, ITEM, 2), 1) == frb.Composite(ITEM)
+        assert after(inverse, after(function, ITEM, 2), 1) == frb.Composite(ITEM)
     both = items.compose(items.frame_stack(2, "frame"), items.to_image("frame"), items.burn_in(1))
-    assert item_after(both.inverse(ITEM), item_after(both, ITEM, 2), 1) == frb.Composite(ITEM)
+    assert after(both.inverse(ITEM), after(both, ITEM, 2), 1) == frb.Composite(ITEM)
     with pytest.raises(TypeError, match=r"has no inverse"):
         items.reward_to_go(0.9, "v", None).inverse(ITEM)
 
@@ -154,7 +150,7 @@ ERRORS: dict[str, tuple[Any, Any, str]] = {
 @pytest.mark.parametrize(("function", "lead", "message"), ERRORS.values(), ids=ERRORS)
 def test_errors_name_the_leaf(function: Any, lead: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        item_after(function, ITEM, lead)
+        after(function, ITEM, lead)
 
 
 def test_values_out_of_range_are_refused() -> None:
@@ -170,13 +166,15 @@ def test_values_out_of_range_are_refused() -> None:
             make()
     without = {"reward": frb.Unbounded(())}
     with pytest.raises(ValueError, match=r"reward_to_go: the item has no leaf 'done'.*end_keys"):
-        item_after(items.reward_to_go(), without, 2)
-    assert "reward_to_go" in item_after(items.reward_to_go(end_keys=()), without, 2)
+        after(items.reward_to_go(), without, 2)
+    assert "reward_to_go" in after(items.reward_to_go(end_keys=()), without, 2)
     made = on_numpy(items.reward_to_go(end_keys=()), without, {"reward": np.ones((1, 5), np.float32)}, (1, 5))
     assert made["reward_to_go"].tolist() == [[5, 4, 3, 2, 1]]
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_nothing_of_the_next_episode_counts(bad: float) -> None:
-    x, factors = np.float32([[1, 2, bad, 4]])[..., None], np.float32([[0.5, 0, 0.5, 0.5]])[..., None]
-    assert discounted(numpy_ops, x, factors)[0, :2, 0].tolist() == [2, 2]
+    item, ends = {"reward": frb.Unbounded(()), "done": frb.Binary()}, [[False, True, False, False]]
+    given = {"reward": np.float32([[1, 2, bad, 4]]), "done": np.array(ends)}
+    made = on_numpy(items.reward_to_go(0.5), item, given, (1, 4))["reward_to_go"]
+    assert made[0, :2].tolist() == [2, 2]

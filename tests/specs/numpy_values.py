@@ -12,6 +12,7 @@ import functional_rb as frb
 from functional_rb.base import nest
 from functional_rb.specs import numpy_ops, values
 from functional_rb.specs.values import Outline
+from tests.specs.value_model import random_words
 from tests.support import grammar
 from tests.support.grammar import PARTED, REAL
 
@@ -24,11 +25,23 @@ ARRAYS = grammar.leaves_of(("bool", *REAL, "complex64"), "any", "object")
 SPECS = grammar.Grammar(ARRAYS, (*PARTED, "stacked", "agents", "dict", "tuple"), axes=(0, 2, 0), least=1).nests_of()
 
 
+def some(spec: Any, rng: np.random.Generator, n: int = N) -> Any:
+    """So many values that are drawn of a spec, some of them by the words at both ends."""
+    return drawn(spec, random_words(rng, n, Outline.of(spec, "test").words))
+
+
 def drawn(spec: Any, words: np.ndarray) -> Any:
     """Values [N, ...] on NumPy."""
     outline = Outline.of(spec, "test")
     leaves = values.draw(numpy_ops, outline, words)
     return nest.unflatten(outline.structure, [leaves[k] for k in range(len(leaves))])
+
+
+def members(spec: Any, x: Any) -> list[tuple[Any, Any]]:
+    """The specs that a nest is made of, each with its part of a nest of values."""
+    outline = Outline.of(spec, "test")
+    leaves = nest.flatten_as(outline.structure, x)
+    return [(member.spec, member.gather(leaves)) for member in outline.members]
 
 
 def leaves_of(x: Any) -> list[np.ndarray]:

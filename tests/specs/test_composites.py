@@ -16,7 +16,6 @@ from hypothesis import given
 
 import functional_rb as frb
 from functional_rb.base import nest
-from functional_rb.specs.composite import members
 from tests.specs.spec_examples import AGENTS, NAMESPACE, U, leaves_of, many
 from tests.support.backends import Backend
 from tests.support.grammar import Box, Data, Pair
@@ -158,8 +157,8 @@ def compare(before: Any, after: Any) -> None:
             if name in before:
                 compare(before[name], part)
             else:
-                assert all(0 in leaf.shape for leaf in leaves_of(part))
-                assert all(leaf.leading[: len(after.batch_shape)] == after.batch_shape for _, leaf in members(part))
+                batch = after.batch_shape
+                assert all(0 in leaf.shape and leaf.shape[: len(batch)] == batch for leaf in leaves_of(part))
     elif isinstance(before, frb.specs.Stacked):
         assert (before.axis, len(before.members)) == (after.axis, len(after.members))
         for one, other in zip(before.members, after.members, strict=True):

@@ -17,7 +17,8 @@ from functional_rb.base import nest
 from functional_rb.specs import numpy_ops, random_numbers, values
 from functional_rb.specs.values import Outline
 from tests.specs import value_model as model
-from tests.specs.numpy_values import MIXED, SPECS, N, assert_same, drawn, inside, leaves_of, projected, seeds
+from tests.specs.numpy_values import MIXED, SPECS, N, assert_same, drawn, inside, leaves_of, projected, seeds, some
+from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.grammar import INTEGERS, limits
@@ -28,7 +29,7 @@ from tests.support.grammar import INTEGERS, limits
 def test_draws_lie_inside_and_stay_where_they_are(spec: Any, seed: int) -> None:
     spec = frb.specs.freeze(spec)
     rng = np.random.default_rng(seed)
-    x = drawn(spec, model.random_words(rng, N, Outline.of(spec, "test").words))
+    x = some(spec, rng)
     for leaf, expected in zip(leaves_of(x), Outline.of(spec, "test").leaves, strict=True):
         assert leaf.shape == (N, *expected.shape)
         assert leaf.dtype == expected.dtype
@@ -42,8 +43,7 @@ def test_draws_lie_inside_and_stay_where_they_are(spec: Any, seed: int) -> None:
 def test_what_is_inside_and_what_is_nearest(spec: Any, seed: int, share: float) -> None:
     spec = frb.specs.freeze(spec)
     rng = np.random.default_rng(seed)
-    x = drawn(spec, model.random_words(rng, N, Outline.of(spec, "test").words))
-    x = model.spoilt(rng, spec, x, share)
+    x = model.spoilt(rng, spec, some(spec, rng), share)
     assert inside(spec, x) == [model.allows(spec, model.row(spec, x, (i,))) for i in range(N)]
     near = projected(spec, x)
     assert inside(spec, near) == [True] * N
@@ -52,19 +52,9 @@ def test_what_is_inside_and_what_is_nearest(spec: Any, seed: int, share: float) 
         assert_same(model.row(spec, near, (i,)), model.nearest(spec, model.row(spec, x, (i,))))
 
 
-def ops_of(library: Backend) -> Any:
-    if library.library == "jax":
-        from jax_backend.arrays import ops as jax_ops
-
-        return jax_ops
-    from torch_backend.arrays import ops as torch_ops
-
-    return torch_ops
-
-
 def on(library: Backend, function: Any, spec: Any, *arrays: Any) -> list[np.ndarray]:
     """What a function of `values` makes on a backend, as NumPy arrays."""
-    outline, ops = Outline.of(spec, "test"), ops_of(library)
+    outline, ops = Outline.of(spec, "test"), library.ops
     if library.library == "jax":
         import jax
 
@@ -109,8 +99,6 @@ def test_a_backend_makes_of_words_what_numpy_makes_of_them(library: Backend) -> 
 @hypothesis.settings(max_examples=effort(20, 80))
 @hypothesis.given(spec=SPECS, seed=seeds)
 def test_torch_makes_of_words_what_numpy_makes_of_them(spec: Any, seed: int) -> None:
-    from tests.support import backends
-
     with backends.make("torch") as library:
         assert_agree(frb.specs.freeze(spec), library, np.random.default_rng(seed), N)
 
@@ -180,8 +168,8 @@ def ranges(draw: st.DrawFn) -> tuple[str, list[int], list[int]]:
     return dtype, [draw(st.integers(least, most - n + 1)) for n in counts], counts
 
 
-def check_whole(ops: Any, array: Any, numpy: Any, some: tuple[str, list[int], list[int]], seed: int) -> None:
-    dtype, low, counts = some
+def check_whole(ops: Any, array: Any, numpy: Any, whole: tuple[str, list[int], list[int]], seed: int) -> None:
+    dtype, low, counts = whole
     tables = np.array(low, object), np.array(counts, object)
     size = random_numbers.whole_words(tables[1])
     words = model.random_words(np.random.default_rng(seed), 6 * len(counts), size).reshape(6, len(counts), size)
@@ -193,30 +181,27 @@ def check_whole(ops: Any, array: Any, numpy: Any, some: tuple[str, list[int], li
 
 
 @hypothesis.settings(max_examples=effort(40, 200))
-@hypothesis.given(some=ranges(), seed=seeds)
-def test_whole_numbers_are_the_product_of_words_and_counts(some: Any, seed: int) -> None:
+@hypothesis.given(whole=ranges(), seed=seeds)
+def test_whole_numbers_are_the_product_of_words_and_counts(whole: Any, seed: int) -> None:
     """`floor(n u)` divides the words into n parts whose sizes differ by at most one."""
-    check_whole(numpy_ops, np.asarray, np.asarray, some, seed)
-    _, _, counts = some
+    check_whole(numpy_ops, np.asarray, np.asarray, whole, seed)
+    _, _, counts = whole
     size = random_numbers.whole_words(np.array(counts, object))
     exact = size == 1 and all(2**31 % n == 0 for n in counts)
     assert exact or all(n * 2**31 <= 2 ** (31 * size) for n in counts), "some number would be preferred too much"
 
 
 @hypothesis.settings(max_examples=effort(20, 80))
-@hypothesis.given(some=ranges(), seed=seeds)
-def test_whole_numbers_on_torch(some: Any, seed: int) -> None:
-    import torch
-
-    from torch_backend.arrays import ops as torch_ops
-
-    check_whole(torch_ops, torch.from_numpy, lambda x: x.numpy(), some, seed)
+@hypothesis.given(whole=ranges(), seed=seeds)
+def test_whole_numbers_on_torch(whole: Any, seed: int) -> None:
+    with backends.make("torch") as library:
+        check_whole(library.ops, library.array, library.numpy, whole, seed)
 
 
 def test_numbers_below_counts_that_are_arrays(library: Backend) -> None:
     counts = np.array([1, 2, 3, 7, 2**16 + 1, 2**30, 2**31 - 1], np.int32)
     words = model.random_words(np.random.default_rng(0), 50 * len(counts), 2).reshape(50, len(counts), 2)
-    below = lambda *given: random_numbers.below(ops_of(library), *given)  # noqa: E731  # so that it can be compiled
+    below = lambda *given: random_numbers.below(library.ops, *given)  # noqa: E731  # so that it can be compiled
     if library.library == "jax":
         import jax
 
@@ -458,3 +443,9 @@ def test_masks_of_the_moment_that_do_not_fit(library: Backend) -> None:
         rb.rand(frb.specs.OneHot(4), rb.key(0), 2, mask=mask)
     with pytest.raises(TypeError, match=r"mask"):
         rb.rand(frb.specs.OneHot(3), rb.key(0), 2, mask=mask.astype(np.float32))
+
+
+def test_what_is_kept_of_specs_is_bounded(library: Backend) -> None:
+    for k in range(600):
+        library.rb.zeros(frb.Composite(x=frb.Unbounded((k % 3,))))
+    assert len(values._CACHE) <= values._MOST_CACHED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import hypothesis
@@ -10,10 +9,8 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.base import nest
-from functional_rb.specs.values import Outline
 from tests.specs import value_model as model
-from tests.specs.numpy_values import MIXED, SPECS, N, assert_same, drawn, graph, inside, leaves_of, seeds
+from tests.specs.numpy_values import MIXED, SPECS, N, assert_same, graph, inside, leaves_of, members, seeds, some
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.grammar import limits
@@ -23,32 +20,22 @@ from tests.support.grammar import limits
 @hypothesis.given(spec=SPECS, seed=seeds)
 def test_encoding_takes_decoding_back(spec: Any, seed: int) -> None:
     spec = frb.specs.freeze(spec)
-    outline = Outline.of(spec, "test")
+    x = some(spec, np.random.default_rng(seed))
     # Behind an axis of no length, lists do not tell how long the others are.
-    hypothesis.assume(not any(0 in leaf.shape[:-2] for leaf in outline.leaves))
-    x = drawn(spec, model.random_words(np.random.default_rng(seed), N, outline.words))
-    for member in outline.members:
-        part = member.gather(nest.flatten_as(outline.structure, x))
-        values_of = member.spec.to_host(part)
-        assert_same(member.spec.from_host(values_of, (N,)), part)
-        one = model.row(member.spec, part, (0,))
-        assert_same(member.spec.from_host(member.spec.to_host(one), ()), one)
+    hypothesis.assume(not any(0 in leaf.shape[1:-2] for leaf in leaves_of(x)))
+    for member, part in members(spec, x):
+        assert_same(member.from_host(member.to_host(part), (N,)), part)
+        one = model.row(member, part, (0,))
+        assert_same(member.from_host(member.to_host(one), ()), one)
 
 
 def test_what_is_decoded_on_a_backend_is_encoded_again(library: Backend) -> None:
     rb = library.rb
     spec = MIXED if library.library == "torch" else MIXED.with_parts({k: MIXED[k] for k in ("vector", "text", "web")})
     for batch in ((), (2,), (2, 2)):
-        outline = Outline.of(spec, "test")
-        words = model.random_words(np.random.default_rng(0), math.prod(batch), outline.words)
-        leaves = [leaf.reshape((*batch, *leaf.shape[1:])) for leaf in leaves_of(drawn(spec, words))]
-        x = nest.unflatten(outline.structure, leaves)
-        again = rb.encode(spec, rb.decode(spec, library_tree(library, outline, leaves)), batch)
-        assert_same([library.numpy(leaf) for leaf in leaves_of(again)], leaves_of(x))
-
-
-def library_tree(library: Backend, outline: Outline, leaves: list[np.ndarray]) -> Any:
-    return nest.unflatten(outline.structure, [library.array(leaf) for leaf in leaves])
+        x = rb.rand(spec, rb.key(0), batch)
+        again = rb.encode(spec, rb.decode(spec, x), batch)
+        assert_same(*([library.numpy(leaf) for leaf in leaves_of(one)] for one in (again, x)))
 
 
 def spaces() -> list[tuple[Any, Any]]:
@@ -93,19 +80,17 @@ def test_gymnasium_knows_its_values() -> None:
 
     rng = np.random.default_rng(0)
     for spec, space in spaces():
-        outline = Outline.of(spec, "test")
-        x = drawn(spec, model.random_words(rng, 40, outline.words))
-        for value in spec.to_host(x):
+        for value in spec.to_host(some(spec, rng, 40)):
             assert space.contains(value), (spec, value)
         space.seed(0)
         graph = {"num_nodes": 3, "num_edges": 2 if spec.edge else None} if isinstance(space, gym.Graph) else {}
-        some = [space.sample(**graph) for _ in range(60)]
+        given = [space.sample(**graph) for _ in range(60)]
         if isinstance(space, gym.Sequence):
-            some = [value for value in some if spec_length(spec, value) <= spec.max_length]
-        encoded = spec.from_host(some, (len(some),))
-        assert len(some) > 5
-        assert inside(spec, encoded) == [True] * len(some), spec
-        assert same_values(spec.to_host(encoded), some), spec
+            given = [value for value in given if spec_length(spec, value) <= spec.max_length]
+        encoded = spec.from_host(given, (len(given),))
+        assert len(given) > 5
+        assert inside(spec, encoded) == [True] * len(given), spec
+        assert same_values(spec.to_host(encoded), given), spec
 
 
 def spec_length(spec: Any, value: Any) -> int:
@@ -125,22 +110,6 @@ def same_values(one: Any, other: Any) -> bool:
     if isinstance(other, tuple | list):
         return len(one) == len(other) and all(same_values(a, b) for a, b in zip(one, other, strict=True))
     return one is other if other is None else bool(np.all(one == other))
-
-
-def test_graphs_need_no_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
-    from functional_rb.specs import graph
-
-    monkeypatch.setitem(__import__("sys").modules, "gymnasium.spaces", None)
-    graph.graph_instance.cache_clear()
-    try:
-        spec = frb.specs.Graph(frb.Binary(), None, 2)
-        found = spec.to_host({"nodes": np.array([True, False]), "n_nodes": np.array(1, np.int32)})
-        assert type(found) is graph.GraphInstance
-        assert found.nodes.tolist() == [True]
-        assert found[1:] == (None, None)
-        assert_same(spec.from_host(found, ()), {"nodes": np.array([True, False]), "n_nodes": np.array(1, np.int32)})
-    finally:
-        graph.graph_instance.cache_clear()
 
 
 EDGE = frb.Binary((), "int8")

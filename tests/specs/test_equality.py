@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import decimal
 import math
 import pickle
 from typing import Any
 
 import hypothesis.strategies as st
-import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import functional_rb as frb
-from functional_rb.base import dtypes
 from tests.specs.spec_examples import NAMESPACE, U, many
 from tests.specs.spec_model import elements
-from tests.support.effort import effort
 from tests.support.grammar import ALL, Data, Pair, shapes
 
 
@@ -80,7 +76,7 @@ def test_bounds_are_equal_whatever_they_come_in(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(["float32", "float16", "int32", "uint8", "bfloat16"]))
     values = [0.1, 1 / 3, -0.0, 0.0, 2.5] if "float" in kind else [0, 3, 100]
     table = np.array([data.draw(st.sampled_from(values)) for _ in range(math.prod(axes))]).reshape(axes)
-    wide = dtypes.kind_of(kind) == "int"
+    wide = "int" in kind
     specs = [frb.Bounded(data.draw(forms(table, False)), 200, axes, kind) for _ in range(3)]
     specs.append(frb.Bounded(table.astype(float) if not wide else table.astype("int64"), np.float16(200), axes, kind))
     assert set(specs) == {specs[0]}
@@ -219,48 +215,3 @@ def test_long_tables_are_short_in_str() -> None:
     assert eval(repr(spec), NAMESPACE) == spec
     masked = frb.specs.OneHot(50, np.arange(50) < 20)
     assert f"{masked}" == "OneHot(50, <50 truth values, 20 of them true>)"
-
-
-# --- numbers as dtypes have them ------------------------------------------------------------------------------------
-
-
-def all_of(kind: str) -> np.ndarray:
-    values = np.arange(2**15, dtype=np.uint16).view(np.float16 if kind == "float16" else ml_dtypes.bfloat16)
-    return values[values.astype("float32") < np.inf]
-
-
-@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
-def test_numbers_are_the_shortest_decimals(kind: str) -> None:
-    """All numbers that are not negative, by step: a decimal with one digit less would mean another number."""
-    values = all_of(kind)[::3]
-    short = [dtypes.canonical(kind, float(value), "low") for value in values]
-    assert (np.array(short).astype(values.dtype) == values).all()
-    for value, found in zip(values.tolist(), short, strict=True):
-        digits = len(decimal.Decimal(repr(found)).normalize().as_tuple().digits)
-        if digits > 1:
-            near = float(f"{value:.{digits - 2}e}")
-            assert dtypes.rounded(kind, near) != value, found
-    assert [dtypes.canonical(kind, one, "low") for one in short[::50]] == short[::50]
-
-
-@settings(max_examples=effort(100, 600))
-@given(st.floats(width=32, allow_nan=False))
-def test_float32_as_numpy_writes_it(value: float) -> None:
-    assert repr(dtypes.canonical("float32", value, "low")) == repr(float(str(np.float32(value))) + 0.0)
-    assert dtypes.canonical("float64", value / 3, "low") == value / 3
-
-
-@settings(max_examples=effort(100, 600))
-@given(st.floats(allow_nan=False) | st.floats(width=32, allow_nan=False) | st.floats(width=16))
-def test_rounding_to_bfloat16_is_the_usual_one(value: float) -> None:
-    with np.errstate(over="ignore"):
-        wanted = float(np.float32(value).astype(ml_dtypes.bfloat16))
-    np.testing.assert_equal(dtypes.rounded("bfloat16", value), wanted)
-
-
-def test_rounding_between_two_of_bfloat16() -> None:
-    bits = np.arange(2**15 - 2**7 - 1, dtype=np.uint32) << 16
-    for low in (0x7FFF, 0x8000, 0x8001):
-        values = (bits + low).astype(np.uint32).view(np.float32)[::37]
-        wanted = values.astype(ml_dtypes.bfloat16).astype(float).tolist()
-        assert [dtypes.rounded("bfloat16", float(value)) for value in values] == wanted

@@ -53,10 +53,7 @@ COMPOSITE = frb.Composite(
 def test_item_specs_are_values(spec: Any, shape: Any, dtype: Any, domain: Any) -> None:
     assert (spec.shape, spec.dtype, spec.domain) == (shape, dtype, domain)
     assert type(spec.shape) is tuple
-    for other in (pickle.loads(pickle.dumps(spec)), copy.deepcopy(spec), eval(repr(spec), NAMES | {"inf": INF})):
-        assert other == spec
-        assert hash(other) == hash(spec)
-        assert type(other) is type(spec)
+    assert type(eval(repr(spec), NAMES | {"inf": INF})) is type(spec)
     for name in ("shape", "dtype", "new"):
         with pytest.raises((dataclasses.FrozenInstanceError, AttributeError, TypeError)):
             setattr(spec, name, ())
@@ -109,11 +106,6 @@ def test_composites_are_values() -> None:
     parts["b"]["c"] = frb.Unbounded(())
     assert spec.shape == {"a": (), "b": {"c": ()}}
     assert (spec.a, spec.b.c) == (frb.Unbounded(()), frb.Binary())
-    for other in (pickle.loads(pickle.dumps(spec)), copy.deepcopy(spec), copy.copy(spec), eval(repr(spec), NAMES)):
-        assert other == spec
-        assert hash(other) == hash(spec)
-    with pytest.raises(dataclasses.FrozenInstanceError, match="immutable"):
-        spec.a = frb.Binary()
     with pytest.raises(TypeError):
         spec["a"] = frb.Binary()  # type: ignore[index]  # refused
 
@@ -152,25 +144,16 @@ def test_buffer_specs_are_values(item: Any) -> None:
 
 
 def test_the_order_of_keys_does_not_tell_specs_apart() -> None:
-    """JAX sorts them: leaves lie in that order in any case, and come back in that in which they were given."""
-    a, b = frb.Unbounded((1100,), "uint8"), frb.Unbounded((), "float64")
-    inner = {"d": a, "c": b}
-    one = frb.BufferSpec({"a": a, "b": inner, "list": [inner]}, 4)
-    other = frb.BufferSpec({"list": [dict(reversed(inner.items()))], "b": inner, "a": a}, 4)
-    assert (one, hash(one), one.plan.layout, one.plan.names) == (
-        other,
-        hash(other),
-        other.plan.layout,
-        other.plan.names,
-    )
-    assert one.plan.names == ("a", "b/c", "b/d", "list/0/c", "list/0/d")
-    assert list(one.item) == ["a", "b", "list"]
-    assert list(other.item) == ["list", "b", "a"]
-    assert one != frb.BufferSpec({"a": a, "b": inner, "list": (inner,)}, 4)
+    """Leaves lie in the order of their names (see `test_leaf_order`), and come back in that in which they came."""
+    leaf, inner = frb.Unbounded(()), {"d": frb.Unbounded(()), "c": frb.Binary()}
+    one, other = frb.BufferSpec({"a": leaf, "b": inner}, 4), frb.BufferSpec({"b": inner, "a": leaf}, 4)
+    assert one == other
+    assert one.plan.names == ("a", "b/c", "b/d")
+    assert (list(one.item), list(other.item)) == (["a", "b"], ["b", "a"])
+    assert frb.BufferSpec([inner], 4) != frb.BufferSpec((inner,), 4)
     names = {"next_a": "a", "next_b": "b"}
-    assert frb.Compact(next=names, stack={"a": 2, "b": 3}) == frb.Compact(
-        next=dict(reversed(names.items())), stack={"b": 3, "a": 2}
-    )
+    backwards = frb.Compact(next=dict(reversed(names.items())), stack={"b": 3, "a": 2})
+    assert frb.Compact(next=names, stack={"a": 2, "b": 3}) == backwards
 
 
 def test_hashes_survive_another_process() -> None:

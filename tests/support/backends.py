@@ -46,6 +46,11 @@ class Backend:
         return self.name.split("-")[0]
 
     @property
+    def ops(self) -> Any:
+        """The library's array primitives, over which what both backends have in common is written."""
+        return importlib.import_module(f"{self.library}_backend.arrays.ops")
+
+    @property
     def consumes(self) -> bool:
         """Whether a state must not be used again."""
         return self.name.endswith("-inplace")
