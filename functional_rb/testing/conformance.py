@@ -244,10 +244,11 @@ def _check_run(trial: Trial, examples: int, names: Sequence[str]) -> None:
 
 
 def _each_history(trial: Trial, examples: int, alike: bool, begin: Callable[[], Walk]) -> None:
+    spec = trial.spec
+    size = spec.batch_size or 6
     # Of what is compiled, few shapes.
-    options: dict[str, Any] = {"sizes": (3,), "steps": 12, "alike": True}
-    options = options if alike else {"sizes": (0, 1, 2, 3, 7), "steps": 14}
-    batch_sizes = (trial.spec.batch_size or 6,)
+    options: dict[str, Any] = {"sizes": (3,), "batch_sizes": (size,), "steps": 12, "alike": True}
+    options = options if alike else {"sizes": (0, 1, 2, 3, 7), "batch_sizes": (size,), "steps": 14}
 
     @hypothesis.settings(
         max_examples=examples,
@@ -258,7 +259,7 @@ def _each_history(trial: Trial, examples: int, alike: bool, begin: Callable[[], 
         phases=PHASES,
         suppress_health_check=list(hypothesis.HealthCheck),
     )
-    @hypothesis.given(strategies.histories(trial.spec, batch_sizes=batch_sizes, **options))
+    @hypothesis.given(strategies.histories(spec, **options))
     def on(history: list[Action]) -> None:
         begin().run(history)
 
