@@ -39,7 +39,7 @@ class Shard(Generic[Buffer]):
 def added(
     shard: Shard[Buffer], leaves: Sequence[Array], batch: int, mask: Array | None, priorities: Array | None
 ) -> tuple[Buffer, Buffer]:
-    """The index and the part with a batch of the shard's own lanes: all shards note all lanes, and each stores its own."""
+    """The index and the part with a batch of the shard's lanes: all shards note all lanes, and each stores its own."""
     ops, dealing, before = shard.ops, shard.dealing, shard.part.counters
     steps = batch // dealing.lanes_each
     if dealing.by_slots:
@@ -89,7 +89,7 @@ def _where_chosen(
 def _real(shard: Shard[Buffer], steps: int, mask: Array | None) -> Array | None:
     if shard.dealing.is_even:
         return mask
-    real = deal.real_rows(shard.ops, shard.dealing, shard.number, steps, shard.part.counters)
+    real: Array = deal.real_rows(shard.ops, shard.dealing, shard.number, steps, shard.part.counters)
     return real if mask is None else real & mask
 
 

@@ -76,7 +76,8 @@ class Allowed:
         both = ops.where(ops.cumsum(ops.cast(both, "int32"))[..., -1:] > 0, both, own)
         rank = ops.cumsum(ops.cast(both, "int32"))
         # How many choices there are is known with the values alone: so two words are drawn, whatever that is.
-        drawn = random_numbers.below(ops, bits.reshape(bits.shape[0], *self.of.shape, 2), rank[..., -1])
+        bits = bits.reshape(bits.shape[0], *self.of.shape, 2)
+        drawn = ops.scale(bits[..., 0], bits[..., 1], rank[..., -1])
         return ops.argmax(ops.cast(rank > drawn[..., None], "int32"))
 
     def _table(self, ops: SpecOps, like: Array) -> Array:

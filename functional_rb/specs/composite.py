@@ -12,7 +12,7 @@ import numpy as np
 
 from functional_rb.base.arrays import Nest
 from functional_rb.base.containers import Registered, apart, check_depth, of_fields
-from functional_rb.base.nest import Path, Structure
+from functional_rb.base.nest import Path, Structure, parts_of
 from functional_rb.specs.base import Change, Spec, SpecNest, checked_shape
 
 # What each part has of a field, such as its shape, by name: nested as the parts are.
@@ -301,22 +301,12 @@ def map_members(nest: SpecNest, function: Callable[[SpecNest], object]) -> SpecN
 def members(nest: SpecNest, path: Path = ()) -> Iterator[tuple[Path, SpecNest]]:
     """The specs of a nest with their paths; what is inside of a spec is not listed."""
     check_depth(len(path))
-    if isinstance(nest, Spec):
+    parts = None if isinstance(nest, Spec) else parts_of(nest)
+    if parts is None:
         yield path, nest
-    elif (taken := apart(nest)) is not None:
-        for name, part in zip(taken[0].names, taken[1], strict=True):
-            yield from members(part, (*path, name))
-    elif isinstance(nest, Mapping):
-        for name, part in nest.items():
-            yield from members(part, (*path, name))
-    elif isinstance(nest, tuple | list):
-        for key, part in zip(getattr(nest, "_fields", range(len(nest))), nest, strict=True):
-            yield from members(part, (*path, key))
-    elif dataclasses.is_dataclass(nest) and not isinstance(nest, type):
-        for field in dataclasses.fields(nest):
-            yield from members(getattr(nest, field.name), (*path, field.name))
-    else:
-        yield path, nest
+        return
+    for key, part in zip(parts[0].keys, parts[1], strict=True):
+        yield from members(part, (*path, key))
 
 
 def changed(nest: SpecNest, k: int, change: Change) -> SpecNest:

@@ -13,7 +13,7 @@ import numpy as np
 from functional_rb.base import dtypes
 from functional_rb.base.arrays import Array, Nest, NumpyArray
 from functional_rb.ops.protocol import SpecOps
-from functional_rb.specs import random_numbers, rows
+from functional_rb.specs import rows
 from functional_rb.specs.array import Bounded
 from functional_rb.specs.base import SpecNest
 from functional_rb.specs.categorical import Categorical
@@ -96,7 +96,7 @@ class Graph(Varying):
         edges, n_edges = self._edges.draw(ops, cut, lead)
         of_links = cut(self._many * self.max_edges * 4).reshape(bits.shape[0], *lead, self.max_edges, 2, 2)
         # Below the number of nodes of each graph, which is drawn: so no edge leads into the padding.
-        links = random_numbers.below(ops, of_links, n_nodes[..., None, None])
+        links = ops.scale(of_links[..., 0], of_links[..., 1], n_nodes[..., None, None])
         links = ops.where(self._edges.real(ops, n_edges)[..., None], links, links * 0)
         return {"nodes": nodes, "n_nodes": n_nodes, "edges": edges, "edge_links": links, "n_edges": n_edges}
 

@@ -84,11 +84,6 @@ class Low:
         return value if self._dtype == work else ops.cast(value, self._dtype)
 
 
-def below(ops: SpecOps, bits: Array, counts: Array) -> Array:
-    """Whole numbers int32 [...], each of `0 ... counts - 1` equally likely, of random bits int32 [..., 2]."""
-    return ops.scale(bits[..., 0], bits[..., 1], counts)
-
-
 def _scaled(ops: SpecOps, u: Sequence[Array], n: Sequence[Array]) -> list[Array]:
     # `floor(n * 0.u)` in base 2^31: u begins with its highest word, n and the result with their lowest digit.
     columns: list[list[Array]] = [[] for _ in range(len(u) + len(n))]

@@ -179,16 +179,16 @@ def _check_strategy(strategy: object, base: type, kind: str, name: str) -> str:
     """Refuse what cannot be part of a spec; returns the name to tell."""
     who = type(strategy).__name__
     expect(
-        isinstance(strategy, base), who, "its class", f"an instance of a {name}", repr(strategy), f"inherit from {name}"
+        isinstance(strategy, base),
+        who,
+        f"its class: expected an instance of a {name}, got {strategy!r}; inherit from {name}",
     )
     frozen = getattr(getattr(strategy, "__dataclass_params__", None), "frozen", False)
     expect(
         frozen,
         who,
-        "its class",
-        "a frozen dataclass",
-        type(strategy),
-        "write @dataclasses.dataclass(frozen=True) over it",
+        f"its class: expected a frozen dataclass, got {type(strategy)}; write @dataclasses.dataclass(frozen=True) "
+        "over it",
     )
     try:
         hashed = hash(strategy)
@@ -205,7 +205,7 @@ def _check_strategy(strategy: object, base: type, kind: str, name: str) -> str:
             f"functions in its fields at the top level of a module"
         ) from error
     same = again == strategy and hash(again) == hashed
-    expect(same, who, "pickling", "an equal copy", repr(again), "let fields compare by what they mean")
+    expect(same, who, f"pickling: expected an equal copy, got {again!r}; let fields compare by what they mean")
     return who
 
 

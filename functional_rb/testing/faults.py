@@ -15,10 +15,10 @@ class ConformanceError(AssertionError):
     """A strategy breaks the contract; the message says what was expected, what came, and the remedy."""
 
 
-def expect(good: object, who: str, what: str, expected: str, got: object, remedy: str) -> None:
-    """Raise a `ConformanceError` unless something is as it should be."""
+def expect(good: object, who: str, message: str) -> None:
+    """Raise a `ConformanceError` of a strategy unless something is as it should be."""
     if not good:
-        raise ConformanceError(f"{who}: {what}: expected {expected}, got {got}; {remedy}")
+        raise ConformanceError(f"{who}: {message}")
 
 
 @contextlib.contextmanager

@@ -63,9 +63,7 @@ def _check_alike(who: str, function: ItemFunction, spec: BufferSpec, libraries: 
                 expect(
                     one.shape == leaf.shape and one.dtype == leaf.dtype and near(one, leaf, False),
                     who,
-                    f"leaf {path!r} on {name}",
-                    f"what NumPy gives, {shown(one)}",
-                    shown(leaf),
+                    f"leaf {path!r} on {name}: expected what NumPy gives, {shown(one)}, got {shown(leaf)}; "
                     "compute by `ops` alone",
                 )
 
@@ -98,18 +96,24 @@ def _check_in_buffer(who: str, transform: MapItems, spec: BufferSpec, rb: Module
         samples = [rb.sample(state, rb.key(2), size)[1] for _ in range(2)]
         told = Outline.of(rb.sample_spec(spec, size), who)
     for part, one, other in differing(_in_numpy(stored), _in_numpy(rb.items(state)), "items"):
-        expect(False, who, f"what is stored, {part}, after a sample", shown(one), shown(other), "write to no array")
+        expect(
+            False,
+            who,
+            f"what is stored, {part}, after a sample: expected {shown(one)}, got {shown(other)}; write to no array",
+        )
     first, again = ([carriers.as_numpy(x) for x in nest.flatten_as(told.structure, s.items)] for s in samples)
     for name, kind, leaf, other in zip(told.names, told.leaves, first, again, strict=True):
         same = f"{kind.dtype} {list(kind.shape)}"
-        expect(kind_of(leaf) == same, who, f"leaf {name!r} of a sample", same, kind_of(leaf), "see `rb.sample_spec`")
+        expect(
+            kind_of(leaf) == same,
+            who,
+            f"leaf {name!r} of a sample: expected {same}, got {kind_of(leaf)}; see `rb.sample_spec`",
+        )
         expect(
             near(leaf, other, True),
             who,
-            f"leaf {name!r} of a second sample by the same key",
-            shown(leaf),
-            shown(other),
-            "let all that is random follow from the key: write map_items(fn, keyed=True)",
+            f"leaf {name!r} of a second sample by the same key: expected {shown(leaf)}, got {shown(other)}; let "
+            "all that is random follow from the key: write map_items(fn, keyed=True)",
         )
 
 

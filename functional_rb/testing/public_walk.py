@@ -56,9 +56,7 @@ class PublicWalk(Walk):
                 for part, _, now in differing(arrays, self.arrays_of(state), "state"):
                     self.expect(
                         False,
-                        f"`{part}` of an older state on {self.name}",
-                        "what it was",
-                        shown(now),
+                        f"`{part}` of an older state on {self.name}: expected what it was, got {shown(now)}; "
                         "write to the draft's arrays by `ops` alone",
                     )
 
@@ -79,10 +77,8 @@ class PublicWalk(Walk):
         for part, one, other in differing(expected, found, "state"):
             self.expect(
                 False,
-                f"`{part}` after `{name}` on {self.name}",
-                f"the bits of the core on NumPy, {shown(one)}",
-                shown(other),
-                "compute by `ops` alone, in int32 and float32",
+                f"`{part}` after `{name}` on {self.name}: expected the bits of the core on NumPy, {shown(one)}, "
+                f"got {shown(other)}; compute by `ops` alone, in int32 and float32",
             )
         self.older.append((self.state, self.arrays))
         self.state, self.arrays = state, found
@@ -124,7 +120,7 @@ class PublicWalk(Walk):
         handles = carriers.as_numpy(sample.indices).reshape(-1)
         mask = handles != -1 if sample.mask is None else carriers.as_numpy(sample.mask).reshape(-1)
         gone = [int(handle) for handle in handles[mask] if int(handle) not in self.stored]
-        self.expect(not gone, f"a sample on {self.name}", "handles of what is stored", gone, "see `draw`")
+        self.expect(not gone, f"a sample on {self.name}: expected handles of what is stored, got {gone}; see `draw`")
         if not spec.plan.extra_words:
             check_leaves(self, handles, mask, leaves, tuple(spec.sampler.leading_shape(size)), None)
         self.older.append((self.state, self.arrays))

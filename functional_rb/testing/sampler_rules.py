@@ -42,33 +42,25 @@ def check_selection(
         fits = array.shape == shape or (name != "handles" and array.size == math.prod(lead))
         tried.expect(
             array.dtype.name == dtype and fits,
-            f"`Selection.{name}`",
-            f"{dtype} {list(shape)}",
-            kind_of(array),
-            "see `Selection` for its shapes",
+            f"`Selection.{name}`: expected {dtype} {list(shape)}, got {kind_of(array)}; see `Selection` for its shapes",
         )
     handles = selection.handles.reshape(-1)
     mask = handles != -1 if selection.mask is None else selection.mask.reshape(-1)
     tried.expect(
         ((handles == -1) == ~mask).all(),
-        "the handles of masked draws",
-        "-1 where the mask is False, and nowhere else",
-        selection.handles.tolist(),
-        "write `ops.where(mask, handles, -1)`",
+        "the handles of masked draws: expected -1 where the mask is False, and nowhere else, got "
+        f"{selection.handles.tolist()}; write `ops.where(mask, handles, -1)`",
     )
     tried.expect(
         some or not mask.any(),
-        "a draw from a buffer of which `drawable(1)` is False",
-        "handles of -1, weights and probabilities of 0",
-        selection.handles.tolist(),
-        "mask what cannot be drawn, as `uniform.alike` does, or let `drawable` be True",
+        "a draw from a buffer of which `drawable(1)` is False: expected handles of -1, weights and probabilities "
+        f"of 0, got {selection.handles.tolist()}; mask what cannot be drawn, as `uniform.alike` does, or let "
+        "`drawable` be True",
     )
     tried.expect(
         not enough or mask.any(),
-        f"a draw from a buffer of which `drawable({size})` is True",
-        "some real draws",
-        selection.handles.tolist(),
-        "let `drawable` say what `draw` does",
+        f"a draw from a buffer of which `drawable({size})` is True: expected some real draws, got "
+        f"{selection.handles.tolist()}; let `drawable` say what `draw` does",
     )
     # A slice may have one weight for all of its steps; it is real if its first step is.
     real = mask if len(selection.weights) == len(mask) else mask.reshape(len(selection.weights), -1)[:, 0]
@@ -77,27 +69,21 @@ def check_selection(
         good = ((numbers > 0) & (numbers <= 1 + 1e-6))[real].all() and (numbers[~real] == 0).all()
         tried.expect(
             good,
-            f"`Selection.{name}`",
-            "numbers in (0, 1] for what was drawn, and 0 for what was not",
-            numbers.tolist(),
-            "scale weights by the largest, and mask what is not real",
+            f"`Selection.{name}`: expected numbers in (0, 1] for what was drawn, and 0 for what was not, got "
+            f"{numbers.tolist()}; scale weights by the largest, and mask what is not real",
         )
     gone = [int(handle) for handle in handles[mask] if int(handle) not in tried.stored]
     tried.expect(
         not gone,
-        "a draw",
-        f"handles of what is stored, some of {sorted(tried.stored)}",
-        gone,
-        "draw from `draft.size(ops)` items or by a tree that forgets in `removed` and `cleared`; take handles from "
+        f"a draw: expected handles of what is stored, some of {sorted(tried.stored)}, got {gone}; draw from "
+        "`draft.size(ops)` items or by a tree that forgets in `removed` and `cleared`; take handles from "
         "`draft.handles_of(ops, slots)`",
     )
     check_leaves(tried, handles, mask, leaves, lead, more)
     for name, extra in selection.extras.items():
         tried.expect(
             extra.shape[: len(lead)] == lead,
-            f"the extra {name!r}",
-            f"a row for each item, {list(lead)} in front",
-            list(extra.shape),
+            f"the extra {name!r}: expected a row for each item, {list(lead)} in front, got {list(extra.shape)}; "
             "give one row for each of `own`",
         )
 
@@ -122,10 +108,10 @@ def check_heeding(
     drawn, expected = whole[2].handles.reshape(-1), part[2].handles.reshape(-1)
     tried.expect(
         not changed and (drawn[: expected.size] == expected).all(),
-        f"a draw of {size}, of which {count} count",
-        f"what a draw of {count} gives, handles {expected.tolist()}, and the state after it",
-        f"handles {drawn.tolist()}, and a difference in {', '.join(changed) or 'nothing'}",
-        "remember the first `draft.wanted` rows alone, or let `heeds_wanted` be False",
+        f"a draw of {size}, of which {count} count: expected what a draw of {count} gives, handles "
+        f"{expected.tolist()}, and the state after it, got handles {drawn.tolist()}, and a difference in "
+        f"{', '.join(changed) or 'nothing'}; remember the first `draft.wanted` rows alone, or let `heeds_wanted` "
+        "be False",
     )
 
 
@@ -136,15 +122,13 @@ def check_probabilities(tried: Tried, some: bool) -> None:
         return
     told = tried.call("probabilities", tried.arrays, tried.spec, handles)
     good = told.dtype == np.float32 and told.shape == handles.shape and ((told >= 0) & (told <= 1 + 1e-6)).all()
-    tried.expect(good, "`probabilities`", "float32 [n], each from 0 to 1", told, "divide by the total")
+    tried.expect(good, f"`probabilities`: expected float32 [n], each from 0 to 1, got {told}; divide by the total")
     total = float(told.sum(dtype=np.float64))
+    # A batch may begin with one of each lane.
     tried.expect(
-        # A batch may begin with one of each lane.
         not some or abs(total - 1) < 1e-4 or 1 < total <= (tried.spec.lanes or 1) + 1e-4,
-        "`probabilities` of all that is stored",
-        "a sum of 1, as something can be drawn",
-        f"{total:.6g} of {told.tolist()}",
-        "tell with which probability the next draw begins with each item",
+        f"`probabilities` of all that is stored: expected a sum of 1, as something can be drawn, got {total:.6g} "
+        f"of {told.tolist()}; tell with which probability the next draw begins with each item",
     )
     if tried.trial.sampler_law is None or not some:
         return
@@ -157,10 +141,8 @@ def check_probabilities(tried: Tried, some: bool) -> None:
     expected = [wanted.get(k, 0.0) for k in range(len(steps))]
     tried.expect(
         np.allclose(told, expected, rtol=1e-4, atol=TINY),
-        "`probabilities`",
-        f"what the law says, {np.round(expected, 6).tolist()}",
-        np.round(told, 6).tolist(),
-        "see `added`, `updated` and `probabilities`",
+        f"`probabilities`: expected what the law says, {np.round(expected, 6).tolist()}, got "
+        f"{np.round(told, 6).tolist()}; see `added`, `updated` and `probabilities`",
     )
 
 
@@ -188,10 +170,9 @@ def check_frequencies(tried: Tried, draws: int = 1500) -> None:
         rare = 2 * math.exp(-draws * divergence(share, probability))
         tried.expect(
             rare > RARE,
-            f"how often handle {handle} comes first in {draws} draws",
-            f"about {draws * probability:.0f} times, as `probabilities` says",
-            f"{count} times",
-            "let `probabilities` say what `draw` does, and use random bits that are independent of each other",
+            f"how often handle {handle} comes first in {draws} draws: expected about {draws * probability:.0f} "
+            f"times, as `probabilities` says, got {count} times; let `probabilities` say what `draw` does, and "
+            "use random bits that are independent of each other",
         )
 
 

@@ -27,10 +27,8 @@ def check_leaves(
     for path, leaf, kind in zip(spec.plan.names, leaves, spec.plan.leaves, strict=True):
         tried.expect(
             leaf.shape == (*lead, *kind.shape) and leaf.dtype.name == kind.dtype,
-            f"leaf {path!r} of a sample",
-            f"{kind.dtype} {[*lead, *kind.shape]}",
-            kind_of(leaf),
-            "let readers keep the shapes and dtypes of the leaves",
+            f"leaf {path!r} of a sample: expected {kind.dtype} {[*lead, *kind.shape]}, got {kind_of(leaf)}; let "
+            "readers keep the shapes and dtypes of the leaves",
         )
     flat = [leaf.reshape(-1, *kind.shape) for leaf, kind in zip(leaves, spec.plan.leaves, strict=True)]
     for row in np.flatnonzero(mask):
@@ -46,10 +44,10 @@ def check_leaves(
         wrong = [path for path in got if not near(got[path], expected[path], law is None)]
         tried.expect(
             not wrong,
-            f"the item of handle {handle} as it is sampled",
-            shown_item({path: expected[path] for path in wrong}),
-            shown_item({path: got[path] for path in wrong}),
-            "the slots that `draw` returns are those of its handles" if law is None else "see `reading`",
+            f"the item of handle {handle} as it is sampled: expected "
+            f"{shown_item({path: expected[path] for path in wrong})}, got "
+            f"{shown_item({path: got[path] for path in wrong})}; "
+            f"{'the slots that `draw` returns are those of its handles' if law is None else 'see `reading`'}",
         )
 
 

@@ -57,9 +57,9 @@ class Tried:
         self.arrays: Nest = None
         self.stored: dict[int, dict[str, NumpyArray]] = {}
 
-    def expect(self, good: object, what: str, expected: str, got: object, remedy: str) -> None:
+    def expect(self, good: object, message: str) -> None:
         """Refuse what is not as it should be, see `faults.expect`."""
-        expect(good, self.who, what, expected, got, remedy)
+        expect(good, self.who, message)
 
     def call(self, name: str, *arguments: object) -> Nest:
         """What a function gives on the first carrier; on the others it gives the same."""
@@ -70,11 +70,10 @@ class Tried:
             for part, one, other in differing(results[0], results[-1], name):
                 self.expect(
                     False,
-                    f"`{part}` by {carrier.name}",
-                    f"the bits that {self.carriers[0].name} gives, {shown(one)}",
-                    shown(other),
-                    "read what is needed of an array before it is written, compute in int32 and float32 by `ops` "
-                    "alone, and let no sum depend on an order that `ops` does not fix",
+                    f"`{part}` by {carrier.name}: expected the bits that {self.carriers[0].name} gives, "
+                    f"{shown(one)}, got {shown(other)}; read what is needed of an array before it is written, "
+                    "compute in int32 and float32 by `ops` alone, and let no sum depend on an order that `ops` "
+                    "does not fix",
                 )
         return results[0]
 

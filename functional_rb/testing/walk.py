@@ -104,19 +104,15 @@ class Walk(Tried):
         changed = [name for name, _, _ in differing(self.arrays, after, "state")]
         self.expect(
             sampler.remembers or not changed,
-            "a draw",
-            "the state unchanged, as `remembers` is False",
-            f"a change of {', '.join(changed)}",
-            "let `remembers` be True, or change nothing",
+            "a draw: expected the state unchanged, as `remembers` is False, got a change of "
+            f"{', '.join(changed)}; let `remembers` be True, or change nothing",
         )
         self.go_on("draw", after, drawn=True)
         for handle, stored in self.stored.items():
             self.expect(
                 handle in before and alike(before[handle], stored),
-                "a draw",
-                "what is stored to stay as it is",
-                f"another item under handle {handle}",
-                "a sampler changes the draft's tree, auxiliary arrays and counters alone",
+                f"a draw: expected what is stored to stay as it is, got another item under handle {handle}; a "
+                "sampler changes the draft's tree, auxiliary arrays and counters alone",
             )
 
     def update(self, action: Update) -> None:
@@ -150,10 +146,9 @@ class Walk(Tried):
         for handle, leaves in wanted_items.items():
             self.expect(
                 handle in self.stored and alike(self.stored[handle], leaves),
-                f"the item of handle {handle} after an update",
-                shown_item(leaves),
-                shown_item(self.stored.get(handle, {})),
-                "let hooks of an update change the draft's tree, auxiliary arrays and counters alone",
+                f"the item of handle {handle} after an update: expected {shown_item(leaves)}, got "
+                f"{shown_item(self.stored.get(handle, {}))}; let hooks of an update change the draft's tree, "
+                "auxiliary arrays and counters alone",
             )
         if self.trial.writer_law is not None:
             self.clear()
@@ -165,9 +160,9 @@ class Walk(Tried):
             self.model.clear()
         self.added = []
         self.go_on("clear", after)
-        self.expect(not self.stored, "a clear", "nothing stored", sorted(self.stored), "see `cleared`")
+        self.expect(not self.stored, f"a clear: expected nothing stored, got {sorted(self.stored)}; see `cleared`")
         some = bool(self.call("drawable", self.arrays, self.spec, 1))
-        self.expect(not some, "`drawable` after a clear", "False", some, "forget all items in `cleared`")
+        self.expect(not some, f"`drawable` after a clear: expected False, got {some}; forget all items in `cleared`")
 
     # What must hold at any time.
 
@@ -179,10 +174,9 @@ class Walk(Tried):
         for name in declared | found:
             self.expect(
                 declared.get(name) == found.get(name),
-                f"`{name}` after `{what}`",
-                declared.get(name, "no such array"),
-                found.get(name, "none"),
-                "let `auxiliary`, `counters` and `tree_rows` declare what is kept, and hooks keep its shape and dtype",
+                f"`{name}` after `{what}`: expected {declared.get(name, 'no such array')}, got "
+                f"{found.get(name, 'none')}; let `auxiliary`, `counters` and `tree_rows` declare what is kept, "
+                "and hooks keep its shape and dtype",
             )
         slots = np.arange(spec.capacity, dtype=np.int32)
         self.arrays = after
@@ -198,19 +192,15 @@ class Walk(Tried):
         back = self.gone & set(self.stored)
         self.expect(
             not back,
-            f"handles after `{what}`",
-            "handles of items that are gone to name nothing for ever",
-            sorted(back),
-            "let handles go on: `ChoosingWriter.renew` and its `cleared` do so",
+            f"handles after `{what}`: expected handles of items that are gone to name nothing for ever, got "
+            f"{sorted(back)}; let handles go on: `ChoosingWriter.renew` and its `cleared` do so",
         )
         self.gone |= before - set(self.stored)
         size = int(Draft.of(after, spec.plan).size(numpy_ops.OPS))
         self.expect(
             size == len(self.stored),
-            f"the size after `{what}`",
-            f"{len(self.stored)}, the number of items that handles name",
-            size,
-            "let `Write.after` have the sizes and the cursors that follow from what is written",
+            f"the size after `{what}`: expected {len(self.stored)}, the number of items that handles name, got "
+            f"{size}; let `Write.after` have the sizes and the cursors that follow from what is written",
         )
         if self.model is not None:
             if drawn and spec.sampler.remembers and spec.writer.in_order:  # some samplers consume what they draw
@@ -219,10 +209,10 @@ class Walk(Tried):
             wanted = {step.handle: step.leaves for step in self.model.steps()}
             self.expect(
                 wanted.keys() == self.stored.keys() and all(alike(wanted[h], self.stored[h]) for h in wanted),
-                f"what is stored after `{what}`, by handle and id",
-                str({h: shown_item(leaves) for h, leaves in sorted(wanted.items())}),
-                {h: shown_item(leaves) for h, leaves in sorted(self.stored.items())},
-                "leave the storage to the buffer",
+                f"what is stored after `{what}`, by handle and id: expected "
+                f"{ {h: shown_item(leaves) for h, leaves in sorted(wanted.items())}!s}, got "
+                f"{ {h: shown_item(leaves) for h, leaves in sorted(self.stored.items())} }; leave the storage to "
+                "the buffer",
             )
 
     def declared(self) -> Iterable[tuple[str, str]]:

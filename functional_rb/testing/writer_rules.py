@@ -14,10 +14,9 @@ def check_added(tried: Tried, before: dict[int, dict[str, NumpyArray]], new: lis
         if handle in tried.stored:
             tried.expect(
                 alike(tried.stored[handle], leaves),
-                f"the item of handle {handle} after an add",
-                f"{shown_item(leaves)}, as the handle still names it",
-                shown_item(tried.stored[handle]),
-                "give a slot that is written a new handle (`ChoosingWriter.renew`), or write at the ring's cursors",
+                f"the item of handle {handle} after an add: expected {shown_item(leaves)}, as the handle still "
+                f"names it, got {shown_item(tried.stored[handle])}; give a slot that is written a new handle "
+                "(`ChoosingWriter.renew`), or write at the ring's cursors",
             )
         elif not spec.writer.overwrites:
             raise ConformanceError(
@@ -32,13 +31,14 @@ def check_added(tried: Tried, before: dict[int, dict[str, NumpyArray]], new: lis
         match = next((k for k, row in enumerate(unused) if alike(row, leaves)), None)
         tried.expect(
             match is not None,
-            "an item that is stored after an add",
-            "one of the marked rows of the batch, and each at most once",
-            shown_item(leaves),
-            "let `Write.live` be False where no row goes, and `Write.source` name the row of each slot",
+            "an item that is stored after an add: expected one of the marked rows of the batch, and each at most "
+            f"once, got {shown_item(leaves)}; let `Write.live` be False where no row goes, and `Write.source` "
+            "name the row of each slot",
         )
         del unused[match or 0]
     if tried.trial.writer_law is not None:
         wanted = sorted(int(step.leaves["id"]) for step in tried.trial.writer_law(tried.added))
         got = sorted(int(leaves["id"]) for leaves in tried.stored.values())
-        tried.expect(got == wanted, "what is stored, by id", f"{wanted}, as the law has it", got, "see `plan`")
+        tried.expect(
+            got == wanted, f"what is stored, by id: expected {wanted}, as the law has it, got {got}; see `plan`"
+        )

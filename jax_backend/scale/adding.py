@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,24 +14,19 @@ from functional_rb.base import nest
 from functional_rb.base.arrays import PRNGKey
 from functional_rb.buffer import api, checks
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.buffer.state import SameState
+from functional_rb.buffer.state import SameState, State
 from functional_rb.core import counters
-from functional_rb.core.draft import Draft
-from functional_rb.sharding import deal, follow, place, rows
+from functional_rb.core.draft import Arrays
+from functional_rb.sharding import adding, deal, rows
+from functional_rb.sharding.adding import Shard
 from jax_backend import compat
 from jax_backend.arrays import ops
 from jax_backend.arrays.convert import as_vector, build_mapping, convert
 from jax_backend.arrays.keys import check_key
 from jax_backend.compiling import compile
 from jax_backend.engines import execute
-from jax_backend.scale import state as sharded_state
 from jax_backend.scale.mapped import WHOLE, along, as_of, check_state, mapped, names_of, on_device, using
-from jax_backend.scale.state import (
-    ShardedState,
-    gathered,
-    partition_specs,
-    shard_number,
-)
+from jax_backend.scale.state import ShardedState, arrays_of, gathered, partition_specs, shard_number
 
 
 # Note what came of all lanes in the index, which all have, and write to the device's part what belongs there.
@@ -51,93 +47,40 @@ def _added(
     leaves, batch, mask, priorities, _, outside = api.check_add(
         execute, as_of(state, dealing.asked), items, mask, priorities, own_key, validate, function, major
     )
-    if dealing.by_slots:
-        following = _write_where_chosen(state, list(leaves), batch, mask, priorities, key)
-    elif dealing.delays:
-        following = _write_later_items(state, list(leaves), batch, mask)
-    else:
-        following = _write_alike(state, list(leaves), batch, mask, priorities)
-    if dealing.spec.plan.frames is not None and batch:
-        given = _told(state, following).sizes, batch // dealing.lanes_each, dealing.spec.plan.frames
-        left = follow.shortened(ops.OPS, sharded_state.arrays_of(following), dealing.index, *given)
-        following = following.with_index(compile.finished(left))
+    shard = Shard(
+        ops.OPS,
+        dealing,
+        shard_number(state),
+        index=state.index,
+        part=state.own,
+        add=_with_batch,
+        run=_rewritten,
+        read=lambda buffer, function, *given: function(ops.OPS, arrays_of(buffer), buffer.spec, *given),
+        everyones=functools.partial(_of_all_lanes, state),
+        draws=functools.partial(compile.draws, key),
+    )
+    index, part = adding.added(shard, list(leaves), batch, mask, priorities)
+    following = state.with_index(arrays_of(index)).with_own(arrays_of(part))
     return following if outside is None else count_invalid(following, outside)
 
 
-# Write the same rows to the index, of all lanes, and to the part.
-def _write_alike(
-    state: ShardedState, leaves: list[jax.Array], batch: int, mask: jax.Array | None, priorities: jax.Array | None
-) -> ShardedState:
-    dealing = state.dealing
-    steps = batch // dealing.lanes_each
-    read = [leaves[k] for k in dealing.index_leaves]
-    given = [x for x in (mask, priorities) if x is not None]
-    everyones = _of_all_lanes(state, [*given, *read])
-    whole_mask = None if mask is None else everyones.pop(0)
-    whole_priorities = None if priorities is None else everyones.pop(0)
-    index = compile.add(state.index, everyones, steps * dealing.lanes, whole_mask, whole_priorities, None)
-    own = compile.add(state.own, leaves, batch, _real(state, steps, mask), None, None)
-    return state.with_index(index).with_own(own)
+def _with_batch(buffer: State, leaves: Any, batch: int, mask: Any, priorities: Any) -> State:
+    return State(*compile.add(buffer, list(leaves), batch, mask, priorities, None), buffer.spec)
 
 
-# Note the rows of all lanes in the index, whose writer chooses slots, and write those that go to the device's.
-def _write_where_chosen(
-    state: ShardedState, leaves: list[jax.Array], batch: int, mask: Any, priorities: Any, key: PRNGKey
-) -> ShardedState:
-    dealing = state.dealing
-    given = _of_all_lanes(state, [*leaves, *(x for x in (mask, priorities) if x is not None)])
-    if not batch:
-        return state
-    leaves, told = given[: len(leaves)], given[len(leaves) :]
-    whole_mask = None if mask is None else told.pop(0)
-    whole_priorities = None if priorities is None else told.pop(0)
-    rows, words = batch // dealing.lanes_each * dealing.lanes, dealing.index.writer.words
-    draws = compile.draws(key, rows, words) if words else None
-    index, write = place.choose(
-        ops.OPS, sharded_state.arrays_of(state), dealing, leaves, rows, whole_mask, whole_priorities, draws
-    )
-    own = place.place(ops.OPS, state.part, dealing.part, dealing, leaves, write, shard_number(state))
-    return state.with_index(compile.finished(index)).with_own(compile.finished(own))
-
-
-# Write to the part, which makes other items of the rows, and these to the index.
-def _write_later_items(state: ShardedState, leaves: list[jax.Array], batch: int, mask: object) -> ShardedState:
-    dealing = state.dealing
-    steps = dealing.part.rows(batch) // dealing.lanes_each
-    own = compile.add(state.own, leaves, batch, _real(state, batch // dealing.lanes_each, mask), None, None)
-    following = state.with_own(own)
-    real = follow.first_rows(ops.OPS, _told(state, following).written, steps)
-    read = []
-    if dealing.index_leaves:
-        slots = follow.slots_of_rows(ops.OPS, dealing.part.plan, state.own.counters, steps)
-        found = Draft.of(own, dealing.part.plan).read(ops.OPS, slots, dealing.index_leaves)
-        read = _of_all_lanes(state, [found[k] for k in dealing.index_leaves])
-    index = compile.add(state.index, read, steps * dealing.lanes, real, None, None)
-    return following.with_index(index)
-
-
-# Which rows of a device's lanes are written: a mask, but for lanes that the buffer does not have.
-def _real(state: ShardedState, steps: int, mask: object) -> Any:
-    dealing = state.dealing
-    if dealing.is_even:
-        return mask
-    real = deal.real_rows(ops.OPS, dealing, shard_number(state), steps, state.counters)
-    return real if mask is None else mask & real
-
-
-# What the parts of all devices tell after a write, of all lanes.
-def _told(before: ShardedState, after: ShardedState) -> follow.Told:
-    own = follow.told(ops.OPS, before.dealing, before.own.counters, after.own.counters)
-    return follow.Told(*_of_all_lanes(before, [*own]))
+def _rewritten(buffer: State, function: Callable[..., Arrays], *given: object, rewrites: bool = False) -> State:
+    return State(*compile.finished(function(ops.OPS, arrays_of(buffer), buffer.spec, *given)), buffer.spec)
 
 
 # Arrays [steps * lanes_each, *shape] of a device's lanes as those of all lanes, [steps * lanes, *shape].
-def _of_all_lanes(state: ShardedState, arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    if not arrays:
-        return []
-    layout = rows.layout_of(arrays)
-    words = gathered(state, rows.packed(ops.OPS, layout, arrays))
-    return rows.unpacked(ops.OPS, layout, deal.of_all_lanes(ops.OPS, state.dealing, words))
+def _of_all_lanes(state: ShardedState, arrays: Sequence[jax.Array | None]) -> list[jax.Array | None]:
+    given = [x for x in arrays if x is not None]
+    if not given:
+        return list(arrays)
+    layout = rows.layout_of(given)
+    words = gathered(state, rows.packed(ops.OPS, layout, given))
+    found = iter(rows.unpacked(ops.OPS, layout, deal.of_all_lanes(ops.OPS, state.dealing, words)))
+    return [None if x is None else next(found) for x in arrays]
 
 
 def add_items(

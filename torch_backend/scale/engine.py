@@ -6,13 +6,14 @@ of them gives the steps of its own lanes, and gets its own share of a batch.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 
-from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest, NumpyArray, PRNGKey
+from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest, NumpyArray, PRNGKey
 from functional_rb.buffer import api, checks, functions, mapping
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import SameState
@@ -22,8 +23,8 @@ from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.sample import AnySample
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.sharding import asked, deal, follow, local, place, shares
-from functional_rb.structures.ring import Write
+from functional_rb.sharding import adding, asked, deal, follow, local, shares
+from functional_rb.sharding.adding import Shard
 from torch_backend.arrays import ops, random
 from torch_backend.arrays.convert import number
 from torch_backend.engines import execute
@@ -90,7 +91,7 @@ def add_items(
     items: object,
     mask: object,
     priorities: object,
-    key: object,
+    key: PRNGKey,
     validate: bool,
     time_major: bool,
     to: object,
@@ -106,98 +107,34 @@ def add_items(
         _ENGINE, view, items, mask, priorities, own_key, validate, function, time_major
     )
     assert outside is None  # what lies outside is known, and an error
-    mask = None if mask is None else mask.reshape(batch)
-    priorities = None if priorities is None else priorities.reshape(batch)
-    before = own.counters
+    marks: torch.Tensor | None = None if mask is None else mask.reshape(batch)
+    ranks: torch.Tensor | None = None if priorities is None else priorities.reshape(batch)
     in_place = function == "add_" and not dealing.part_tells  # else the state is there until all have told the same
-    if dealing.by_slots:
-        index, part = _write_where_chosen(state, list(leaves), batch, mask, priorities, key, in_place)
-    elif dealing.delays:
-        index, part = _write_later_items(state, list(leaves), batch, mask, in_place)
-    else:
-        index, part = _write_alike(state, list(leaves), batch, mask, priorities, in_place)
-    if dealing.spec.plan.frames is not None and batch:
-        sizes = _told(state.followed_by(index, part), before, part).sizes
-        given = sizes, batch // dealing.lanes_each, dealing.spec.plan.frames
-        index = execute.write_by(index, follow.shortened, *given, consume=in_place)
+    device = own.counters.device
+    if marks is not None and not dealing.is_even:
+        marks = marks.to(device)
+    # A writer that draws chooses by one key of all.
+    words = dealing.index.writer.words
+    alike = key.cpu().numpy().tobytes() if words else b""
+    write = execute.add_ if in_place else execute.add
+    shard = Shard(
+        ops.OPS,
+        dealing,
+        _shard_number(state, own.counters),
+        index=state.index,
+        part=own,
+        add=lambda buffer, leaves, batch, mask, priorities: write(buffer, leaves, batch, mask, priorities, None),
+        run=functools.partial(execute.write_by, consume=in_place),
+        read=execute.read_by,
+        everyones=functools.partial(_of_all_lanes, state, alike=alike),
+        draws=lambda rows, words: library.numbers(key, (rows, words), device),
+    )
+    index, part = adding.added(shard, list(leaves), batch, marks, ranks)
+    if in_place and index is state.index:  # nothing was added
+        index, part = execute.renamed(index), execute.renamed(part)
     if function == "add_" and not in_place:
         index, part = execute.taken_over(state.index, index), execute.taken_over(own, part)
     return state.followed_by(index, part)
-
-
-# Write the same rows to the index, of all lanes, and to the part; returns both.
-def _write_alike(
-    state: ShardedState,
-    leaves: Sequence[torch.Tensor],
-    batch: int,
-    mask: torch.Tensor | None,
-    priorities: torch.Tensor | None,
-    in_place: bool,
-) -> tuple[State, State]:
-    dealing, write = state.dealing, execute.add_ if in_place else execute.add
-    steps = batch // dealing.lanes_each
-    read = [leaves[k] for k in dealing.index_leaves]
-    all_mask, all_priorities, *all_read = _of_all_lanes(state, [mask, priorities, *read])
-    index = write(state.index, all_read, steps * dealing.lanes, all_mask, all_priorities, None)
-    return index, write(state.part, leaves, batch, _real(state, steps, mask), None, None)
-
-
-# Note all rows in the index, whose writer chooses slots, and write those that go to own ones; returns both.
-def _write_where_chosen(
-    state: ShardedState,
-    leaves: Sequence[torch.Tensor],
-    batch: int,
-    mask: torch.Tensor | None,
-    priorities: torch.Tensor | None,
-    key: PRNGKey,
-    in_place: bool,
-) -> tuple[State, State]:
-    dealing, device = state.dealing, state.index.counters.device
-    words = dealing.index.writer.words
-    alike = key.cpu().numpy().tobytes() if words else b""  # a writer that draws chooses by one key of all
-    given = _of_all_lanes(state, [*leaves, mask, priorities], alike)
-    all_leaves: list[BackendArray]
-    *all_leaves, all_mask, all_priorities = (None if x is None else x.to(device) for x in given)
-    if not batch:
-        return (execute.renamed(state.index), execute.renamed(state.part)) if in_place else (state.index, state.part)
-    rows = batch // dealing.lanes_each * dealing.lanes
-    draws = library.numbers(key, (rows, words), device) if words else None
-    writes: list[Write] = []
-
-    def choose(ops: Ops, arrays: Arrays, spec: BufferSpec) -> Arrays:
-        after, write = place.choose(ops, arrays, dealing, all_leaves, rows, all_mask, all_priorities, draws)
-        writes.append(write)
-        return after
-
-    index = execute.write_by(state.index, choose, consume=in_place, rewrites=True)
-    chosen = dealing, all_leaves, writes[0], _shard_number(state, index.counters)
-    return index, execute.write_by(state.part, place.place, *chosen, consume=in_place, rewrites=True)
-
-
-# Write to the part, which makes other items of the rows, and these to the index; returns both.
-def _write_later_items(
-    state: ShardedState, leaves: Sequence[torch.Tensor], batch: int, mask: torch.Tensor | None, in_place: bool
-) -> tuple[State, State]:
-    dealing, write = state.dealing, execute.add_ if in_place else execute.add
-    before, steps = state.part.counters, dealing.part.rows(batch) // dealing.lanes_each
-    part = write(state.part, leaves, batch, _real(state, batch // dealing.lanes_each, mask), None, None)
-    real = follow.first_rows(ops.OPS, _told(state, before, part).written, steps)
-    read = []
-    if dealing.index_leaves:
-        slots = follow.slots_of_rows(ops.OPS, dealing.part.plan, before, steps)
-        stored = execute.read_by(part, _read_stored, slots)
-        read = _of_all_lanes(state, [stored[k] for k in dealing.index_leaves])
-    return write(state.index, read, steps * dealing.lanes, real, None, None), part
-
-
-# Which rows of this process's lanes are written: a mask, but for lanes that the buffer does not have.
-def _real(state: ShardedState, steps: int, mask: torch.Tensor | None) -> torch.Tensor | None:
-    dealing = state.dealing
-    if dealing.is_even:
-        return mask
-    like = state.part.counters
-    real = deal.real_rows(ops.OPS, dealing, _shard_number(state, like), steps, like)
-    return real if mask is None else real & mask.to(real.device)
 
 
 # Which shard this process has, an int32 scalar where a tensor is.
@@ -205,18 +142,11 @@ def _shard_number(state: ShardedState, like: torch.Tensor) -> torch.Tensor:
     return torch.tensor(state.rank, dtype=torch.int32, device=like.device)
 
 
-# What the parts of all processes tell after a write, of all lanes.
-def _told(state: ShardedState, before: torch.Tensor, part: State) -> follow.Told:
-    own = follow.told(ops.OPS, state.dealing, before, part.counters)
-    written, sizes = _of_all_lanes(state, [*own])
-    return follow.Told(written, sizes)
-
-
 # Tensors [steps * lanes_each, *shape] of own lanes as those of all, [steps * lanes, *shape]; None stays None.
-def _of_all_lanes(state: ShardedState, tensors: Sequence[torch.Tensor | None], alike: bytes = b"") -> list[Any]:
-    given = [x for x in tensors if x is not None]
+def _of_all_lanes(state: ShardedState, tensors: Sequence[torch.Tensor | None], alike: bytes) -> list[Any]:
+    given, device = [x for x in tensors if x is not None], state.index.counters.device
     found = iter(gathered(state, given, alike) if given else ())
-    return [None if x is None else deal.of_all_lanes(ops.OPS, state.dealing, next(found)) for x in tensors]
+    return [None if x is None else deal.of_all_lanes(ops.OPS, state.dealing, next(found)).to(device) for x in tensors]
 
 
 def update_items(state: ShardedState, indices: object, priorities: object, items: object, function: str) -> SameState:
@@ -462,14 +392,9 @@ def get(state: ShardedState, handles: torch.Tensor) -> list[torch.Tensor]:
     live = execute.is_live(state.index, everyones)
     named = torch.where(live, everyones, torch.full_like(everyones, functions.NOTHING))
     exchange = shares.exchange(state.dealing, named.cpu().numpy(), state.rank)
-    leaves = execute.read_by(state.part, _read_stored, on_device_of(handles, exchange.slots))
+    every = range(len(state.dealing.part.plan.leaves))
+    leaves = execute.read_by(state.part, adding.stored, on_device_of(handles, exchange.slots), every)
     return exchanged(state, leaves, exchange)
-
-
-def _read_stored(ops: Ops, arrays: Arrays, spec: BufferSpec, slots: Array) -> list[Array]:
-    draft = Draft.of(arrays, spec.plan)
-    found = draft.read(ops, slots, range(len(draft.plan.leaves)))
-    return [found[k] for k in range(len(found))]
 
 
 def items(state: ShardedState) -> NoReturn:
