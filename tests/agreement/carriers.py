@@ -1,85 +1,38 @@
-"""What carries out the functions on arrays that are written in place: torch, and the engine of host states on NumPy."""
+"""What tests of the version chain look at: what it does itself, and all that a state holds."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import torch
 
-import torch_backend
-from functional_rb.storage import host_state
-from functional_rb.storage.host_state import ENGINE, Bits
-from tests.support.backends import _torch_numpy
+import functional_rb as frb
+from functional_rb.core import counters
+from functional_rb.structures import frame_ring
 from tests.support.chain_programs import Noting
-from torch_backend.arrays import random
-from torch_backend.engines import execute
 from torch_backend.memory.library import TORCH
 
 
-class OnTorch:
-    """The functions of a backend, as they are carried out."""
-
-    memory_of = staticmethod(lambda state: state._version.own())
-    init = staticmethod(torch_backend.init)
-    add = staticmethod(torch_backend.add)
-    update = staticmethod(torch_backend.update)
-
-    @staticmethod
-    def sample(state: Any, seed: int, batch: int, wanted: int | None = None, beta: float = 0.0) -> Any:
-        number = None if wanted is None else torch.tensor(wanted, dtype=torch.int32)
-        return execute.sample(state, torch_backend.key(seed), batch, beta, number)
-
-
-class OnNumPy:
-    """The functions of host states, which JAX gives random bits."""
-
-    memory_of = staticmethod(lambda state: state._version.own())
-    init = staticmethod(lambda spec: host_state.init(spec, None))
-
-    @staticmethod
-    def add(state: Any, items: dict[str, Any], mask: Any = None, priorities: Any = None) -> Any:
-        lead = len(items["id"]) if state.spec.lanes is None else items["id"].size
-        leaves = [x.reshape(lead, *leaf.shape) for x, leaf in zip(items.values(), state.spec.plan.leaves, strict=True)]
-        mask, priorities = (None if x is None else x.reshape(lead) for x in (mask, priorities))
-        return ENGINE.add(state, leaves, lead, mask, priorities, None)
-
-    @staticmethod
-    def update(state: Any, handles: Any, priorities: Any, items: dict[str, Any] | None = None) -> Any:
-        names = state.spec.plan.names
-        return ENGINE.update(state, handles, priorities, {names.index(name): x for name, x in (items or {}).items()})
-
-    @staticmethod
-    def sample(state: Any, seed: int, batch: int, wanted: int | None = None, beta: float = 0.0) -> Any:
-        bits = random.draws(torch_backend.key(seed), *state.spec.draw_shape(batch)).numpy()
-        return ENGINE.sample(state, Bits(bits), batch, beta, None if wanted is None else np.int32(wanted))
-
-
-LIBRARIES = (OnTorch, OnNumPy)
-
-
 @contextlib.contextmanager
-def noting(on: Any) -> Iterator[Noting]:
-    """Meanwhile a library's chain notes what it does itself."""
-    library = TORCH if on is OnTorch else ENGINE.library
-    before = library.chain
-    library.chain = chain = Noting(before)
+def noting(library: str = "torch") -> Iterator[Noting]:
+    """Meanwhile the chain notes what it does itself: torch's, or that of JAX's buffers in the host's memory."""
+    libraries: list[Any] = [TORCH]
+    if library != "torch":
+        from jax_backend.engines import hosted  # imported only here, as sanitizers make it slow
+
+        libraries = [hosted._engine.library, hosted._sending.library]
+    before = [each.chain for each in libraries]
+    chain = Noting(before[0])
+    for each in libraries:
+        each.chain = Noting(each.chain, chain.calls)
     try:
         yield chain
     finally:
-        library.chain = before
-
-
-def told(drawn: Any) -> list[Any]:
-    """What was drawn, all of it in bytes with their dtypes and shapes."""
-    leaves, selection = drawn
-    arrays = [
-        _torch_numpy(x) if isinstance(x, torch.Tensor) else np.asarray(x)
-        for x in (*leaves, *(x for x in selection[:-1] if x is not None), *selection.extras.values())
-    ]
-    return [(x.dtype, x.shape, x.tobytes()) for x in arrays]
+        for each, itself in zip(libraries, before, strict=True):
+            each.chain = itself
 
 
 def items(first: int, n: int, lanes: int | None = None) -> dict[str, Any]:
@@ -91,8 +44,44 @@ def items(first: int, n: int, lanes: int | None = None) -> dict[str, Any]:
     return {name: part.reshape(*lead, *part.shape[1:]) for name, part in parts.items()}
 
 
-def content(on: Any, state: Any) -> dict[str, bytes]:
+def content(state: Any) -> dict[str, bytes]:
     """All of a state, whose memory stays its own."""
-    memory = on.memory_of(state)
-    found = {name: np.asarray(array).tobytes() for name, array in memory.by_name.items()}
+    found = {name: np.asarray(array).tobytes() for name, array in state._version.own().by_name.items()}
     return {**found, "counters": np.asarray(state._counters).tobytes()}
+
+
+def counter(spec: frb.BufferSpec, name: str) -> int:
+    """Where a counter of one number lies."""
+    at = counters.place(spec.plan, name)
+    assert at is not None
+    return at
+
+
+def frame_cursors(spec: frb.BufferSpec) -> slice:
+    """Where the numbers of the lanes' next frames lie."""
+    at = counter(spec, frame_ring.CURSOR)
+    return slice(at, at + (spec.lanes or 1))
+
+
+def surrounded(state: Any) -> dict[str, Any]:
+    """The arrays that a sampler or a writer keeps, from now on in the middle of larger ones, by name; these are -5."""
+    import torch
+
+    memory = state._version.own()
+    around = {
+        name: torch.full((x.shape[0] + 128, *x.shape[1:]), -5, dtype=x.dtype) for name, x in memory.auxiliary.items()
+    }
+    memory.auxiliary = {name: x[64:-64] for name, x in around.items()}
+    memory.take(memory.by_name)
+    return around
+
+
+def agreeing(life: Callable[[], Any]) -> tuple[Any, collections.Counter[str]]:
+    """What a function returns, the same by the core and by the version chain, and which calls the chain did itself."""
+    with frb.kernels(False), noting() as chain:
+        expected = life()
+    assert chain.done == 0
+    with noting() as chain:
+        found = life()
+    assert found == expected
+    return found, chain.calls

@@ -14,13 +14,14 @@ import functional_rb as frb
 import torch_backend as rb
 import torch_backend.arrays.ops as torch_ops
 from functional_rb.buffer import functions
+from functional_rb.native import launches as native_launches
 from functional_rb.ops.part_kernels import using
 from tests.support import chain_programs as programs
 from tests.support import emulated_gpu
 from tests.support.backends import needs_native
 from tests.support.effort import effort
 from torch_backend.compat import IS_TRACED
-from torch_backend.kernels import custom_ops
+from torch_backend.kernels import custom_ops, launches
 from torch_backend.memory.library import TORCH
 
 needs_tracing = pytest.mark.skipif(not IS_TRACED, reason="this torch calls the functions rather than trace them")
@@ -173,3 +174,14 @@ def test_operations_are_as_torch_asks(emulated: emulated_gpu.Emulated, monkeypat
     for name, args in found.items():
         operation = getattr(torch.ops.functional_rb, name).default
         assert set(torch.library.opcheck(operation, args).values()) == {"SUCCESS"}, name
+
+
+def test_what_programs_read_later_a_draw_does_not_read() -> None:
+    """The slots alone are told, of which a launch of its own reads the leaves."""
+    spec = frb.BufferSpec(ITEM, 8, frb.Prioritized(replacement=False))
+    words = torch.full(spec.draw_shape(2), 2**30, dtype=torch.int32)
+    with emulated_gpu.using("forward") as emulated:
+        kernel = native_launches.choose(functions.init(torch_ops, spec), spec, words, torch.tensor(0.4), 2)
+        assert kernel is not None
+        launches.launched(kernel)
+    assert [name for name, _ in emulated.launched] == ["arrive"]

@@ -2,9 +2,10 @@
 
 WHAT is "threads" or "few_threads", with the number of a fault to plant (0: none); "chain", with how often the version
 chain of torch is written to while threads draw from it; "programs", with how many random ones to carry out on that
-chain; "agreement", with arguments for pytest; "team", with the emulator of GPUs and how many short lives of buffers to
-live by kernels whose blocks and threads work at the same time; or "race", with the emulator, for one such life in which
-these do the same work. All are carried out in one process, as to import torch under a sanitizer takes longer than most.
+chain beside the plain engine, or "kinds", by itself on buffers of all kinds; "agreement", with arguments for pytest;
+"team", with the emulator of GPUs and how many short lives of buffers to live by kernels whose blocks and threads work
+at the same time; or "race", with the emulator, for one such life in which these do the same work. All are carried out
+in one process, as to import torch under a sanitizer takes longer than most.
 """
 
 from __future__ import annotations
@@ -193,6 +194,27 @@ def programs(examples: str) -> None:
     assert OfTheChain.chain.done > int(examples)
 
 
+def kinds(examples: str) -> None:
+    """Random programs on torch's buffers of all kinds that the version chain knows."""
+    import warnings
+
+    import hypothesis
+    import hypothesis.strategies as st
+
+    import functional_rb as frb
+    from tests.agreement.random_programs import Program
+    from tests.agreement.test_random_programs import KINDS
+    from tests.support import backends
+
+    @hypothesis.settings(max_examples=int(examples), derandomize=True, deadline=None, database=None)
+    @hypothesis.given(spec=st.one_of(*KINDS.values()), seed=st.integers(0, 2**32 - 1))
+    def carry_out(spec: frb.BufferSpec, seed: int) -> None:
+        with backends.make("torch") as torch, warnings.catch_warnings(action="ignore"):  # of sums that overflow
+            Program(torch, spec, seed, behind=seed % 5).carry_out(20)
+
+    carry_out()
+
+
 def agreement(arguments: str) -> None:
     """Tests of the kernels beside the reference."""
     import pytest
@@ -221,7 +243,8 @@ def race(emulator: str) -> None:
         team(f"{shutil.copy(emulator, Path(folder, 'racing.so'))},1")
 
 
-PROGRAMS = {program.__name__: program for program in (threads, few_threads, chain, programs, agreement, team, race)}
+WAYS = threads, few_threads, chain, programs, kinds, agreement, team, race
+PROGRAMS = {program.__name__: program for program in WAYS}
 
 if __name__ == "__main__":
     use(sys.argv[1])

@@ -54,10 +54,10 @@ class NotHere:
 
 
 class Noting:
-    """A chain that notes which of its functions have done something themselves."""
+    """A chain that notes which of its functions have done something themselves, beside another's if some are given."""
 
-    def __init__(self, chain: Any) -> None:
-        self.chain, self.calls = chain, collections.Counter[str]()
+    def __init__(self, chain: Any, calls: collections.Counter[str] | None = None) -> None:
+        self.chain, self.calls = chain, collections.Counter[str]() if calls is None else calls
 
     @property
     def done(self) -> int:

@@ -27,7 +27,7 @@ def kept(name: str, flags: Sequence[str], make: Callable[[Path], object]) -> Pat
     target = KEPT / f"{name}-{told.hexdigest()[:16]}.so"
     if not target.exists():
         KEPT.mkdir(parents=True, exist_ok=True)
-        for older in KEPT.glob(f"{name}-*.so"):
+        for older in KEPT.glob(f"{name}-{16 * '?'}.so"):  # and not those of a longer name
             older.unlink(missing_ok=True)
         part = target.with_suffix(f".{os.getpid()}.so")
         make(part)

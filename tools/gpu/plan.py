@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # What differs most between devices: kernels, strategies, storages, structures and the ways between the backends.
 SELECTION = (
     *("tests/agreement/test_gpu_kernels.py", "tests/agreement/test_gpu_rings.py"),
+    "tests/agreement/test_random_programs.py",
     *("tests/agreement/test_gpu_frames_on_jax.py", "tests/agreement/test_gpu_waiting_on_jax.py"),
     *("tests/contract/test_torch_interop.py", "tests/contract/test_storages_torch.py"),
     *("tests/contract/test_torch_values.py", "tests/agreement/test_bridge.py", "tests/agreement/test_agreement.py"),
