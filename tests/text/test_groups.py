@@ -14,8 +14,6 @@ import pytest
 from hypothesis import strategies as st
 
 import functional_rb as frb
-from functional_rb.ops import numpy_ops
-from functional_rb.samplers import groups
 from functional_rb.testing import check_sampler
 from tests.support import backends
 from tests.support.backends import Backend
@@ -217,15 +215,6 @@ def test_interleaved_groups_differ_within_a_batch(dtype: str) -> None:
             found = [number for number, real in zip(ids, mask, strict=True) if real]
             assert len(found) == len({*found}) == min(3, len(there[prompt]))
             assert {*found} <= there[prompt]
-
-
-def test_roots_are_as_exact_as_their_numbers() -> None:
-    rng = np.random.default_rng(0)
-    squares = (rng.uniform(1, 4, 2000) * 2.0 ** rng.integers(-126, 126, 2000)).astype(np.float32)
-    found = groups._square_root(numpy_ops, squares)
-    np.testing.assert_allclose(found, np.sqrt(squares.astype(np.float64)), rtol=2.0**-22)
-    rest = np.float32([0, 1e-45, np.inf, np.nan])
-    np.testing.assert_array_equal(groups._square_root(numpy_ops, rest), np.float32([0, 0, np.inf, np.nan]))
 
 
 @pytest.mark.parametrize("writer", [frb.RoundRobin(), frb.Reservoir()], ids=str)

@@ -290,27 +290,3 @@ def test_rollouts_keep_no_gradients() -> None:
     made = rb.text.rollout(table, params, prompts, rb.key(0), 2, frb.text.Reward(score, params, 1.0))
     told = (made.steps["next"]["reward"], made.steps["log_prob"], made.steps["reference_log_prob"], made.scores)
     assert not any(x.requires_grad for x in told)
-
-
-def test_everything_stays_on_the_device_of_the_prompts() -> None:
-    """On torch's device without memory, which refuses tensors of the CPU, and to be looked at."""
-    import torch
-
-    from functional_rb.text import advantages, generation, laws, rollouts
-    from torch_backend.arrays import ops
-    from torch_backend.text import _copied
-
-    with torch.device("meta"):
-        prompts, mask, bits = torch.zeros(2, 4).int(), torch.ones(2, 4).bool(), torch.zeros(2, 4, 3, 2).int()
-        params, number, scores = torch.zeros(5, 5), torch.zeros(()), torch.zeros(8)
-        law = laws.Law(number, number.int(), number)
-    model = generation.model_of(ops, table, params)
-    for at_once in (4, 2):
-        settings = generation.Settings(3, 4, at_once, (4,), 0, stops=False)
-        given = generation.prepared(ops, model, None, prompts, 3)
-        made = generation.generate(ops, *given, _copied, prompts, mask, bits, law, settings)
-    joined = generation.join(ops, prompts, mask, made.tokens, made.mask, 0)
-    reference = generation.log_probs(ops, model, joined.ids, joined.mask)
-    told = rollouts.episodes(ops, joined, made, scores, reference, number)
-    found = advantages.gae(ops, told.reward, reference, told.terminated, told.truncated, told.mask, number, number)
-    assert {x.device.type for x in (*made, *joined, reference, *told, *found)} == {"meta"}

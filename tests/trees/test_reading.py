@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import gc
 import sys
 import weakref
@@ -16,32 +16,10 @@ import pytest
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb.trees import drawing
-from functional_rb.trees.state import FIELDS
-from functional_rb.trees.ways import Ways
 from tests.support.effort import effort
+from tests.trees.shapes import SHAPES, SPEC, forest_of, steps, tree_of
 
-SPEC = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(3), capacity=300, children=9)
-# Steps: observation, action, next observation.
-SHAPES: dict[str, list[tuple[int, int, int]]] = {
-    "cycle": [(0, 0, 1), (1, 0, 2), (2, 0, 0)],
-    "self-loop": [(0, 0, 0), (0, 1, 1)],
-    "diamond": [(0, 0, 1), (0, 1, 2), (1, 0, 3), (2, 0, 3), (3, 2, 4)],
-    "chain": [(k, 1, k + 1) for k in range(9)],
-    "fork": [(0, 0, 1), (1, 0, 2), (2, 0, 3), (2, 1, 4), (4, 0, 5), (5, 2, 6)],
-}
-
-
-def forest_of(steps: list[tuple[int, int, int]]) -> Any:
-    before, action, after = (np.array(x, np.int32) for x in zip(*steps, strict=True))
-    reward = (10 * before + after).astype(np.float32)
-    transitions = frb.ted.from_transitions(before, action, reward, after, done=np.zeros(len(steps), bool))
-    return rb.add(rb.init(SPEC), transitions)
-
-
-@functools.cache
-def tree_of(shape: str, compact: bool = False) -> Any:
-    return rb.trees.view(forest_of(SHAPES[shape]), np.int32(0), compact=compact)
+FIELDS = [field.name for field in dataclasses.fields(frb.trees.Tree) if field.name != "spec"]
 
 
 def vertices_at(tree: Any) -> dict[tuple[int, ...], int]:
@@ -84,7 +62,6 @@ def test_a_tree_of_one_node() -> None:
     assert (tree.parent[0], tree.branching_action(), tree.selected_actions()) == (-1, None, None)
     assert tree.num_children[0] == 0
     assert tree.to_string() == "1: visits 0, value 0"
-    assert len(drawing.figure(tree)["data"][2]["x"]) == 1
     assert len(rb.trees.view(forest_of(SHAPES["cycle"]), np.int32(0), max_depth=0, compact=True)) == 1
 
 
@@ -154,8 +131,6 @@ def test_keys_and_paths_and_observations_of_another_kind() -> None:
         assert np.array([4], np.int32) in tree
     with pytest.raises(ValueError, match=r"TreeView\.to_string: max_nodes: expected 1 to"):
         tree.to_string(max_nodes=-1)
-    with pytest.raises(TypeError, match=r"TreeView\.plot: max_nodes: expected an int, got 'x'"):
-        drawing.figure(tree, max_nodes="x")
 
 
 def test_rollouts_are_steps_in_ted() -> None:
@@ -174,9 +149,6 @@ def test_specs_of_what_is_stored() -> None:
     assert specs["reward"] == frb.Unbounded(())
     assert list(specs["done"]) == ["done", "terminated", "truncated"]
     assert specs["state"] == {}
-
-
-steps = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.integers(0, 6)), min_size=1, max_size=14)
 
 
 @hypothesis.settings(max_examples=effort(40, 1000))
@@ -235,21 +207,6 @@ def calls_to_read(n: int) -> int:
 def test_ways_that_lead_back_are_read_in_proportion_to_their_length() -> None:
     first, second, third = map(calls_to_read, (100, 200, 300))
     assert third - second < 1.2 * (second - first)
-
-
-@hypothesis.settings(max_examples=effort(50, 500))
-@hypothesis.given(st.integers(1, 20_000), st.data())
-def test_sets_that_share_what_they_have_alike_are_sets(n: int, data: st.DataObject) -> None:
-    ways, known = Ways(n), [set[int]()]
-    number = st.integers(0, n - 1)
-    for _ in range(data.draw(st.integers(1, 5))):
-        more = data.draw(st.lists(st.tuples(st.integers(0, len(known) - 1), number), max_size=4))
-        made = ways.extended(*np.array(more, np.int64).reshape(-1, 2).T)
-        assert made.tolist() == list(range(len(known), len(known) + len(more)))
-        known += [known[one] | {added} for one, added in more]
-    asked = sorted({x for one in known for x in one} | {0, n - 1, data.draw(number)})
-    for one, law in enumerate(known):
-        assert ways.have(np.full(len(asked), one), np.array(asked)).tolist() == [x in law for x in asked]
 
 
 def test_dense_numbers_are_those_of_the_tree_alone() -> None:
@@ -361,58 +318,6 @@ def test_text_shows_the_shape() -> None:
     ]
     assert tree_of("fork").to_string(max_nodes=2).splitlines()[-1] == "... and 5 nodes more"
     assert tree_of("cycle").to_string().splitlines()[-1].endswith("0 by 0: visits 1, value 0, repeats")
-
-
-@hypothesis.settings(max_examples=effort(30, 500))
-@hypothesis.given(steps, st.integers(1, 40))
-def test_the_layout_is_tidy(given: list[tuple[int, int, int]], room: int) -> None:
-    tree = rb.trees.view(forest_of(given), np.int32(given[0][0]), max_depth=6, max_nodes=200)
-    shown = drawing.folded(tree, room)
-    assert shown[0]
-    assert shown.sum() <= room
-    assert shown[tree.parent[np.flatnonzero(shown)[1:]]].all()
-    x = drawing.layout(tree, shown)
-    assert np.isnan(x).tolist() == (~shown).tolist()
-    for node in np.flatnonzero(shown):
-        below = [k for k in tree.children(node) if shown[k]]
-        if below:
-            assert x[node] == (x[below[0]] + x[below[-1]]) / 2
-    for level in range(tree.max_length + 1):
-        own = x[(tree.depth == level) & shown]
-        assert (np.diff(own) >= 1).all()
-    texts = drawing.figure(tree, lambda tree, node: "", room)["data"][2]["text"]
-    folded = [int(text.removeprefix("<br>").split()[0]) for text in texts if text]
-    assert sum(folded) + shown.sum() == len(tree)
-
-
-def test_a_large_picture_is_folded() -> None:
-    steps = [(0, k % 3, k + 1) for k in (*range(250), *range(200, 250))]
-    tree = rb.trees.view(forest_of(steps), np.int32(0))
-    made = drawing.figure(tree, max_nodes=100)
-    assert len(made["data"][2]["x"]) == 100
-    assert made["data"][2]["text"][0].endswith("151 nodes folded below")
-    assert sum("visits 2," in text for text in made["data"][2]["text"]) == 50  # the most visited are shown
-    assert made["data"][2]["marker"]["symbol"][:2].tolist() == ["square", "circle"]
-    assert made["data"][1]["mode"] == "markers"
-    fork = drawing.figure(tree_of("fork"))
-    assert fork["data"][1]["text"] == ["0", "0", "0", "1", "0", "2"]
-    ticks = fork["layout"]["yaxis"]
-    deepest = -int(min(fork["data"][2]["y"]))
-    assert ticks["tickvals"] == [-k for k in range(deepest + 1)], "one for each level"
-    assert ticks["ticktext"] == [str(k) for k in range(deepest + 1)]
-
-
-def test_of_a_wide_level_the_most_visited_are_shown() -> None:
-    """Below a few nodes too: a picture with room for a hundred shows a hundred."""
-    steps = [(0, k, k + 1) for k in range(3)]
-    steps += [(1 + k % 3, k % 2, 4 + k) for k in (*range(250), *range(50, 100))]
-    tree = rb.trees.view(forest_of(steps), np.int32(0))
-    shown = drawing.folded(tree, 100)
-    assert shown.sum() == 100
-    assert shown[:4].all()
-    assert shown[tree.visits == 2].all()
-    hidden = [text for text in drawing.figure(tree, max_nodes=100)["data"][2]["text"] if "folded" in text]
-    assert len(hidden) == 3
 
 
 def test_a_page_is_written(tmp_path: Any) -> None:

@@ -169,23 +169,6 @@ def test_ties_are_broken_by_the_key_evenly(library: Backend) -> None:
     assert (counts[0] != counts[1]).any()
 
 
-def test_dirichlet_noise_and_temperature(library: Backend) -> None:
-    """The noise is that of its distribution, over the valid slots; actions are drawn by visits."""
-    from functional_rb.trees import noise
-
-    rb, batch = library.rb, 4000
-    ops = __import__(f"{library.library}_backend.arrays.ops", fromlist=["ops"])
-    bits = rb.rand(frb.Bounded(0, 2**31 - 1, (4, noise.WORDS), "int32"), rb.key(0), batch=batch)
-    valid = library.array(np.tile(np.array([True, True, False, True]), (batch, 1)))
-    for alpha in (0.3, 2.0):
-        drawn = library.numpy(noise.dirichlet(ops, bits, alpha, valid))
-        np.testing.assert_allclose(drawn.sum(-1), 1, atol=1e-5)
-        assert not drawn[:, 2].any()
-        # Of a symmetric Dirichlet distribution over 3: means 1 / 3, variances 2 / (9 (3 alpha + 1)).
-        np.testing.assert_allclose(drawn[:, [0, 1, 3]].mean(0), 1 / 3, atol=0.03)
-        np.testing.assert_allclose(drawn[:, [0, 1, 3]].var(0), 2 / 9 / (3 * alpha + 1), rtol=0.1)
-
-
 def test_reset_begins_some_anew(library: Backend) -> None:
     game = Table(**vars(Game.random(3, 6, 3, 0.9, ties=False)))
     game.valid[:], game.terminal[:] = True, False
