@@ -29,38 +29,27 @@ Read = Callable[[int, int], NumpyArray]
 
 @dataclasses.dataclass(frozen=True)
 class Whole:
-    """An episode, of which nothing has been read yet. Steps are counted from 0.
+    """An episode, of which nothing has been read yet. Steps are counted from 0."""
 
-    Attributes:
-        steps: how many; row t of the observations is what step t begins from.
-        read: gives rows [first, stop) of what stands at a path. Of observations there are as many rows as steps, and
-            one more if the last one was observed.
-        terminated: whether the last step led to a terminal state; or what reads marks of steps.
-        final_observed: whether the last observation was observed.
-        file: it is read from.
-        about: see `Episode`.
-        truncated: reads marks of steps; None where there are none.
-    """
-
-    steps: int
+    steps: int  # how many; row t of the observations is what step t begins from
+    # Gives rows [first, stop) of what stands at a path. Of observations there are as many rows as steps, and one more
+    # if the last one was observed.
     read: Callable[[Path, int, int], Nest]
-    terminated: bool | Read
-    final_observed: bool
-    file: str
-    about: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    truncated: Read | None = None
+    terminated: bool | Read  # whether the last step led to a terminal state; or what reads marks of steps
+    final_observed: bool  # whether the last observation was observed
+    file: str  # it is read from
+    about: Mapping[str, object] = dataclasses.field(default_factory=dict)  # see `Episode`
+    truncated: Read | None = None  # reads marks of steps; None where there are none
 
 
 class RowReader(abc.ABC):
     """What readers of such formats have in common; see `Reader` for the attributes that all readers have.
 
     A format's own class says what its files hold, and gives the episodes.
-
-    Attributes:
-        leaves: of what a row has: ("observations", "arm"), ("actions",), ("infos", "success"). Without ("rewards",)
-            they are zeros.
     """
 
+    # Of what a row has: ("observations", "arm"), ("actions",), ("infos", "success"). Without ("rewards",) they are
+    # zeros.
     leaves: Leaves
 
     def __init__(self, name: str, files: Sequence[str], **counts: int) -> None:

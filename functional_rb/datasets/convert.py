@@ -168,19 +168,14 @@ def _if_same(there: Description, reader: Reader, options: Json, target: str) -> 
 
 @dataclasses.dataclass
 class _Position:
-    """How far a conversion has got: what a line of the journal keeps.
+    """How far a conversion has got: what a line of the journal keeps."""
 
-    Attributes:
-        read: episodes that the reader has given, all of them.
-        episodes, steps, frames: how many are written.
-        dropped: steps that were left out.
-    """
-
-    read: int = 0
+    read: int = 0  # episodes that the reader has given, all of them
+    # Episodes, steps and frames that are written.
     episodes: int = 0
     steps: int = 0
     frames: int = 0
-    dropped: int = 0
+    dropped: int = 0  # steps that were left out
 
 
 class _Writing:

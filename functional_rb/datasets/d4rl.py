@@ -42,15 +42,11 @@ RewardOf = Literal["action", "observation"]
 
 @dataclasses.dataclass(frozen=True)
 class Quirks:
-    """What is peculiar to a file.
+    """What is peculiar to a file."""
 
-    Attributes:
-        reward_of: whether the reward in a row is that of its "action", or of its "observation".
-        jump: where the first two coordinates of the observation change by more than this between two rows, an episode
-            ends, and the marked timeouts do not count; None if they do.
-    """
-
-    reward_of: RewardOf = "action"
+    reward_of: RewardOf = "action"  # whether the reward in a row is that of its "action", or of its "observation"
+    # Where the first two coordinates of the observation change by more than this between two rows, an episode ends, and
+    # the marked timeouts do not count; None if they do.
     jump: float | None = None
 
 

@@ -31,22 +31,14 @@ UNNAMED = "__index_level_0__"
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where an episode lies.
+    """Where an episode lies."""
 
-    Attributes:
-        number: of the episode.
-        steps: how many rows it has.
-        file: the table that it is in.
-        row: the first of its rows there.
-        tasks: what was to be done, in words.
-        videos: of each feature that is a video, its file, and the second at which the episode begins there.
-    """
-
-    number: int
-    steps: int
-    file: str
-    row: int
-    tasks: list[str]
+    number: int  # of the episode
+    steps: int  # how many rows it has
+    file: str  # the table that it is in
+    row: int  # the first of its rows there
+    tasks: list[str]  # what was to be done, in words
+    # Of each feature that is a video, its file, and the second at which the episode begins there.
     videos: Mapping[str, tuple[str, float]]
 
 

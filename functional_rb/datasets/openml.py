@@ -42,14 +42,10 @@ LIMIT = 2**40
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column of a table.
+    """A column of a table."""
 
-    Attributes:
-        name: of the column.
-        codes: the numbers of the words that stand in it, in their order; None for a column of numbers.
-    """
-
-    name: str
+    name: str  # of the column
+    # The numbers of the words that stand in it, in their order; None for a column of numbers.
     codes: Mapping[str, int] | None = None
 
     def numbers(self, values: Sequence[str | float | None], where: str) -> NumpyArray:

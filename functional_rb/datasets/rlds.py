@@ -43,17 +43,12 @@ DEPTH = 16
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """A feature.
+    """A feature."""
 
-    Attributes:
-        kind: numbers, images that are compressed, texts, or something that is not read.
-        shape: of a value; None stands for a number that is not known.
-        dtype: of NumPy; "object" for texts.
-    """
-
+    # Numbers, images that are compressed, texts, or something that is not read.
     kind: Literal["tensor", "image", "text", "other"]
-    shape: tuple[int | None, ...] = ()
-    dtype: str = "object"
+    shape: tuple[int | None, ...] = ()  # of a value; None stands for a number that is not known
+    dtype: str = "object"  # of NumPy; "object" for texts
 
     @property
     def sizes(self) -> tuple[int, ...]:

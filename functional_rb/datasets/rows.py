@@ -34,28 +34,17 @@ Leaves = dict[Path, NumpyArray]
 
 
 class Steps(NamedTuple):
-    """The steps of a piece of an episode, checked, that are to be stored.
+    """The steps of a piece of an episode, checked, that are to be stored."""
 
-    Attributes:
-        length: how many there are.
-        observations: leaves [length + 1 or more, *shape], by the paths of those that steps begin from.
-        others: leaves [length or more, *shape] of actions, rewards and infos, by their paths.
-        observed: whether the last observation was: if not, the one before it stands in its place.
-        dropped: how many steps were left out, as the observation after them is not known.
-        total: the sum of the rewards.
-        terminated, truncated: whether the last step is.
-        goes_on: whether the steps go on with those of the piece before.
-    """
-
-    length: int
-    observations: Leaves
-    others: Leaves
-    observed: bool
-    dropped: int
-    total: float
-    terminated: bool
-    truncated: bool
-    goes_on: bool
+    length: int  # how many there are
+    observations: Leaves  # leaves [length + 1 or more, *shape], by the paths of those that steps begin from
+    others: Leaves  # leaves [length or more, *shape] of actions, rewards and infos, by their paths
+    observed: bool  # whether the last observation was: if not, the one before it stands in its place
+    dropped: int  # how many steps were left out, as the observation after them is not known
+    total: float  # the sum of the rewards
+    terminated: bool  # whether the last step is
+    truncated: bool  # whether the last step is
+    goes_on: bool  # whether the steps go on with those of the piece before
 
 
 class Part:

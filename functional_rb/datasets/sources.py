@@ -22,40 +22,27 @@ TABLE = os.path.join(os.path.dirname(__file__), "sources.json")
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A row of the table; what is not known is empty.
+    """A row of the table; what is not known is empty."""
 
-    Attributes:
-        names: which datasets it is of, with "*" for any text: "minari:D4RL/*".
-        licence: under which they may be used.
-        homepage: of those who made them.
-        urls: where they lie.
-        files: the address of each file, by its path below the folder of the prefix.
-        hub: the repository on Hugging Face that the files are in, "owner/name".
-        bucket: of Google's cloud storage that the files are in.
-        folder: in the repository or bucket.
-        into: the path of that folder below the folder of the prefix, "{name}" if it is empty.
-        size: of all files, about, for a single dataset: "83.44 MiB". The figures are those of the catalog of TensorFlow
-            Datasets: of D4RL the size of the download, from the catalog or the checksums that it comes of; of Open
-            X-Embodiment the size of the dataset, of version 0.1.0. It is told only, neither a total nor a check:
-            D4RL has replaced files at their addresses.
-        nbytes: of all files, for a single dataset: their exact size, which a file that is fetched has to have.
-        sha256: of files, by their names.
-        cite: the paper.
-    """
-
-    names: str
-    licence: str = ""
-    homepage: str = ""
-    urls: tuple[str, ...] = ()
+    names: str  # which datasets it is of, with "*" for any text: "minari:D4RL/*"
+    licence: str = ""  # under which they may be used
+    homepage: str = ""  # of those who made them
+    urls: tuple[str, ...] = ()  # where they lie
+    # The address of each file, by its path below the folder of the prefix.
     files: dict[str, str] = dataclasses.field(default_factory=dict)
-    hub: str = ""
-    bucket: str = ""
-    folder: str = ""
-    into: str = ""
+    hub: str = ""  # the repository on Hugging Face that the files are in, "owner/name"
+    bucket: str = ""  # of Google's cloud storage that the files are in
+    folder: str = ""  # in the repository or bucket
+    into: str = ""  # the path of that folder below the folder of the prefix, "{name}" if it is empty
+    # Of all files, about, for a single dataset: "83.44 MiB". The figures are those of the catalog of TensorFlow
+    # Datasets: of D4RL the size of the download, from the catalog or the checksums that it comes of; of Open
+    # X-Embodiment the size of the dataset, of version 0.1.0. It is told only, neither a total nor a check: D4RL has
+    # replaced files at their addresses.
     size: str = ""
+    # Of all files, for a single dataset: their exact size, which a file that is fetched has to have.
     nbytes: int | None = None
-    sha256: dict[str, str] = dataclasses.field(default_factory=dict)
-    cite: str = ""
+    sha256: dict[str, str] = dataclasses.field(default_factory=dict)  # of files, by their names
+    cite: str = ""  # the paper
 
 
 @functools.cache

@@ -20,23 +20,17 @@ ROOM = 2**20
 class Moments:
     """Of some values: how many there are, and for each number of them what their distribution is like.
 
-    Attributes:
-        count: of the values.
-        mean: float64 [*shape].
-        m2: the sum of squared deviations from it, float64 [*shape].
-        least, most: float64 [*shape].
-
     Example:
         >>> both = Moments.of(np.array([1.0, 3.0])).joined(Moments.of(np.array([8.0])))
         >>> float(both.mean), float(both.std), float(both.most)
         (4.0, 2.943920288775949, 8.0)
     """
 
-    count: int
-    mean: NumpyArray
-    m2: NumpyArray
-    least: NumpyArray
-    most: NumpyArray
+    count: int  # of the values
+    mean: NumpyArray  # float64 [*shape]
+    m2: NumpyArray  # the sum of squared deviations from it, float64 [*shape]
+    least: NumpyArray  # float64 [*shape]
+    most: NumpyArray  # float64 [*shape]
 
     @classmethod
     def of(cls, rows: NumpyArray) -> Moments:

@@ -110,16 +110,11 @@ class Stored:
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Piece:
-    """Some steps of a stored episode.
+    """Some steps of a stored episode."""
 
-    Attributes:
-        number: of the episode.
-        goes_on: whether the next piece is of the same episode.
-        parts: by the field of an `Episode`: its structure, and the leaves [n, *shape], of observations [n + 1, *shape].
-    """
-
-    number: int
-    goes_on: bool
+    number: int  # of the episode
+    goes_on: bool  # whether the next piece is of the same episode
+    # By the field of an `Episode`: its structure, and the leaves [n, *shape], of observations [n + 1, *shape].
     parts: dict[str, tuple[nest.Structure, list[NumpyArray]]]
 
 

@@ -32,15 +32,11 @@ Array = NumpyArray
 
 @dataclasses.dataclass
 class Files:
-    """The files that were read.
+    """The files that were read."""
 
-    Attributes:
-        problems: what is wrong with each file, by path; None if nothing is.
-        sizes: the bytes of each file, by path.
-    """
-
+    # What is wrong with each file, by path; None if nothing is.
     problems: dict[str, str | None] = dataclasses.field(default_factory=dict)
-    sizes: dict[str, int] = dataclasses.field(default_factory=dict)
+    sizes: dict[str, int] = dataclasses.field(default_factory=dict)  # the bytes of each file, by path
 
     def note(self, path: str, problem: str | None) -> None:
         """Note a file, with the first problem that was found with it."""
@@ -52,19 +48,12 @@ class Files:
 
 @dataclasses.dataclass(frozen=True)
 class Contents:
-    """What is read of a checkpoint.
+    """What is read of a checkpoint."""
 
-    Attributes:
-        spec: the spec of the buffer.
-        counters: the counters of the state.
-        tree: the leaves of the sampler's tree, float32 [slots or more], or None.
-        rows: the leaves of items that were asked for, by position, [capacity, *shape].
-    """
-
-    spec: BufferSpec
-    counters: Counters
-    tree: Array | None
-    rows: dict[int, Array]
+    spec: BufferSpec  # the spec of the buffer
+    counters: Counters  # the counters of the state
+    tree: Array | None  # the leaves of the sampler's tree, float32 [slots or more], or None
+    rows: dict[int, Array]  # the leaves of items that were asked for, by position, [capacity, *shape]
 
 
 def manifest_of(directory: str, generation: int, files: Files) -> Manifest | None:

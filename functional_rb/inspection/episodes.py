@@ -20,19 +20,12 @@ REWARDS = (f"{NEXT}/reward", "reward")
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeLeaves:
-    """The positions of the leaves that describe episodes.
+    """The positions of the leaves that describe episodes."""
 
-    Attributes:
-        last_step: the leaves that mark a last step.
-        identity: the leaf whose value differs from episode to episode, or None.
-        reward: the leaf of rewards, or None.
-        flags: the leaves terminated and truncated after the step, by name, as far as there are any.
-    """
-
-    last_step: tuple[int, ...]
-    identity: int | None
-    reward: int | None
-    flags: Mapping[str, int]
+    last_step: tuple[int, ...]  # the leaves that mark a last step
+    identity: int | None  # the leaf whose value differs from episode to episode, or None
+    reward: int | None  # the leaf of rewards, or None
+    flags: Mapping[str, int]  # the leaves terminated and truncated after the step, by name, as far as there are any
 
     @property
     def all(self) -> set[int]:
@@ -42,21 +35,13 @@ class EpisodeLeaves:
 
 @dataclasses.dataclass(frozen=True)
 class Episodes:
-    """The episodes of a buffer, whole or in part.
+    """The episodes of a buffer, whole or in part."""
 
-    Attributes:
-        lengths: the number of steps of each whole episode, int64 [n].
-        returns: the sum of rewards of each whole episode, float64 [n]; None if there is no reward.
-        ended: how many whole episodes ended in each way that a flag describes ("both" if in both ways).
-        going_on: how many episodes are not over yet.
-        cut: how many episodes may have lost their first steps: the oldest of each lane that has had older steps.
-    """
-
-    lengths: Array
-    returns: Array | None
-    ended: dict[str, int]
-    going_on: int
-    cut: int
+    lengths: Array  # the number of steps of each whole episode, int64 [n]
+    returns: Array | None  # the sum of rewards of each whole episode, float64 [n]; None if there is no reward
+    ended: dict[str, int]  # how many whole episodes ended in each way that a flag describes ("both" if in both ways)
+    going_on: int  # how many episodes are not over yet
+    cut: int  # how many episodes may have lost their first steps: the oldest of each lane that has had older steps
 
 
 def find(spec: BufferSpec) -> EpisodeLeaves | str:

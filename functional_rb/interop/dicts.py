@@ -21,23 +21,17 @@ from functional_rb.versions.state import VersionedState
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DictsLib(Lib[A]):
-    """The `Lib` that the functions on state dicts are bound to.
+    """The `Lib` that the functions on state dicts are bound to."""
 
-    Attributes:
-        text: a text as the dicts of the backend hold it.
-        check_at_hand: refuses an array, by its name, whose values cannot be read.
-        read: the values of a given array, by its name, in NumPy; they may be those of the array itself.
-        copied: a copy of a given array, by its name, as an array of the backend.
-        restore: the state of `(spec, arrays, device)`; the arrays of NumPy are taken over.
-        on_device: the state of `(spec, target, given, device)` for storage on a device, of a dict from `state_dict`.
-            The target, if it is a state and not None, says where arrays lie for which no device was given.
-    """
-
-    text: Callable[[str], object]
-    check_at_hand: Callable[[str, A], None]
+    text: Callable[[str], object]  # a text as the dicts of the backend hold it
+    check_at_hand: Callable[[str, A], None]  # refuses an array, by its name, whose values cannot be read
+    # The values of a given array, by its name, in NumPy; they may be those of the array itself.
     read: Callable[[str, object], NumpyArray]
-    copied: Callable[[str, object], A]
+    copied: Callable[[str, object], A]  # a copy of a given array, by its name, as an array of the backend
+    # The state of `(spec, arrays, device)`; the arrays of NumPy are taken over.
     restore: Callable[[BufferSpec, Arrays, DeviceLike], State]
+    # The state of `(spec, target, given, device)` for storage on a device, of a dict from `state_dict`. The target, if
+    # it is a state and not None, says where arrays lie for which no device was given.
     on_device: Callable[[BufferSpec, State | None, object, DeviceLike], State]
 
 

@@ -33,19 +33,12 @@ Leaves = dict[Path, Array]
 
 
 class Lanes(NamedTuple):
-    """Where the steps lie in the buffer.
+    """Where the steps lie in the buffer."""
 
-    Attributes:
-        length: slots of each lane.
-        sizes: how many steps each lane has.
-        cursors: the slot of each lane, from 0 on, that its next step goes to.
-        axis: whether items have an axis of lanes: `BufferSpec(lanes=...)` is given.
-    """
-
-    length: int
-    sizes: tuple[int, ...]
-    cursors: tuple[int, ...]
-    axis: bool
+    length: int  # slots of each lane
+    sizes: tuple[int, ...]  # how many steps each lane has
+    cursors: tuple[int, ...]  # the slot of each lane, from 0 on, that its next step goes to
+    axis: bool  # whether items have an axis of lanes: `BufferSpec(lanes=...)` is given
 
     @property
     def starts(self) -> tuple[int, ...]:
@@ -61,21 +54,13 @@ class Lanes(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Form:
-    """What the flat and the nested form have in common.
+    """What the flat and the nested form have in common."""
 
-    Attributes:
-        lanes: where the steps lie in the buffer.
-        dtypes: the dtypes of the leaves by name; arrays of bfloat16, which NumPy lacks, are uint16 here.
-        shared: the leaves that steps have in "next" as well, each stored once.
-        reward_key: path of the reward.
-        spec: the spec of the buffer; None where a file does not have it.
-    """
-
-    lanes: Lanes
-    dtypes: dict[str, str]
-    shared: frozenset[Path]
-    reward_key: Path
-    spec: BufferSpec | None
+    lanes: Lanes  # where the steps lie in the buffer
+    dtypes: dict[str, str]  # the dtypes of the leaves by name; arrays of bfloat16, which NumPy lacks, are uint16 here
+    shared: frozenset[Path]  # the leaves that steps have in "next" as well, each stored once
+    reward_key: Path  # path of the reward
+    spec: BufferSpec | None  # the spec of the buffer; None where a file does not have it
 
     def __len__(self) -> int:
         return sum(self.lanes.sizes)
@@ -83,13 +68,10 @@ class Form:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Flat(Form):
-    """Steps in the flat form.
+    """Steps in the flat form."""
 
-    Attributes:
-        data: nested dicts of NumPy arrays: [N + K, *shape] of the observations, for N steps in K trajectories,
-            [N, *shape] of all other leaves.
-    """
-
+    # Nested dicts of NumPy arrays: [N + K, *shape] of the observations, for N steps in K trajectories, [N, *shape] of
+    # all other leaves.
     data: dict[str, Nest]
 
     @property
@@ -108,15 +90,12 @@ class Flat(Form):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Nested(Form):
-    """Steps in the nested form: a sequence of trajectories, lane by lane, the oldest first.
+    """Steps in the nested form: a sequence of trajectories, lane by lane, the oldest first."""
 
-    Attributes:
-        trajectories: nested dicts of NumPy arrays each: [T + 1, *shape] of the observations, for T steps, [T, *shape]
-            of all other leaves. They are views of the flat form's arrays if they were made of these.
-        empty: arrays of no trajectory, [0, *shape], which have shapes and dtypes even where there is no trajectory.
-    """
-
+    # Nested dicts of NumPy arrays each: [T + 1, *shape] of the observations, for T steps, [T, *shape] of all other
+    # leaves. They are views of the flat form's arrays if they were made of these.
     trajectories: tuple[dict[str, object], ...]
+    # Arrays of no trajectory, [0, *shape], which have shapes and dtypes even where there is no trajectory.
     empty: dict[str, Nest]
 
     def __repr__(self) -> str:

@@ -33,17 +33,11 @@ RESERVED = ("is_full", "shift", "_storage_shape", "_len")
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """What TorchRL's form says about a buffer.
+    """What TorchRL's form says about a buffer."""
 
-    Attributes:
-        is_full: whether every lane is.
-        shift: the slot that the next step goes to; see above.
-        storage_shape: (length,) or (length, lanes), or with more axes of lanes.
-    """
-
-    is_full: bool
-    shift: int
-    storage_shape: tuple[int, ...]
+    is_full: bool  # whether every lane is
+    shift: int  # the slot that the next step goes to; see above
+    storage_shape: tuple[int, ...]  # (length,) or (length, lanes), or with more axes of lanes
 
     @classmethod
     def of(cls, lanes: Lanes) -> Header:
@@ -82,31 +76,19 @@ class Header:
 
 
 class Block(NamedTuple):
-    """Consecutive rows of a leaf in a file.
+    """Consecutive rows of a leaf in a file."""
 
-    Attributes:
-        start: the position of the first row in the file.
-        rows: their values.
-    """
-
-    start: int
-    rows: Array
+    start: int  # the position of the first row in the file
+    rows: Array  # their values
 
 
 class FileLeaf(NamedTuple):
-    """A leaf in a file.
+    """A leaf in a file."""
 
-    Attributes:
-        rows: the number of its rows, empty ones included.
-        shape: the shape of a row.
-        dtype: the name of its dtype.
-        blocks: the rows that are not zeros; None for a file that is read.
-    """
-
-    rows: int
-    shape: tuple[int, ...]
-    dtype: str
-    blocks: tuple[Block, ...] | None = None
+    rows: int  # the number of its rows, empty ones included
+    shape: tuple[int, ...]  # the shape of a row
+    dtype: str  # the name of its dtype
+    blocks: tuple[Block, ...] | None = None  # the rows that are not zeros; None for a file that is read
 
     @property
     def row_bytes(self) -> int:
@@ -114,19 +96,12 @@ class FileLeaf(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A trajectory in a file; empty rows are in trajectories too.
+    """A trajectory in a file; empty rows are in trajectories too."""
 
-    Attributes:
-        start: its first row in leaves that are not shared.
-        stop: the row after its last in leaves that are not shared.
-        shared: its first row in leaves that are shared.
-        shared_stop: the row after its last in leaves that are shared.
-    """
-
-    start: int
-    stop: int
-    shared: int
-    shared_stop: int
+    start: int  # its first row in leaves that are not shared
+    stop: int  # the row after its last in leaves that are not shared
+    shared: int  # its first row in leaves that are shared
+    shared_stop: int  # the row after its last in leaves that are shared
 
 
 def file_leaves(flat: Flat) -> tuple[Header, dict[Path, FileLeaf]]:

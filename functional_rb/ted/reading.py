@@ -42,15 +42,10 @@ class DamagedError(ValueError):
 
 
 class Source(abc.ABC):
-    """The leaves in a file, or in a directory of files.
+    """The leaves in a file, or in a directory of files."""
 
-    Attributes:
-        where: the name of the file or directory.
-        file_leaves: the leaves, by path.
-    """
-
-    where: str
-    file_leaves: Mapping[Path, FileLeaf]
+    where: str  # the name of the file or directory
+    file_leaves: Mapping[Path, FileLeaf]  # the leaves, by path
 
     @abc.abstractmethod
     def rows(self, path: Path, spans: Sequence[Span]) -> Array:

@@ -49,9 +49,8 @@ class Generation(NamedTuple):
     truncated: BackendArray  # bool [N], whether it was cut off after n tokens without one
     # float32 [N, n], of each token by the model, as its logits are, before any law; 0 behind the reply.
     log_probs: BackendArray
-    law_log_probs: (
-        BackendArray  # float32 [N, n], by the law that it was drawn from; 0 behind the reply, and at temperature 0
-    )
+    # float32 [N, n], by the law that it was drawn from; 0 behind the reply, and at temperature 0.
+    law_log_probs: BackendArray
     # bool [N], whether it ended before a token that could not be drawn, as the logits were NaN, infinite or all minus
     # infinity. Outside of compiled programs that is an error.
     rejected: BackendArray

@@ -40,37 +40,23 @@ FLAGS = ("done", "terminated", "truncated")
 
 
 class Positions(NamedTuple):
-    """Which leaves are what, by position.
+    """Which leaves are what, by position."""
 
-    Attributes:
-        rewards: the rewards, of which there is one at least.
-        terminated: marks a step after which there is nothing to bootstrap from; none where no trajectory ever ends.
-        truncations: where `terminated` marks truncations too, the leaf that tells them apart; else empty.
-        following: the leaves that come from the last of the n steps.
-        agents: the shape of rewards and flags, where each agent has flags of its own; else ().
-        ends: then the leaves that say when an agent is done; any of them does.
-    """
-
-    rewards: tuple[int, ...]
+    rewards: tuple[int, ...]  # the rewards, of which there is one at least
+    # Marks a step after which there is nothing to bootstrap from; none where no trajectory ever ends.
     terminated: tuple[int, ...]
-    truncations: tuple[int, ...]
-    following: tuple[int, ...]
-    agents: tuple[int, ...] = ()
-    ends: tuple[int, ...] = ()
+    truncations: tuple[int, ...]  # where `terminated` marks truncations too, the leaf that tells them apart; else empty
+    following: tuple[int, ...]  # the leaves that come from the last of the n steps
+    agents: tuple[int, ...] = ()  # the shape of rewards and flags, where each agent has flags of its own; else ()
+    ends: tuple[int, ...] = ()  # then the leaves that say when an agent is done; any of them does
 
 
 class StepReturns(NamedTuple):
-    """The rewards, and the other entries of a sample, of items over n steps.
+    """The rewards, and the other entries of a sample, of items over n steps."""
 
-    Attributes:
-        steps: int32 [m], how many they are; of agents [m, *agents].
-        originals: the rewards [m, *shape] of the first of them, leaf by leaf.
-        nonterminal: bool in the shape of the steps, whether there is something to bootstrap from after the last.
-    """
-
-    steps: Array
-    originals: tuple[Array, ...]
-    nonterminal: Array
+    steps: Array  # int32 [m], how many they are; of agents [m, *agents]
+    originals: tuple[Array, ...]  # the rewards [m, *shape] of the first of them, leaf by leaf
+    nonterminal: Array  # bool in the shape of the steps, whether there is something to bootstrap from after the last
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,22 +14,17 @@ class Line(NamedTuple):
 
     Entry `column * lanes + lane` is for one column of a lane. Rows are those of all waiting steps (n - 1 for each lane)
     and of the batch, one after the other.
-
-    Attributes:
-        window: int32 [S * lanes, n], the row of the step in this column and those of the following ones; past the last
-            column that one again.
-        real: bool [S * lanes, n], which of them there are, in the same trajectory: the first of each entry.
-        complete: bool [S * lanes], whether a step is there and waits no longer: its n steps are there, or its
-            trajectory has ended. In each lane the first.
-        waiting: int32 [lanes * (n - 1)], the rows of those that wait from now on, lane by lane; then any.
-        pending: int32 [lanes], how many wait.
     """
 
+    # int32 [S * lanes, n], the row of the step in this column and those of the following ones; past the last column
+    # that one again.
     window: Array
-    real: Array
+    real: Array  # bool [S * lanes, n], which of them there are, in the same trajectory: the first of each entry
+    # bool [S * lanes], whether a step is there and waits no longer: its n steps are there, or its trajectory has ended.
+    # In each lane the first.
     complete: Array
-    waiting: Array
-    pending: Array
+    waiting: Array  # int32 [lanes * (n - 1)], the rows of those that wait from now on, lane by lane; then any
+    pending: Array  # int32 [lanes], how many wait
 
 
 @replaceable

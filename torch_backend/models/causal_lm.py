@@ -90,15 +90,10 @@ def causal_lm(model: Any, static: bool = False) -> CausalLM:
 
 @dataclasses.dataclass
 class _Cache:
-    """What a model remembers of rows; the model writes into it.
+    """What a model remembers of rows; the model writes into it."""
 
-    Attributes:
-        past: transformers' cache.
-        mask: bool [B, T], which of the T columns so far are tokens; None before the first.
-    """
-
-    past: Any
-    mask: torch.Tensor | None = None
+    past: Any  # transformers' cache
+    mask: torch.Tensor | None = None  # bool [B, T], which of the T columns so far are tokens; None before the first
 
     def take(self, rows: torch.Tensor) -> _Cache:
         """Rows int32 [M] of it, in memory of their own."""

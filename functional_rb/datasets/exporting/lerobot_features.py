@@ -37,17 +37,11 @@ MOST_AXES = 5
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """A column.
+    """A column."""
 
-    Attributes:
-        name: of it, "observation.state".
-        shape: of a value, with one axis at least; of an image height, width and channels.
-        dtype: of its numbers, or "image".
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
+    name: str  # of it, "observation.state"
+    shape: tuple[int, ...]  # of a value, with one axis at least; of an image height, width and channels
+    dtype: str  # of its numbers, or "image"
 
     def told(self) -> Json:
         names = ["height", "width", "channels"] if self.dtype == "image" else None

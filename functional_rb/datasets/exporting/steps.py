@@ -20,17 +20,11 @@ WHO = "datasets.export"
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A number, an array or a text of each step.
+    """A number, an array or a text of each step."""
 
-    Attributes:
-        field: of an episode: "observations", "actions" or "infos".
-        path: in it.
-        spec: of a value.
-    """
-
-    field: str
-    path: Path
-    spec: object
+    field: str  # of an episode: "observations", "actions" or "infos"
+    path: Path  # in it
+    spec: object  # of a value
 
     @property
     def name(self) -> str:
@@ -40,17 +34,11 @@ class Unit:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fields:
-    """The fields of a dataset's episodes, with an observation that is one array as it was before it got a name.
+    """The fields of a dataset's episodes, with an observation that is one array as it was before it got a name."""
 
-    Attributes:
-        path: of the dataset.
-        alone: the name of the observation in the items, if it is a single one; else None.
-        specs: of observations, actions and infos.
-    """
-
-    path: str
-    alone: str | None
-    specs: Mapping[str, SpecNest]
+    path: str  # of the dataset
+    alone: str | None  # the name of the observation in the items, if it is a single one; else None
+    specs: Mapping[str, SpecNest]  # of observations, actions and infos
 
     @classmethod
     def of(cls, reader: Stored) -> Fields:

@@ -26,17 +26,11 @@ TIMEOUT = 60.0
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What a server gives of a file.
+    """What a server gives of a file."""
 
-    Attributes:
-        start: the byte that it begins with: the one asked for, or 0.
-        origin: what the server says of the whole file.
-        body: what is read from.
-    """
-
-    start: int
-    origin: Origin
-    body: http.client.HTTPResponse
+    start: int  # the byte that it begins with: the one asked for, or 0
+    origin: Origin  # what the server says of the whole file
+    body: http.client.HTTPResponse  # what is read from
 
     def read(self, n: int) -> bytes:
         """Up to so many bytes, none at the end."""

@@ -87,19 +87,12 @@ def persisted(retry: Retry, attempt: Callable[[], T], progress: Callable[[], int
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """What a part is a part of.
+    """What a part is a part of."""
 
-    Attributes:
-        url: where it comes from.
-        length: bytes of the whole file, None if unknown.
-        etag: the strong ETag, "" if unknown.
-        modified: Last-Modified, "" if unknown.
-    """
-
-    url: str
-    length: int | None = None
-    etag: str = ""
-    modified: str = ""
+    url: str  # where it comes from
+    length: int | None = None  # bytes of the whole file, None if unknown
+    etag: str = ""  # the strong ETag, "" if unknown
+    modified: str = ""  # Last-Modified, "" if unknown
 
     @property
     def same(self) -> str:
