@@ -42,12 +42,7 @@ TO: Final = "to_library"
 
 
 def spec_of_space(
-    space: AnySpace,
-    narrow: bool,
-    max_length: int | None,
-    max_edges: int | None,
-    who: str = FROM,
-    path: Path = (),
+    space: AnySpace, narrow: bool, max_length: int | None, max_edges: int | None, who: str = FROM, path: Path = ()
 ) -> SpecNest:
     """The spec of a space of Gymnasium, which may lie at some path of a larger nest."""
     spaces = imported("gymnasium", who).spaces

@@ -29,11 +29,7 @@ _CONVERSIONS: Final = {
 
 
 def from_library(
-    spec: object,
-    library: Library,
-    narrow: bool = False,
-    max_length: int | None = None,
-    max_edges: int | None = None,
+    spec: object, library: Library, narrow: bool = False, max_length: int | None = None, max_edges: int | None = None
 ) -> SpecNest:
     """The spec of what another library's spec describes.
 

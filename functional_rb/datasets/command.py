@@ -96,10 +96,7 @@ VERBS: dict[str, tuple[str, Arguments]] = {
             "--by": {"metavar": "NAME", "help": "episodes of which the reader has told the same stay together"},
         },
     ),
-    "concat": (
-        "the episodes of several datasets, one after the other",
-        {"name": {**ANY["name"], "nargs": "+"}, **OUT},
-    ),
+    "concat": ("the episodes of several datasets, one after the other", {"name": {**ANY["name"], "nargs": "+"}, **OUT}),
     "statistics": ("mean, deviation and bounds of all numbers of a dataset", ANY),
 }
 # The verbs that read a dataset in a format of others by the options of its reader, each an argument of its own.

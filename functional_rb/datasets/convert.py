@@ -152,10 +152,7 @@ def _if_same(there: Description, reader: Reader, options: Json, target: str) -> 
     # The dataset that is there, if it is this one: a repeated call gets it.
     wanted, got = (
         {"name": name, **choices, **{way: facts[way] for way in WAYS if way in facts}}
-        for name, choices, facts in (
-            (reader.name, options, reader.facts),
-            (there.name, there.options, there.facts),
-        )
+        for name, choices, facts in ((reader.name, options, reader.facts), (there.name, there.options, there.facts))
     )
     for what in sorted(wanted.keys() | got.keys()):
         if wanted.get(what) != got.get(what):

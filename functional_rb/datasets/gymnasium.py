@@ -135,12 +135,7 @@ class Recording:
 
 
 def open_gymnasium(
-    rest: str,
-    root: str | None = None,
-    *,
-    episodes: int = 100,
-    seed: int = 0,
-    env: Mapping[str, object] | None = None,
+    rest: str, root: str | None = None, *, episodes: int = 100, seed: int = 0, env: Mapping[str, object] | None = None
 ) -> Recording:
     """The recording of an environment by its name, with random actions.
 

@@ -58,13 +58,7 @@ class Part:
         self._structure = outline.structure
         named = zip(outline.structure.paths, outline.leaves, strict=True)
         self._leaves = [
-            (
-                (*prefix, *path),
-                "/".join(map(str, (field, *path))),
-                leaf.shape,
-                kept_dtype(leaf.dtype),
-                leaf.dtype,
-            )
+            ((*prefix, *path), "/".join(map(str, (field, *path))), leaf.shape, kept_dtype(leaf.dtype), leaf.dtype)
             for path, leaf in named
         ]
 

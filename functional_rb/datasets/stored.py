@@ -14,13 +14,7 @@ from functional_rb.base import nest
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.steps import ACTION, FLAGS, NEXT, REWARD
 from functional_rb.base.strict_json import Json
-from functional_rb.datasets.description import (
-    ABOUT,
-    Dataset,
-    Description,
-    directory_of,
-    read_description,
-)
+from functional_rb.datasets.description import ABOUT, Dataset, Description, directory_of, read_description
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.pieces import spans, steps_of_piece
 from functional_rb.datasets.rows import INFO

@@ -25,11 +25,7 @@ FORMATS: dict[str, Write] = {
 
 
 def export(
-    dataset: Dataset,
-    to: str | os.PathLike[str],
-    format: str = "minari",
-    *,
-    facts: Mapping[str, object] | None = None,
+    dataset: Dataset, to: str | os.PathLike[str], format: str = "minari", *, facts: Mapping[str, object] | None = None
 ) -> str:
     """Write a dataset in a format of others, so that they can read it.
 
