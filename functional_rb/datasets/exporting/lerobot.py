@@ -9,10 +9,11 @@ import json
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
 from functional_rb.base.strict_json import Json
-from functional_rb.datasets.episode import Episode
-from functional_rb.datasets.exporting.lerobot_features import COUNTED, Features
+from functional_rb.datasets.episode import DatasetError, Episode
+from functional_rb.datasets.exporting.lerobot_features import COUNTED, Feature, feature_of
 from functional_rb.datasets.exporting.lerobot_files import VERSIONS, Files
 from functional_rb.datasets.exporting.steps import WHO, Fields
 from functional_rb.datasets.statistics import Moments
@@ -20,7 +21,8 @@ from functional_rb.datasets.stored import Stored
 
 # The facts that a dataset of LeRobot has. The task is for episodes of which the reader gave none.
 FACTS = ("fps", "robot_type", "task")
-Found = dict[str, Moments]
+# The columns of how a step went; infos of the same names are what another export has counted.
+STEP = ("next.reward", "next.done", "next.terminated", "next.truncated")
 
 
 def write(version: str, reader: Stored, facts: Json, target: str, folder: str) -> None:
@@ -29,10 +31,9 @@ def write(version: str, reader: Stored, facts: Json, target: str, folder: str) -
     if unknown:
         raise ValueError(f"{WHO}: facts: expected some of {', '.join(FACTS)}, which LeRobot has, got {unknown}")
     known = {name: reader.facts[name] for name in FACTS[:2] if name in reader.facts} | dict(facts)
-    features = Features(Fields.of(reader), reader.spec(narrow=False).reward.dtype)
-    fps = _fps(known)
-    writing = _Writing(features, fps, str(known.get("task") or reader.name))
-    files: Files = VERSIONS[version](folder, features.all)
+    steps, fps = _Steps(Fields(reader), reader.path), _fps(known)
+    writing = _Writing(steps, fps, str(known.get("task") or reader.name))
+    files: Files = VERSIONS[version](folder, steps.features)
     for piece in reader.episodes():
         writing.write(piece, files)
     info = {
@@ -43,9 +44,9 @@ def write(version: str, reader: Stored, facts: Json, target: str, folder: str) -
         "total_tasks": len(writing.tasks),
         "splits": {"train": f"0:{writing.episode}"},
         "video_path": None,
-        "features": {feature.name: feature.told() for feature in features.all},
+        "features": {feature.name: feature.told() for feature in steps.features},
     }
-    files.finish(info, [*writing.tasks], _stats(features, writing.all, writing.index))
+    files.finish(info, [*writing.tasks], steps.stats(writing.all, writing.index))
 
 
 def _fps(facts: Json) -> float:
@@ -58,22 +59,56 @@ def _fps(facts: Json) -> float:
     return int(fps) if fps == int(fps) else fps  # it has whole numbers
 
 
+class _Steps:
+    # The columns that the steps of a dataset become, and those that LeRobot counts.
+
+    def __init__(self, fields: Fields, path: str) -> None:
+        self._fields = fields
+        self._of_units = [feature_of(unit) for unit in fields.units]
+        self._counted = {
+            k
+            for k, (unit, feature) in enumerate(zip(fields.units, self._of_units, strict=True))
+            if unit.field == "infos" and feature.name in (*COUNTED, *STEP)
+        }
+        self.features = [feature for k, feature in enumerate(self._of_units) if k not in self._counted]
+        dtypes = dict.fromkeys(STEP, "bool") | {STEP[0]: fields.reward} | COUNTED
+        self.features += [Feature(name, (1,), dtype) for name, dtype in dtypes.items()]
+        names = [feature.name for feature in self.features]
+        for name in names:
+            if names.count(name) > 1:
+                raise DatasetError(
+                    f"{WHO}: {path}: expected leaves that have names of their own in LeRobot, got {name!r} twice; "
+                    f"rename one by datasets.map"
+                )
+
+    def columns(self, piece: Episode, counted: tuple[NumpyArray, ...]) -> list[NumpyArray]:
+        """The values [n, *shape] of a piece for each of the features, with those [n] that were counted."""
+        values = [value for k, value in enumerate(self._fields.values(piece)) if k not in self._counted]
+        values += [piece.rewards, piece.terminated | piece.truncated, piece.terminated, piece.truncated, *counted]
+        n = len(piece)
+        return [np.asarray(x)[:n].reshape(n, *feature.shape) for feature, x in zip(self.features, values, strict=True)]
+
+    def stats(self, moments: list[Moments], rows: int) -> Json:
+        return {
+            feature.name: feature.stats(of_one, rows) for feature, of_one in zip(self.features, moments, strict=True)
+        }
+
+
 class _Writing:
-    def __init__(self, features: Features, fps: float, task: str) -> None:
-        self._features, self._fps, self._task = features, fps, task
+    def __init__(self, steps: _Steps, fps: float, task: str) -> None:
+        self._steps, self._fps, self._task = steps, fps, task
         arrow = imported("pyarrow", WHO)
         # What the library `datasets` reads tables by.
-        read_by = {"info": {"features": {feature.name: feature.of_datasets() for feature in features.all}}}
-        fields = [arrow.field(feature.name, feature.type()) for feature in features.all]
-        self.schema = arrow.schema(fields, {"huggingface": json.dumps(read_by)})
-        self.episode = self.index = 0
+        read_by = {"info": {"features": {feature.name: feature.of_datasets() for feature in steps.features}}}
+        fields = [arrow.field(feature.name, feature.type()) for feature in steps.features]
+        self._schema = arrow.schema(fields, {"huggingface": json.dumps(read_by)})
+        self.episode = self.index = self._begun = 0  # the row with which the episode begins
         self.tasks: dict[str, int] = {}
-        self.all: Found = {}
-        self._own: Found = {}
-        self._begun = 0  # the row with which the episode begins
+        self.all: list[Moments] = []  # of each feature
+        self._own: list[Moments] = []  # the same of the episode
 
     def write(self, piece: Episode, files: Files) -> None:
-        (tasks, runs), features, n = _tasks_of(piece, self._task), self._features, len(piece)
+        (tasks, runs), n = _tasks_of(piece, self._task), len(piece)
         index = np.arange(self.index, self.index + n, dtype=np.int64)
         frame = index - self._begun
         # Time begins anew with each episode.
@@ -82,22 +117,23 @@ class _Writing:
             self.tasks.setdefault(task, len(self.tasks))
         numbers = np.array([self.tasks[task] for _, task in runs], np.int64)
         task_index = numbers[np.searchsorted([step for step, _ in runs], frame, "right") - 1]
-        counted = (seconds, frame, episode, index, task_index)
-        columns = dict(features.values(piece))
-        columns |= zip(features.all[-len(COUNTED) :], (column.reshape(n, 1) for column in counted), strict=True)
-        for feature, values in columns.items():
-            _join(self._own, feature.name, feature.moments(values))
-        arrays = [feature.column(columns[feature]) for feature in features.all]
-        files.add(imported("pyarrow", WHO).Table.from_arrays(arrays, schema=self.schema))
+        features = self._steps.features
+        columns = self._steps.columns(piece, (seconds, frame, episode, index, task_index))
+        self._own = _joined(self._own, [x.moments(values) for x, values in zip(features, columns, strict=True)])
+        arrays = [feature.column(values) for feature, values in zip(features, columns, strict=True)]
+        files.add(imported("pyarrow", WHO).Table.from_arrays(arrays, schema=self._schema))
         self.index += n
         if not piece.goes_on:
             rows = self.index - self._begun
             row = {"episode_index": self.episode, "tasks": tasks, "length": rows}
             row |= {"dataset_from_index": self._begun, "dataset_to_index": self.index}
-            files.end(row, _stats(features, self._own, rows))
-            for name, moments in self._own.items():
-                _join(self.all, name, moments)
-            self.episode, self._begun, self._own = self.episode + 1, self.index, {}
+            files.end(row, self._steps.stats(self._own, rows))
+            self.all = _joined(self.all, self._own)
+            self.episode, self._begun, self._own = self.episode + 1, self.index, []
+
+
+def _joined(moments: list[Moments], more: list[Moments]) -> list[Moments]:
+    return [one.joined(other) for one, other in zip(moments, more, strict=True)] if moments else more
 
 
 def _tasks_of(piece: Episode, usual: str) -> tuple[list[str], list[tuple[int, str]]]:
@@ -107,11 +143,3 @@ def _tasks_of(piece: Episode, usual: str) -> tuple[list[str], list[tuple[int, st
     later = piece.about.get("task_from_step") or ()
     runs = [(0, tasks[0]), *((int(step), str(task)) for step, task in later)]
     return list(dict.fromkeys([*tasks, *(task for _, task in runs)])), runs
-
-
-def _join(by_name: Found, name: str, moments: Moments) -> None:
-    by_name[name] = by_name[name].joined(moments) if name in by_name else moments
-
-
-def _stats(features: Features, by_name: Found, rows: int) -> Json:
-    return {feature.name: feature.stats(by_name[feature.name], rows) for feature in features.all}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +12,7 @@ from functional_rb.base import dtypes
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
 from functional_rb.base.strict_json import Json
-from functional_rb.datasets.episode import DatasetError, Episode
-from functional_rb.datasets.exporting.steps import WHO, Fields, Unit
+from functional_rb.datasets.exporting.steps import WHO, Unit
 from functional_rb.datasets.formats import images
 from functional_rb.datasets.statistics import Moments
 from functional_rb.specs import ArraySpec, Text
@@ -23,15 +22,8 @@ if TYPE_CHECKING:
 
 NAME = "LeRobot"
 # The columns that every dataset of LeRobot has: where a row lies, and what was to be done there.
-COUNTED = {
-    "timestamp": "float32",
-    "frame_index": "int64",
-    "episode_index": "int64",
-    "index": "int64",
-    "task_index": "int64",
-}
-ENDS = ("next.done", "next.terminated", "next.truncated")
-REWARD = "next.reward"
+COUNTED = {"timestamp": "float32"}
+COUNTED |= dict.fromkeys(("frame_index", "episode_index", "index", "task_index"), "int64")
 MOST_AXES = 5
 
 
@@ -102,69 +94,29 @@ class Feature:
         return {**numbers, "count": [rows]}
 
 
-class Features:
-    """The columns that the steps of a dataset become.
-
-    Attributes:
-        steps: those of what the dataset has.
-        all: and those that LeRobot counts.
-    """
-
-    def __init__(self, fields: Fields, reward: str) -> None:
-        """Name the columns of these fields, and of rewards of a dtype."""
-        self._fields = fields
-        self._columns: list[tuple[Feature, Unit, int]] = []  # with the place of the unit among those of its field
-        places: dict[str, int] = {}
-        for unit in fields.units():
-            place = places[unit.field] = places.get(unit.field, -1) + 1
-            feature = self._feature(unit)
-            if unit.field != "infos" or feature.name not in (*COUNTED, *ENDS, REWARD):
-                self._columns.append((feature, unit, place))
-        self.steps = [feature for feature, _, _ in self._columns]
-        self.steps += [Feature(REWARD, (1,), reward), *(Feature(name, (1,), "bool") for name in ENDS)]
-        names = [feature.name for feature in self.steps]
-        for name in names:
-            if names.count(name) > 1:
-                raise DatasetError(
-                    f"{WHO}: {fields.path}: expected leaves that have names of their own in LeRobot, got {name!r} "
-                    f"twice; rename one by datasets.map"
-                )
-        self.all = [*self.steps, *(Feature(name, (1,), dtype) for name, dtype in COUNTED.items())]
-
-    def _feature(self, unit: Unit) -> Feature:
-        fields, spec = self._fields, unit.spec
-        fields.check_names(unit, NAME, "/" if unit.field == "infos" else "/.")
-        fields.check_arrays(unit, NAME)
-        kind = dtypes.kind_of(spec.dtype) if isinstance(spec, ArraySpec) and not isinstance(spec, Text) else ""
-        if not isinstance(spec, ArraySpec) or kind not in ("bool", "int", "float") or spec.dtype == "bfloat16":
-            raise fields.refused(unit, NAME, "numbers of NumPy's dtypes, and images", "change it by datasets.map")
-        if len(spec.shape) > MOST_AXES:
-            raise fields.refused(unit, NAME, f"at most {MOST_AXES} axes", "flatten some by datasets.map")
-        seen = unit.field == "observations" and is_image(spec)
-        prefix = {"observations": ["observation"], "actions": ["action"], "infos": []}[unit.field]
-        path: Sequence[object] = unit.path
-        if unit.field == "observations" and not path:
-            path = ["image" if seen else "state"]
-        name = ".".join(map(str, (*prefix, *path)))
-        if unit.field == "infos" and name.split(".")[0] in ("observation", "action"):
-            expected = "infos that are not called observation or action"
-            raise fields.refused(unit, NAME, expected, "rename it by datasets.map")
-        if seen:
-            return Feature(name, spec.shape if len(spec.shape) == 3 else (*spec.shape, 1), "image")
-        return Feature(name, spec.shape or (1,), spec.dtype)
-
-    def values(self, piece: Episode) -> Iterator[tuple[Feature, NumpyArray]]:
-        """The values [n, *shape] of the steps of a piece, in the order of `steps`."""
-        n = len(piece)
-        leaves = {field: self._fields.leaves(field, piece) for field in self._fields.specs}
-        for feature, unit, place in self._columns:
-            yield feature, np.asarray(leaves[unit.field][place])[:n].reshape(n, *feature.shape)
-        ends = (piece.terminated | piece.truncated, piece.terminated, piece.truncated)
-        for feature, values in zip(self.steps[len(self._columns) :], (piece.rewards, *ends), strict=True):
-            yield feature, np.asarray(values).reshape(n, 1)
+def feature_of(unit: Unit) -> Feature:
+    """The column that a unit becomes."""
+    spec, seen = unit.spec, unit.field == "observations" and is_image(unit.spec)
+    unit.check(NAME, "/" if unit.field == "infos" else "/.")
+    kind = dtypes.kind_of(spec.dtype) if isinstance(spec, ArraySpec) and not isinstance(spec, Text) else ""
+    if not isinstance(spec, ArraySpec) or kind not in ("bool", "int", "float") or spec.dtype == "bfloat16":
+        raise unit.refused(NAME, "numbers of NumPy's dtypes, and images", "change it by datasets.map")
+    if len(spec.shape) > MOST_AXES:
+        raise unit.refused(NAME, f"at most {MOST_AXES} axes", "flatten some by datasets.map")
+    path: Sequence[object] = unit.path
+    if unit.field == "observations" and not path:
+        path = ["image" if seen else "state"]
+    prefix = {"observations": ["observation"], "actions": ["action"], "infos": []}[unit.field]
+    name = ".".join(map(str, (*prefix, *path)))
+    if unit.field == "infos" and name.split(".")[0] in ("observation", "action"):
+        raise unit.refused(NAME, "infos that are not called observation or action", "rename it by datasets.map")
+    if seen:
+        return Feature(name, spec.shape if len(spec.shape) == 3 else (*spec.shape, 1), "image")
+    return Feature(name, spec.shape or (1,), spec.dtype)
 
 
-def is_image(spec: ArraySpec) -> bool:
+def is_image(spec: object) -> bool:
     """Whether arrays are taken for images: bytes with rows and columns, and 1, 3 or 4 channels last or none."""
-    shape = spec.shape
-    return spec.dtype == "uint8" and (len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, 4)))
+    if not isinstance(spec, ArraySpec) or spec.dtype != "uint8":
+        return False
+    return len(spec.shape) == 2 or (len(spec.shape) == 3 and spec.shape[2] in (1, 3, 4))

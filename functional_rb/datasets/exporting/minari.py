@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from functional_rb.base import nest
 from functional_rb.base.extras import imported
 from functional_rb.base.strict_json import Json
 from functional_rb.convert.gymnasium import space_of_spec
-from functional_rb.datasets.episode import DatasetError, Episode
+from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.exporting.steps import WHO, Fields
 from functional_rb.datasets.stored import Stored
 from functional_rb.specs import ArraySpec, Text
@@ -21,52 +20,36 @@ NAME = "Minari"
 # The folder within a dataset's that has the files.
 DATA = "data"
 # The metadata of a dataset that stay true of datasets made of it.
-KEPT = (
-    "algorithm_name",
-    "author",
-    "author_email",
-    "code_permalink",
-    "description",
-    "env_spec",
-    "eval_env_spec",
-    "requirements",
-)
-SETS = ("author", "author_email")
-TEXTS = ("dataset_id", "algorithm_name", "code_permalink", "description")
+TEXTS = ("algorithm_name", "code_permalink", "description")
+KEPT = (*TEXTS, "author", "author_email", "env_spec", "eval_env_spec", "requirements")
 # What Minari tells itself.
-OWN = (
-    "action_space",
-    "data_format",
-    "dataset_size",
-    "jpeg_encoding",
-    "minari_version",
-    "observation_space",
-    "total_episodes",
-    "total_steps",
-)
+SPACES, TOTALS = ("action_space", "observation_space"), ("dataset_size", "total_episodes", "total_steps")
+OWN = (*SPACES, *TOTALS, "data_format", "jpeg_encoding", "minari_version")
 
 
 def write(reader: Stored, facts: Json, target: str, folder: str) -> None:
     """Write a dataset to a folder that gets the path `target` in the end, with what the user tells of it."""
     minari = imported("minari", WHO)
-    fields = Fields.of(reader)
-    for unit in fields.units():  # Minari would fail at some, and write others so that they are read as something else
-        fields.check_names(unit, NAME, "/")
-        fields.check_arrays(unit, NAME)
+    fields = Fields(reader)
+    for unit in fields.units:  # Minari would fail at some, and write others so that they are read as something else
+        unit.check(NAME, "/")
         if not isinstance(unit.spec, ArraySpec):
-            raise fields.refused(unit, NAME, "numbers, arrays and texts", "make arrays of it by datasets.map")
+            raise unit.refused(NAME, "numbers, arrays and texts", "make arrays of it by datasets.map")
         if unit.field == "infos":
             space_of_spec(unit.spec, WHO, (unit.field, *unit.path))
     observation, action = (space_of_spec(fields.specs[field], WHO, (field,)) for field in ("observations", "actions"))
-    known = {name: reader.facts[name] for name in KEPT if name in reader.facts} | dict(facts)
+    metadata = {name: reader.facts[name] for name in KEPT if name in reader.facts} | dict(facts)
     # Before anything is written: Minari would take some of these, and read them as something else.
-    _check_facts(known)
-    metadata = {**known, "dataset_id": _identity(known, target), "minari_version": minari.__version__}
-    metadata |= {
-        name: {metadata[name]} if isinstance(metadata[name], str) else set(metadata[name])
-        for name in SETS
-        if name in metadata
-    }
+    for name in OWN:
+        if name in metadata:
+            raise ValueError(f"{WHO}: facts: expected what the data do not tell, got {name!r}; leave it out")
+    for name in ("dataset_id", *TEXTS):
+        if not isinstance(metadata.get(name, ""), str):
+            raise ValueError(f"{WHO}: facts: expected a text as {name!r}, got {metadata[name]!r:.60}")
+    metadata |= {"dataset_id": _identity(metadata, target), "minari_version": minari.__version__}
+    for name in ("author", "author_email"):
+        if name in metadata:
+            metadata[name] = {metadata[name]} if isinstance(metadata[name], str) else set(metadata[name])
     storage = imported("minari.dataset.minari_storage", WHO).MinariStorage
     # JPEG would lose what the dataset has.
     dataset = storage.new(os.path.join(folder, DATA), observation, action, data_format="hdf5", jpeg_encoding=False)
@@ -74,16 +57,6 @@ def write(reader: Stored, facts: Json, target: str, folder: str) -> None:
     dataset.update_episodes(_buffers(reader, fields))
     # Of an episode in several pieces it has noted how long the last one is.
     dataset.update_episode_metadata({"total_steps": episode.steps} for episode in reader.description.summaries())
-
-
-def _check_facts(facts: Json) -> None:
-    # Refuse what Minari tells itself, and what is no text though Minari wants one.
-    for name in OWN:
-        if name in facts:
-            raise ValueError(f"{WHO}: facts: expected what the data do not tell, got {name!r}; leave it out")
-    for name in TEXTS:
-        if not isinstance(facts.get(name, ""), str):
-            raise ValueError(f"{WHO}: facts: expected a text as {name!r}, got {facts[name]!r:.60}")
 
 
 def _identity(facts: Json, target: str) -> str:
@@ -108,27 +81,19 @@ def _buffers(reader: Stored, fields: Fields) -> Iterator[object]:
         seed = None if goes_on else piece.about.get("seed")
         if seed is not None and type(seed) is not int:
             raise DatasetError(f"{WHO}: {reader.path}, seed: expected a whole number, got {seed!r:.60}")
+        values = []
+        for unit, leaf in zip(fields.units, fields.values(piece), strict=True):
+            # Of a piece that goes on with the one before, the first observation is there already.
+            rows = leaf[1:] if goes_on and unit.field == "observations" else leaf
+            values.append(unit.spec.to_host(rows) if isinstance(unit.spec, Text) else rows)
         # A piece that goes on has the id of the piece before, to whose episode Minari appends it.
         yield buffer(
             id=number,
             seed=seed,
-            # Of a piece that goes on with the one before, the first observation is there already.
-            observations=_host(fields, "observations", piece, 1 if goes_on else 0),
-            actions=_host(fields, "actions", piece),
             rewards=piece.rewards,
             terminations=piece.terminated,
             truncations=piece.truncated,
-            infos=_host(fields, "infos", piece),
+            **fields.nests(values),
         )
         goes_on = piece.goes_on
         number += not goes_on
-
-
-def _host(fields: Fields, field: str, piece: Episode, first: int = 0) -> object:
-    outline = fields.outline(field)
-    rows = [leaf[first:] for leaf in fields.leaves(field, piece)]
-    values = [
-        member.spec.to_host(leaf) if isinstance(member.spec, Text) else leaf
-        for member, leaf in zip(outline.members, rows, strict=True)
-    ]
-    return nest.unflatten(outline.shape_of_units, values)
