@@ -54,13 +54,21 @@ class Lanes(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Form:
-    """What the flat and the nested form have in common."""
+    """What the flat and the nested form have in common.
 
-    lanes: Lanes  # where the steps lie in the buffer
-    dtypes: dict[str, str]  # the dtypes of the leaves by name; arrays of bfloat16, which NumPy lacks, are uint16 here
-    shared: frozenset[Path]  # the leaves that steps have in "next" as well, each stored once
-    reward_key: Path  # path of the reward
-    spec: BufferSpec | None  # the spec of the buffer; None where a file does not have it
+    Attributes:
+        lanes: where the steps lie in the buffer.
+        dtypes: the dtypes of the leaves by name; arrays of bfloat16, which NumPy lacks, are uint16 here.
+        shared: the leaves that steps have in "next" as well, each stored once.
+        reward_key: path of the reward.
+        spec: the spec of the buffer; None where a file does not have it.
+    """
+
+    lanes: Lanes
+    dtypes: dict[str, str]
+    shared: frozenset[Path]
+    reward_key: Path
+    spec: BufferSpec | None
 
     def __len__(self) -> int:
         return sum(self.lanes.sizes)
@@ -68,10 +76,13 @@ class Form:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Flat(Form):
-    """Steps in the flat form."""
+    """Steps in the flat form.
 
-    # Nested dicts of NumPy arrays: [N + K, *shape] of the observations, for N steps in K trajectories, [N, *shape] of
-    # all other leaves.
+    Attributes:
+        data: nested dicts of NumPy arrays: [N + K, *shape] of the observations, for N steps in K trajectories,
+            [N, *shape] of all other leaves.
+    """
+
     data: dict[str, Nest]
 
     @property
@@ -90,12 +101,15 @@ class Flat(Form):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Nested(Form):
-    """Steps in the nested form: a sequence of trajectories, lane by lane, the oldest first."""
+    """Steps in the nested form: a sequence of trajectories, lane by lane, the oldest first.
 
-    # Nested dicts of NumPy arrays each: [T + 1, *shape] of the observations, for T steps, [T, *shape] of all other
-    # leaves. They are views of the flat form's arrays if they were made of these.
+    Attributes:
+        trajectories: nested dicts of NumPy arrays each: [T + 1, *shape] of the observations, for T steps, [T, *shape]
+            of all other leaves. They are views of the flat form's arrays if they were made of these.
+        empty: arrays of no trajectory, [0, *shape], which have shapes and dtypes even where there is no trajectory.
+    """
+
     trajectories: tuple[dict[str, object], ...]
-    # Arrays of no trajectory, [0, *shape], which have shapes and dtypes even where there is no trajectory.
     empty: dict[str, Nest]
 
     def __repr__(self) -> str:

@@ -32,12 +32,17 @@ GymnasiumStep = tuple[Nest, Nest, Nest, Nest, Mapping[str, Nest]]
 
 
 class Carry(NamedTuple):
-    """What `from_gymnasium` passes on from one step to the next."""
+    """What `from_gymnasium` passes on from one step to the next.
 
-    observation: Nest  # a nest, leaves [E, *shape] (plain environments: [*shape]), what the next step starts from
-    ended: Nest  # bool [E], which environments have ended and were not reset yet. False at first.
-    # The item that the observation is encoded for, if that has texts, one-hot vectors, or values that vary in length or
-    # kind; None while the observation is as it came.
+    Attributes:
+        observation: a nest, leaves [E, *shape] (plain environments: [*shape]), what the next step starts from.
+        ended: bool [E], which environments have ended and were not reset yet. False at first.
+        item: the item that the observation is encoded for, if that has texts, one-hot vectors, or values that vary in
+            length or kind; None while the observation is as it came.
+    """
+
+    observation: Nest
+    ended: Nest
     item: Composite | None = None
 
     def reset(self, observation: Nest, mask: Nest) -> Carry:

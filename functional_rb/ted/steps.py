@@ -18,14 +18,23 @@ RESERVED = frozenset((ACTION, REWARD, NEXT, *FLAGS))
 
 
 class Transition(NamedTuple):
-    """Rows of steps, or one row; arrays with the leading axes of the steps, nests where those have nests."""
+    """Rows of steps, or one row; arrays with the leading axes of the steps, nests where those have nests.
 
-    observation: Nest  # the observation before the step
-    action: Nest  # the action
-    reward: Nest  # the reward of the action
-    next_observation: Nest  # the observation after the step
-    terminated: Nest  # bool, whether it led to a terminal state
-    truncated: Nest  # bool, whether the episode was cut off after it
+    Attributes:
+        observation: the observation before the step.
+        action: the action.
+        reward: the reward of the action.
+        next_observation: the observation after the step.
+        terminated: bool, whether it led to a terminal state.
+        truncated: bool, whether the episode was cut off after it.
+    """
+
+    observation: Nest
+    action: Nest
+    reward: Nest
+    next_observation: Nest
+    terminated: Nest
+    truncated: Nest
 
     @property
     def done(self) -> Nest:
