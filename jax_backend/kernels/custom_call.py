@@ -35,6 +35,12 @@ R = TypeVar("R")
 Lowered: TypeAlias = Sequence[Any]
 Words: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 ARRAYS = (jax.Array, np.ndarray, np.generic)
+NOTHING = np.zeros(0, np.int32)
+EMPTY = jax.core.ShapedArray(NOTHING.shape, NOTHING.dtype)
+# Where the results of a call are all that a loop carries, in its order, the call is the whole body of the loop for XLA,
+# which then takes what the call changes for invariant and moves the call out of the loop (JAX 0.10.2). The body must be
+# a tuple of its own: an empty result, which no loop carries, sees to that.
+APART = (EMPTY,)
 
 
 def choose(kernel: Kernel | None, core: Callable[..., R], *args: object) -> R:
@@ -150,8 +156,9 @@ class Batch:
 
 
 def _carry_out(*operands: jax.Array, **params: object) -> list[jax.Array]:
-    """Outside of any program: in one of its own."""
-    return jax.jit(functools.partial(_work.bind, **params))(*operands)
+    """Outside of any program: in one of its own, also where a user debugs without compiling."""
+    with jax.disable_jit(False):
+        return jax.jit(functools.partial(_work.bind, **params))(*operands)
 
 
 def _results(*operands: jax.core.ShapedArray, kernel: Kernel, batch: Batch, **others: object) -> list[object]:
@@ -205,7 +212,7 @@ def _lower_on_cpu(
     """As a custom call, where each device does its own work."""
     if not kernel.name or not _undivided(ctx.module_context.axis_context):
         return _lower_to_core(ctx, *operands, core=core, batch=batch)
-    return _called(ctx, _target(kernel.name), operands, kernel, batch, kernel.in_place)
+    return _called(ctx, _target(kernel.name), operands, kernel, batch, kernel.in_place, APART)
 
 
 def lower_on_gpu(
@@ -242,12 +249,10 @@ def _called(
         aliases: which operands lend their memory to which results.
         more: results behind the kernel's own, which all calls share.
     """
-    nothing = np.zeros(0, np.int32)
-    empty = jax.core.ShapedArray(nothing.shape, nothing.dtype)
     given, types, made = iter(operands), iter(ctx.avals_in), iter(ctx.avals_out)
-    values = [mlir.ir_constant(nothing) if x is None else next(given) for x in kernel.operands]
-    arguments: list[Any] = [empty if x is None else next(types) for x in kernel.operands]
-    results: list[Any] = [*(empty if x is ABSENT else next(made) for x in kernel.in_order), *more]
+    values = [mlir.ir_constant(NOTHING) if x is None else next(given) for x in kernel.operands]
+    arguments: list[Any] = [EMPTY if x is None else next(types) for x in kernel.operands]
+    results: list[Any] = [*(EMPTY if x is ABSENT else next(made) for x in kernel.in_order), *more]
     none, own = (False,) * len(batch.sizes), iter(batch.batched)
     batched = [none if x is None else next(own) for x in kernel.operands]
     batched += [(x is not ABSENT,) * len(batch.sizes) for x in kernel.in_order]
@@ -354,8 +359,8 @@ def _lower_barrier_on_cpu(ctx: mlir.LoweringRuleContext, *arrays: object, count:
     if not _undivided(ctx.module_context.axis_context):
         return arrays[:count]
     aliases = {k: k for k in range(count)}
-    single = _encode_batch((), (), ())
-    return _custom_call(ctx, _target("barrier"), arrays, ctx.avals_in, ctx.avals_out, aliases, single)
+    single, results = _encode_batch((), (), ()), (*ctx.avals_out, *APART)
+    return _custom_call(ctx, _target("barrier"), arrays, ctx.avals_in, results, aliases, single)[:count]
 
 
 _barrier = Primitive("replay_buffer_barrier")
