@@ -59,12 +59,9 @@ class OfState:
     def directory(self) -> str:
         return self.asked.directory
 
-    def write(self, keep: int | None = None) -> Checkpoint:
-        return saving.write(self._reader or self._read(lasting=False), self.asked.keeping(keep))
-
-    def write_where_held(self) -> Checkpoint:
-        """Write it to a directory that the caller holds."""
-        return saving.write_where_held(self._reader or self._read(lasting=False), self.asked)
+    def write(self, keep: int | None = None, held: bool = False) -> Checkpoint:
+        """Write it, to a directory that the caller holds, or does not."""
+        return saving.write(self._reader or self._read(lasting=False), self.asked.keeping(keep), held)
 
     def close(self) -> None:
         if self._reader is not None:
@@ -101,7 +98,7 @@ class OfMixture:
         needed = mixtures.needed(self.directory, len(self._parts), how.keep, nest_at)
         saved = [part.write(count + 1) for part, count in zip(self._parts, needed, strict=True)]
         record = mixtures.record_of([one.generation for one in saved], self._spec, self._p)
-        last = OfState(records.as_state(record, how.who), self.directory, how).write_where_held()
+        last = OfState(records.as_state(record, how.who), self.directory, how).write(held=True)
         return dataclasses.replace(
             last,
             items=sum(one.items for one in saved),

@@ -77,15 +77,12 @@ def check_keep(keep: int, who: str) -> None:
         raise ValueError(f"{who}: keep: expected 1 or more, as one checkpoint at least has to stay, got {keep}")
 
 
-def write(reader: Reader, asked: Request) -> Checkpoint:
+def write(reader: Reader, asked: Request, held: bool = False) -> Checkpoint:
+    """Write a checkpoint to a directory, which is held meanwhile, unless the caller does."""
     with contextlib.closing(reader):
+        if held:
+            return _Save(reader, asked).run()
         return while_held(asked.directory, lambda: _Save(reader, asked).run())
-
-
-def write_where_held(reader: Reader, asked: Request) -> Checkpoint:
-    """The same in a directory that the caller holds."""
-    with contextlib.closing(reader):
-        return _Save(reader, asked).run()
 
 
 def while_held(directory: str, work: Callable[[], Checkpoint]) -> Checkpoint:

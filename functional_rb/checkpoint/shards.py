@@ -131,7 +131,7 @@ class OfShards:
                     f"directory that all processes share"
                 )
         named = Shards(self._spec, tuple((part.generation, part.content) for part in parts))
-        last = saving.write_where_held(self._dealt.index.reader(), dataclasses.replace(asked, shards=named))
+        last = saving.write(self._dealt.index.reader(), dataclasses.replace(asked, shards=named), held=True)
         _tidy(self.directory, asked.how.keep)
         whole = dataclasses.replace(
             last,

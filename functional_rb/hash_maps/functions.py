@@ -159,11 +159,9 @@ def add_(lib: Lib[A], map: HashMap, keys: object, mask: ArrayLike = None) -> tup
 def _add(
     lib: Lib[A], who: str, map: HashMap, keys: object, mask: ArrayLike, consume: tuple[HashMap, str] | None
 ) -> tuple[HashMap, Inserted]:
-    check_map(lib, map, who)
-    check_sizes(lib, map.spec.arrays, arrays_of(map), who)
+    arrays = _checked(lib, map, who)
     leaves, lead = _flat(lib, map.spec.outline, keys)
     marked = checked_mask(lib, mask, lead, who)
-    arrays = arrays_of(map)
     made: HashTable
     made, ids, fresh = lib.carry_out(_inserted, map.spec, arrays, leaves, marked, consume=consume)
     return HashMap(*made, map.spec), Inserted(ids.reshape(lead), fresh.reshape(lead))
@@ -205,8 +203,7 @@ def with_spec(lib: Lib[A], map: HashMap, spec: HashMapSpec) -> HashMap:
         >>> inserted.ids.tolist(), int(rb.counts(larger).refused)
         ([2, 1], 1)
     """
-    check_map(lib, map, "with_spec")
-    check_sizes(lib, map.spec.arrays, arrays_of(map), "with_spec")
+    arrays = _checked(lib, map, "with_spec")
     if not isinstance(spec, HashMapSpec):
         raise TypeError(f"with_spec: expected a HashMapSpec, got {type(spec).__name__}")
     if spec.outline != map.spec.outline:
@@ -216,7 +213,7 @@ def with_spec(lib: Lib[A], map: HashMap, spec: HashMapSpec) -> HashMap:
         raise ValueError(
             f"with_spec: expected room for {size} keys, got a spec for {spec.capacity}; give more, or begin anew"
         )
-    made: HashTable = lib.carry_out(_moved, spec, (), arrays_of(map))
+    made: HashTable = lib.carry_out(_moved, spec, (), arrays)
     return HashMap(*made, spec)
 
 
@@ -231,10 +228,8 @@ def known_size(lib: Lib[A], counters: Array, most: int) -> int:
 
 def lookup(lib: Lib[A], map: HashMap, keys: object) -> A:
     """What `rb.lookup` tells of a map."""
-    check_map(lib, map, "lookup")
-    check_sizes(lib, map.spec.arrays, arrays_of(map), "lookup")
+    arrays = _checked(lib, map, "lookup")
     leaves, lead = _flat(lib, map.spec.outline, keys)
-    arrays = arrays_of(map)
     ids: BackendArray = lib.carry_out(_looked_up, map.spec, (), arrays, leaves)
     return ids.reshape(lead)
 
@@ -251,10 +246,8 @@ def find(ops: Ops, keys: KeyRows, plan: MapPlan, map: HashTable, leaves: Sequenc
 
 def visits(lib: Lib[A], map: HashMap, keys: object) -> A:
     """What `rb.visits` tells of a map."""
-    check_map(lib, map, "visits")
-    check_sizes(lib, map.spec.arrays, arrays_of(map), "visits")
+    arrays = _checked(lib, map, "visits")
     leaves, lead = _flat(lib, map.spec.outline, keys)
-    arrays = arrays_of(map)
     counts: BackendArray = lib.carry_out(_counted, map.spec, (), arrays, leaves)
     return counts.reshape(lead)
 
@@ -286,10 +279,15 @@ def items(lib: Lib[A], map: HashMap) -> Nest:
         >>> rb.items(seen)["cell"].tolist()
         [8, 9, 0]
     """
-    check_map(lib, map, "items")
-    check_sizes(lib, map.spec.arrays, arrays_of(map), "items")
-    spec = map.spec
-    return unpacked(lib, spec.outline, spec.rows, map.keys)
+    leaves = lib.carry_out(_unpacked, map.spec.rows, (), _checked(lib, map, "items").keys)
+    return built(lib, map.spec.outline, dict(enumerate(leaves)), (map.spec.capacity,))
+
+
+# The arrays of a map, which are those of its spec: kernels go by that.
+def _checked(lib: Lib[A], map: HashMap, who: str) -> HashTable:
+    check_map(lib, map, who)
+    check_sizes(lib, map.spec.arrays, arrays_of(map), who)
+    return arrays_of(map)
 
 
 def check_map(lib: Lib[A], map: object, who: str, remedy: str = "") -> None:
@@ -340,12 +338,6 @@ def rows_of_keys(ops: Ops, keys: KeyRows, leaves: Sequence[Array]) -> Array:
     first = leaves[keys.layout.packed[0]]  # of those that have elements
     like = ops.cast(ops.bitcast(first.reshape(first.shape[0], -1), "uint8")[:, 0], "int32")
     return key_rows.pack(ops, keys, leaves, like)
-
-
-def unpacked(lib: Lib[A], outline: Outline, keys: KeyRows, rows: Array) -> Nest:
-    """The values of rows, leaves [N, *shape]."""
-    leaves = lib.carry_out(_unpacked, keys, (), rows)
-    return built(lib, outline, dict(enumerate(leaves)), (rows.shape[0],))
 
 
 def _unpacked(ops: Ops, keys: KeyRows, owned: object, rows: Array) -> list[Array]:

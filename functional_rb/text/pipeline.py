@@ -67,19 +67,6 @@ class Tokenization:
     rows_at_once: int = 512
 
 
-class Options(NamedTuple):
-    """How rows become tokens; what of it changes them is part of the cache's key."""
-
-    kind: Kind
-    max_length: int | None
-    too_long: TooLong
-    bad: Bad
-    jointly: bool
-    eos: bool | int
-    separator: str
-    columns: Columns
-
-
 class Example(NamedTuple):
     """An example that is to be written: the tokens of each text, how many are the prompt's, and the scores."""
 
@@ -90,19 +77,20 @@ class Example(NamedTuple):
 
 
 def prepare(
-    options: Options,
+    kind: Kind,
+    how: Tokenization,
+    columns: Columns,
     given: Iterable[object],
     source: Source | None,
     tokenizer: object,
     root: object,
-    rows_at_once: int,
     progress: bool | None,
 ) -> Prepared:
     """Write what is not there yet below `root`, None for the usual place, and open it.
 
     The source is that of the rows where they can be read again; if it is None, they are first written to a file.
     """
-    who = f"text.{options.kind}"
+    who = f"text.{kind}"
     tokenizing = Tokenizing(tokenizer, who)
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     usual = os.path.join(cache, "functional_rb", "text")
@@ -110,12 +98,12 @@ def prepare(
     with writing.explained(where):
         os.makedirs(where, exist_ok=True)
     if source is not None:
-        return _Preparation(options, source, tokenizing).written(where, rows_at_once, progress)
+        return _Preparation(kind, how, columns, source, tokenizing).written(where, progress)
     with contextlib.ExitStack() as stack:
         with writing.explained(where):
             scratch = stack.enter_context(files.aside(where))
-        spooled = _spooled(given, options.columns.names, os.path.join(scratch, "rows.jsonl"))
-        return _Preparation(options, spooled, tokenizing).written(where, rows_at_once, progress)
+        spooled = _spooled(given, columns.names, os.path.join(scratch, "rows.jsonl"))
+        return _Preparation(kind, how, columns, spooled, tokenizing).written(where, progress)
 
 
 def _spooled(given: Iterable[object], names: Sequence[str], path: str) -> Source:
@@ -130,53 +118,51 @@ def _spooled(given: Iterable[object], names: Sequence[str], path: str) -> Source
 
 
 class _Preparation:
-    """One preparation: what each of its steps knows.
+    """One preparation: what each of its steps knows."""
 
-    Attributes:
-        eos: the token that replies end with, if there is one.
-        dtype: of the tokens in the file, the smallest that has all of them.
-    """
+    def __init__(self, kind: Kind, how: Tokenization, columns: Columns, source: Source, tokenizing: Tokenizing) -> None:
+        self._kind, self._how, self._columns, self._source, self._tokenizing = kind, how, columns, source, tokenizing
+        # The token that replies end with, if there is one.
+        self._eos = tokenizing.eos if isinstance(how.eos, bool) else how.eos
+        # Of the tokens in the file, the smallest dtype that has all of them.
+        self._dtype = "uint16" if max(tokenizing.vocabulary - 1, self._eos or 0) < 2**16 else "int32"
 
-    def __init__(self, options: Options, source: Source, tokenizing: Tokenizing) -> None:
-        self._options, self._source, self._tokenizing = options, source, tokenizing
-        self.eos = tokenizing.eos if isinstance(options.eos, bool) else options.eos
-        self.dtype = "uint16" if max(tokenizing.vocabulary - 1, self.eos or 0) < 2**16 else "int32"
-
-    def written(self, where: str, rows_at_once: int, shown: bool | None) -> Prepared:
+    def written(self, where: str, shown: bool | None) -> Prepared:
         """Write what is not there yet, in a directory that is named by all that the files depend on, and open it."""
-        options, source, tokenizing = self._options, self._source, self._tokenizing
+        kind, columns, source = self._kind, self._columns, self._source
         key = hashlib.blake2b(digest_size=16)
         # All that changes a byte of the files, and nothing else: how many rows are tokenized at once does not.
-        key.update(json.dumps([FORMAT, options]).encode())
-        key.update(tokenizing.identity())
-        key.update(source.digest(options.columns.names))
-        path = os.path.join(where, f"{options.kind}-{key.hexdigest()}")
+        options = {name: x for name, x in dataclasses.asdict(self._how).items() if name != "rows_at_once"}
+        key.update(json.dumps([FORMAT, kind, options, columns]).encode())
+        key.update(self._tokenizing.identity())
+        key.update(source.digest(columns.names))
+        path = os.path.join(where, f"{kind}-{key.hexdigest()}")
         with writing.growing(path) as growing:
             if growing is not None:
-                with Bar(source.count, f"text.{options.kind}", shown, unit="rows") as bar:
-                    self._grow(growing, rows_at_once, bar)
+                with Bar(source.count, f"text.{kind}", shown, unit="rows") as bar:
+                    self._grow(growing, bar)
                 counted = ("examples", "tokens", "text_tokens", "longest", "dropped", "merged")
                 growing.finish(
                     {
                         "format": FORMAT,
-                        "kind": options.kind,
+                        "kind": kind,
                         **{name: getattr(growing.progress, name) for name in counted},
-                        "pad": tokenizing.pad,
-                        "eos": self.eos,
-                        "dtype": self.dtype,
-                        "labelled": options.kind == "prompts" and bool(options.columns.replies),
-                        "scored": bool(options.columns.scores),
+                        "pad": self._tokenizing.pad,
+                        "eos": self._eos,
+                        "dtype": self._dtype,
+                        "labelled": kind == "prompts" and bool(columns.replies),
+                        "scored": bool(columns.scores),
                     }
                 )
         return Prepared.open(path)
 
-    def _grow(self, growing: writing.Growing, at_once: int, bar: Bar) -> None:
-        progress, columns = growing.progress, self._options.columns
+    def _grow(self, growing: writing.Growing, bar: Bar) -> None:
+        progress, columns = growing.progress, self._columns
         given = self._source.rows(columns.names, progress.read)
         bar.advance(progress.read)  # by an earlier call that was cut short
-        table_dtype = prepared.row_dtype(2 if self._options.kind == "preference" else 1, bool(columns.scores))
-        while piece := list(itertools.islice(given, at_once)):
-            tokens, table = array.array("H" if self.dtype == "uint16" else "i"), []
+        table_dtype = prepared.row_dtype(2 if self._kind == "preference" else 1, bool(columns.scores))
+        while piece := list(itertools.islice(given, self._how.rows_at_once)):
+            tokens, table = array.array("H" if self._dtype == "uint16" else "i"), []
             for example in self._examples(progress, piece):
                 row, size = _row(example, progress.tokens, tokens)
                 table.append(row)
@@ -193,12 +179,12 @@ class _Preparation:
             growing.append({TOKENS: b"", ROWS: b""})
 
     def _examples(self, progress: writing.Progress, piece: Sequence[object]) -> list[Example]:
-        options, source = self._options, self._source
+        how = self._how
         usable: list[tuple[int, Texts]] = []
         failed: list[tuple[int, UnusableRow]] = []
         for number, row in enumerate(piece, progress.read):
             try:
-                texts = rows.texts_of(row, options.columns, options.separator, self._tokenizing.render)
+                texts = rows.texts_of(row, self._columns, how.separator, self._tokenizing.render)
                 usable.append((number, texts))
             except UnusableRow as unusable:
                 failed.append((number, unusable))
@@ -219,17 +205,18 @@ class _Preparation:
                 failed.append((number, unusable))
         # An error names the first row that cannot be used, whichever step refused it.
         for number, error in sorted(failed, key=operator.itemgetter(0)):
-            if (options.too_long if error.reason == "too_long" else options.bad) == "error":
+            if (how.too_long if error.reason == "too_long" else how.bad) == "error":
                 column = "" if error.column is None else f", column {error.column!r}"
                 remedy = "too_long='drop' or 'truncate_prompt'" if error.reason == "too_long" else "bad='drop'"
                 raise ValueError(
-                    f"text.{options.kind}: {source.where(number)}{column}: {error.what}; correct it, or give {remedy}"
+                    f"text.{self._kind}: {self._source.where(number)}{column}: {error.what}; correct it, or give "
+                    f"{remedy}"
                 ) from error.__cause__
             progress.drop(error.reason)
         return examples
 
     def _tokens_alone(self, texts: Texts) -> list[Tokens]:
-        columns, tokens = self._options.columns, list[Tokens]()
+        columns, tokens = self._columns, list[Tokens]()
         for reply, pair in zip(columns.replies or (columns.prompt,), texts.pairs, strict=True):
             name = columns.prompt or reply
             try:
@@ -243,7 +230,7 @@ class _Preparation:
         return tokens
 
     def _tokenized(self, pairs: Sequence[tuple[str, str]]) -> list[Tokens]:
-        if self._options.jointly:
+        if self._how.jointly:
             return self._tokenizing.together(pairs)
         prompts = list(dict.fromkeys(prompt for prompt, _ in pairs))  # those of a pair are most often one
         begun = dict(zip(prompts, self._tokenizing.apart(prompts), strict=True))
@@ -255,11 +242,11 @@ class _Preparation:
 
     def _fitted(self, texts: Texts, tokens: Sequence[Tokens]) -> Example:
         # An example with its special tokens, no longer than it may be.
-        options, columns = self._options, self._options.columns
+        how, columns = self._how, self._columns
         replies = columns.replies or (columns.prompt,)
         prefix = [] if texts.templated else self._tokenizing.prefix
         suffix = [] if texts.templated or not columns.replies else self._end()
-        needs_prompt = options.kind == "prompts" and not (columns.whole and columns.replies)
+        needs_prompt = self._kind == "prompts" and not (columns.whole and columns.replies)
         ids, prompts = [], []
         for name, one in zip(replies, tokens, strict=True):
             if columns.replies and one.prompt == len(one.ids):
@@ -270,12 +257,12 @@ class _Preparation:
             ids.append(prefix + one.ids + end)
             prompts.append(len(prefix) + one.prompt)
         longest = max(map(len, ids))
-        beyond = 0 if options.max_length is None else max(longest - options.max_length, 0)
+        beyond = 0 if how.max_length is None else max(longest - how.max_length, 0)
         if beyond:
             room = min(prompts) - max(len(prefix), 1)  # something is to be left of it
-            if options.too_long != "truncate_prompt" or beyond > room:
+            if how.too_long != "truncate_prompt" or beyond > room:
                 name = replies[[len(x) for x in ids].index(longest)]
-                what = f"{longest} tokens with the prompt, more than {options.max_length}"
+                what = f"{longest} tokens with the prompt, more than {how.max_length}"
                 raise UnusableRow("too_long", name, what)
             # Both texts of a pair lose the same tokens, so that their prompts stay the same.
             ids = [x[: len(prefix)] + x[len(prefix) + beyond :] for x in ids]
@@ -283,15 +270,15 @@ class _Preparation:
         return Example(ids, prompts, texts.scores, sum(one.merged for one in tokens))
 
     def _end(self) -> list[int]:
-        suffix, given = self._tokenizing.suffix, self._options.eos
-        if given is True and self.eos is None:
+        suffix, given = self._tokenizing.suffix, self._how.eos
+        if given is True and self._eos is None:
             raise ValueError(
-                f"text.{self._options.kind}: the tokenizer has no eos_token_id, with which replies are to end; give "
+                f"text.{self._kind}: the tokenizer has no eos_token_id, with which replies are to end; give "
                 f"eos= an id, or eos=False"
             )
-        if given is False or self.eos is None or suffix[-1:] == [self.eos]:
+        if given is False or self._eos is None or suffix[-1:] == [self._eos]:
             return suffix
-        return [*suffix, self.eos]
+        return [*suffix, self._eos]
 
 
 def _row(example: Example, start: int, tokens: array.array[int]) -> tuple[tuple[object, ...], int]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from functional_rb.text import pipeline, sources
-from functional_rb.text.pipeline import Bad, Options, Tokenization, TooLong
+from functional_rb.text.pipeline import Bad, Tokenization, TooLong
 from functional_rb.text.prepared import Kind, Prepared
 from functional_rb.text.rows import Columns
 from functional_rb.text.sources import Source
@@ -87,8 +88,8 @@ def preference(
     named = Columns(
         names["prompt"], (chosen, rejected), scored, tools=names["tools"], template=names["chat_template_kwargs"]
     )
-    options, at_once = _checked("preference", tokenization, named)
-    return pipeline.prepare(options, rows, read, tokenizer, root, at_once, progress)
+    how = _checked("preference", tokenization)
+    return pipeline.prepare("preference", how, named, rows, read, tokenizer, root, progress)
 
 
 def prompts(
@@ -150,8 +151,8 @@ def prompts(
         prompt or _needed("prompts", names, "prompt"), () if reply is None else (reply,), whole=in_one,
         tools=names["tools"], template=names["chat_template_kwargs"],
     )  # fmt: skip
-    options, at_once = _checked("prompts", tokenization, named)
-    return pipeline.prepare(options, rows, read, tokenizer, root, at_once, progress)
+    how = _checked("prompts", tokenization)
+    return pipeline.prepare("prompts", how, named, rows, read, tokenizer, root, progress)
 
 
 def _named(
@@ -197,7 +198,8 @@ def _needed(kind: Kind, names: Mapping[str, str | None], part: str) -> str:
     return name
 
 
-def _checked(kind: Kind, tokenization: Tokenization | None, columns: Columns) -> tuple[Options, int]:
+# Numbers as Python's own, so that those of NumPy give the same key and the same JSON.
+def _checked(kind: Kind, tokenization: Tokenization | None) -> Tokenization:
     who = f"text.{kind}"
     if tokenization is not None and not isinstance(tokenization, Tokenization):
         raise TypeError(f"{who}: expected tokenization as frb.text.Tokenization(...), got {tokenization!r:.80}")
@@ -207,11 +209,13 @@ def _checked(kind: Kind, tokenization: Tokenization | None, columns: Columns) ->
             raise ValueError(f"{who}: expected {name} as one of {allowed}, got {getattr(how, name)!r}")
     if not isinstance(how.separator, str):
         raise TypeError(f"{who}: expected separator as a text, got {how.separator!r}")
-    limit = None if how.max_length is None else _count(how.max_length, kind, "max_length")
-    end = how.eos if isinstance(how.eos, bool) else operator.index(how.eos)
-    # Numbers as Python's own, so that those of NumPy give the same key and the same JSON.
-    options = Options(kind, limit, how.too_long, how.bad, bool(how.jointly), end, how.separator, columns)
-    return options, _count(how.rows_at_once, kind, "rows_at_once")
+    return dataclasses.replace(
+        how,
+        max_length=None if how.max_length is None else _count(how.max_length, kind, "max_length"),
+        jointly=bool(how.jointly),
+        eos=how.eos if isinstance(how.eos, bool) else operator.index(how.eos),
+        rows_at_once=_count(how.rows_at_once, kind, "rows_at_once"),
+    )
 
 
 def _count(number: int, kind: Kind, name: str) -> int:

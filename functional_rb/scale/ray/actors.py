@@ -18,7 +18,7 @@ from functional_rb.scale.ray.limits import Answer, Limiter, RateLimit
 from functional_rb.scale.ray.messages import Drawn, Ticket, Write, Wrote
 from functional_rb.scale.ray.options import Options
 from functional_rb.scale.ray.shard import Shard
-from functional_rb.scale.ray.transport import LIMITER, ShardDiedError
+from functional_rb.scale.ray.transport import LIMITER, ShardDiedError, Transport
 
 # A handle of an actor, by which Ray calls its methods: `handle.method.remote(...)`.
 Handle: TypeAlias = Any
@@ -152,7 +152,7 @@ def _name(name: str, k: int) -> str:
     return f"{name}/shard/{k}"
 
 
-class RayTransport:
+class RayTransport(Transport):
     """Calls are tasks of actors. Handles of actors can be pickled, and with them this."""
 
     def __init__(self, shards: Sequence[Handle], coordinator: Handle) -> None:
@@ -220,12 +220,6 @@ class RayTransport:
             arrived, _ = _ray().wait(waiting, num_returns=len(waiting), timeout=0.0, fetch_local=False)
             done |= {k for k, call in enumerate(firsts) if not isinstance(call, Exception) and call in set(arrived)}
         return done
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-    def now(self) -> float:
-        return time.monotonic()
 
     def kill(self, shard: int, restart: bool = True) -> None:
         """End the process of a shard, as a crash would; Ray restarts it, unless told not to."""

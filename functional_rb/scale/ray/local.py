@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from functional_rb.scale.ray.limits import Limiter
 from functional_rb.scale.ray.shard import Shard
-from functional_rb.scale.ray.transport import LIMITER
+from functional_rb.scale.ray.transport import LIMITER, Transport
 
 
 class _Result(NamedTuple):
@@ -16,7 +15,7 @@ class _Result(NamedTuple):
     error: Exception | None
 
 
-class LocalTransport:
+class LocalTransport(Transport):
     """Calls are carried out at once, by the caller's thread.
 
     Attributes:
@@ -46,9 +45,3 @@ class LocalTransport:
 
     def ready(self, calls: Sequence[object]) -> set[int]:
         return set(range(len(calls)))
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-    def now(self) -> float:
-        return time.monotonic()

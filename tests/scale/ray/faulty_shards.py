@@ -18,7 +18,7 @@ from functional_rb.scale.ray.client import About
 from functional_rb.scale.ray.limits import Limiter
 from functional_rb.scale.ray.shard import Shard
 from functional_rb.scale.ray.shard_specs import shard_spec
-from functional_rb.scale.ray.transport import LIMITER, ShardDiedError
+from functional_rb.scale.ray.transport import LIMITER, ShardDiedError, Transport
 
 # What may go wrong with a call. "late": it seems lost, and is carried out after those that come next.
 FAULTS = ("die_before", "die_after", "lose_call", "lose_answer", "late", "die_saving")
@@ -83,7 +83,7 @@ class Call:
         self.value, self.error, self.done = value, error, True
 
 
-class FaultyTransport:
+class FaultyTransport(Transport):
     """Calls of a shard are carried out in their order, as late as their results are asked for.
 
     Attributes:
