@@ -16,9 +16,14 @@ from functional_rb.base import dtypes
 from functional_rb.base.arrays import DeviceLike, NumpyArray
 from functional_rb.ops.numpy_ops import Vector as Vector
 from functional_rb.ops.numpy_ops import all_rows as all_rows
+from functional_rb.ops.numpy_ops import argmax as argmax
+from functional_rb.ops.numpy_ops import bitcast as bitcast
 from functional_rb.ops.numpy_ops import concat as concat
+from functional_rb.ops.numpy_ops import cos as cos
 from functional_rb.ops.numpy_ops import cumsum as cumsum
+from functional_rb.ops.numpy_ops import log as log
 from functional_rb.ops.numpy_ops import mul_wide as mul_wide
+from functional_rb.ops.numpy_ops import take as take
 from functional_rb.ops.numpy_ops import where as where
 from functional_rb.ops.protocol import SpecOps, SpecOpsOf
 
@@ -36,15 +41,6 @@ def cast(x: Vector, dtype: str) -> Vector:
     return dtypes.as_numpy(dtype, x) if dtype == "bfloat16" else x.astype(dtype)
 
 
-def bitcast(x: Vector, dtype: str) -> Vector:
-    """Read the same bytes as another dtype."""
-    return np.ascontiguousarray(x).view(dtype)
-
-
-def take(x: Vector, index: Vector) -> Vector:
-    return x[index]
-
-
 def clamp(x: Vector, low: Vector | float, high: Vector | float) -> Vector:
     """Bring between bounds."""
     return np.asarray(np.clip(x, low, high))
@@ -57,18 +53,6 @@ def without_nan(x: Vector) -> Vector:
 def scale(high: Vector, low: Vector, n: Vector) -> Vector:
     wide = n.astype(np.int64)
     return np.asarray((high * wide + (low * wide >> 31) >> 31).astype(np.int32))
-
-
-def argmax(x: Vector) -> Vector:
-    return np.argmax(x, -1).astype(np.int32)
-
-
-def log(x: Vector) -> Vector:
-    return np.log(x)
-
-
-def cos(x: Vector) -> Vector:
-    return np.cos(x)
 
 
 if TYPE_CHECKING:

@@ -141,11 +141,11 @@ def prepared(
 def generate(
     ops: TextOps,
     model: Model,
-    cache: object,
-    copied: Callable[[object, BackendArray], object],
-    prompts: Array,
-    mask: Array,
-    bits: Array,
+    cache: object,  # before the first token, with room for L + n of each of B rows
+    copied: Callable[[object, BackendArray], object],  # makes a cache of rows of another, in memory of its own
+    prompts: Array,  # int32 [B, L]
+    mask: Array,  # bool [B, L], which are tokens; one of each row at least
+    bits: Array,  # int32 [B, r, n, 2], uniform in [0, 2^31)
     law: Law,
     settings: Settings,
 ) -> Generation:
@@ -154,17 +154,6 @@ def generate(
     All tokens of the prompts but the last of each go through the model at once; what it says of them is not used, and
     where it has a `prefill`, or a compiler sees to it, it does not compute their logits. The last ones are the first
     tokens that go through it one by one.
-
-    Args:
-        ops: the backend.
-        model: tells the logits of the next token.
-        cache: before the first token, with room for L + n of each of B rows.
-        copied: makes a cache of rows of another, int32, in memory of its own.
-        prompts: int32 [B, L].
-        mask: bool [B, L], which are tokens; one of each row at least.
-        bits: int32 [B, r, n, 2], uniform in [0, 2^31).
-        law: how tokens are drawn.
-        settings: what is static.
     """
     batch, width = prompts.shape
     n, k = settings.n, settings.at_once

@@ -285,15 +285,8 @@ def sample_mixture(
 ) -> T | None:
     """Leaves, what is told of them, and counters of each buffer, where launches draw all that; None where none do.
 
-    Args:
-        states: the buffers, alike.
-        spec: of the mixture.
-        key: of the draw.
-        listed: the shares, see `launches.sample_mixture`.
-        shares: an array of them.
-        beta: the exponent of the weights; None for none.
-        batch: how many rows are drawn.
-        core: does the same by the states, the key, shares and beta.
+    The buffers are alike; shares are `listed` (see `launches.sample_mixture`) or an array, beta None where there are no
+    weights. The core does the same by the states, the key, shares and beta.
     """
     typed = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
     kind, data = jax.random.key_impl(typed), jax.random.key_data(typed)

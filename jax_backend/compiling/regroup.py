@@ -85,12 +85,7 @@ class Regrouped:
     __signature__ = inspect.signature(_operands)
 
     def __init__(self, plan: Plan, same: Mapping[int, int] = NOTHING_TWICE) -> None:
-        """Sort the leaves.
-
-        Args:
-            plan: of the arguments.
-            same: of a leaf that is the same array as one that is donated, where that is: XLA takes it once.
-        """
+        """Sort the leaves of a plan; some are the `same` array as one that is donated: XLA takes it once."""
         self._plan, self._same = plan, same
         own = [(k, leaf) for k, leaf in enumerate(plan.leaves) if k not in same]
         self.undonated = _Taken(k for k, leaf in own if leaf.state is None and not leaf.donated)

@@ -56,18 +56,10 @@ class Shard:
         restarted: bool = False,
         save_every: int | None = None,
     ) -> None:
-        """Begin, or go on where the checkpoint is.
+        """Begin a shard of a part's spec, or go on where its directory in `checkpoint` has one of the same spec.
 
-        Args:
-            number: of this shard, from 0.
-            shards: how many there are.
-            spec: of this shard's part.
-            checkpoint: where it writes checkpoints, in a directory of its own; None for none.
-            restarted: whether there was one before that has died.
-            save_every: after so many items that were added it writes one by itself.
-
-        Raises:
-            ValueError: if the checkpoint there is of another spec.
+        `restarted` says that there was one before that has died. After `save_every` items that were added it writes a
+        checkpoint by itself.
         """
         self.number, self.shards, self.spec = number, shards, spec
         self._rb = importlib.import_module("torch_backend")

@@ -59,24 +59,11 @@ class LawSampler(BaseSampler):  # type: ignore[misc]  # it has no types
         beta: float | None = None,
         **kwargs: object,
     ) -> tuple[list[int], list[int]]:
-        """Draw rows, as the controller asks for them.
+        """Draw rows, as the controller asks: of those that are there whole, and that the task has not consumed.
 
-        Args:
-            ready_indexes: the numbers of rows that are there whole, and that this task has not consumed.
-            batch_size: how many.
-            *args: not looked at.
-            partition: in which they lie; it has their tags.
-            partition_id: its name, by default as it tells.
-            task_name: see the class.
-            dp_rank: see the class.
-            batch_index: see the class.
-            version: see the class.
-            beta: see the class.
-            **kwargs: not looked at.
-
-        Returns:
-            The numbers of the rows drawn, none if too few can be, and those never to be asked about again by this task:
-            what was drawn, if the sampler consumes, and what has become too old.
+        Returns the numbers of the rows drawn, none if too few can be, and those never to be asked about again by this
+        task: what was drawn, if the sampler consumes, and what has become too old. What is not named here is not looked
+        at.
         """
         if partition is None:
             raise TypeError(
