@@ -90,7 +90,7 @@ def tensors_of_the_cpu() -> Iterator[None]:
 
 FIRST = (
     # Those that fork come first: it takes a worker three times as long when all that JAX compiled lies in its memory.
-    *("test_in_place", "test_faults", "test_processes", "test_one_process"),
+    *("test_in_place", "test_faults", "test_processes", "test_one_process", "test_files_of_buffers"),
     *("test_whole_states", "test_cell", "test_mapped", "test_file_names"),
     # The others from half a minute of processor time down to four seconds.
     *("test_sanitizers", "test_meshes", "test_members", "test_part_kernels", "test_custom_ops", "test_search_games"),

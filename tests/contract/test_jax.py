@@ -320,22 +320,18 @@ def test_donated_states_are_written_in_place(kernels: bool, name: str) -> None:
     if not kernels and name in ("scan", "cond"):
         # XLA on CPUs fuses reads of the old rows into code behind the write, barrier or not, and then copies them.
         pytest.skip("without kernels XLA's CPU compiler copies inside loops and branches")
-    temporary = {}
-    for capacity in (1_000, 1_000_000):
-        shapes, compiled = compiled_in_place(name, capacity)
-        memory = compiled.memory_analysis()
-        held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
-        assert memory.alias_size_in_bytes >= held
-        # What is allocated beyond that depends on the batch (8 items of 1 KiB, the scan's keys), not on the capacity
-        # (the tree has two more levels, so two more words of randomness for each draw).
-        temporary[capacity] = memory.temp_size_in_bytes
-        assert memory.output_size_in_bytes - memory.alias_size_in_bytes < 20_000
-        text = compiled.as_text()
-        assert "input_output_alias" in text.splitlines()[0]
-        assert len(re.findall(r"(?:may|must)-alias", text.splitlines()[0])) == len(jax.tree.leaves(shapes))
-        assert big_copies(text, 8 * 1024) == []
-    assert max(temporary.values()) < 20_000
-    assert temporary[1_000_000] - temporary[1_000] < 2_000, temporary
+    shapes, compiled = compiled_in_place(name, 1_000_000)
+    memory = compiled.memory_analysis()
+    held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+    assert memory.alias_size_in_bytes >= held
+    # What is allocated beyond that depends on the batch (8 items of 1 KiB, the scan's keys), not on the capacity: a
+    # byte for each item would be fifty times as much.
+    assert memory.temp_size_in_bytes < 20_000
+    assert memory.output_size_in_bytes - memory.alias_size_in_bytes < 20_000
+    text = compiled.as_text()
+    assert "input_output_alias" in text.splitlines()[0]
+    assert len(re.findall(r"(?:may|must)-alias", text.splitlines()[0])) == len(jax.tree.leaves(shapes))
+    assert big_copies(text, 8 * 1024) == []
 
 
 def test_the_donated_memory_is_the_result(kernels: bool) -> None:

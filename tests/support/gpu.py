@@ -28,7 +28,7 @@ OF_THE_CPU = {
     *("test_additions", "test_pages", "test_whole_calls", "test_processes", "test_packaging"),
     "test_draws_to_given_arrays",
     *("test_native", "test_sanitizers", "test_version_chain", "test_version_chain_storms"),
-    *("test_one_process", "test_kills", "test_addresses", "test_default_device"),
+    *("test_one_process", "test_files_of_buffers", "test_kills", "test_addresses", "test_default_device"),
 }
 
 
@@ -55,7 +55,7 @@ NOT_ON_ONE = {
     "test_cell::test_a_forked_process_does_not_wait_for_threads_that_it_has_not": "CUDA does not survive a fork",
     "test_examples::test_quick_run": PLACE,
     "test_example::test_quick_run": PLACE,
-    "test_host::test_small_arrays_are_copied_and_large_ones_shared": PLACE,
+    "test_jax_engines::test_small_arrays_are_copied_and_large_ones_shared": PLACE,
     "test_host::test_states_go_from_device_to_host_between_libraries": PLACE,
     "test_host::test_where_samples_go": PLACE,
     "test_offline::test_quick_run_on_torch": PLACE,
