@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
-import numpy as np
-
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.ops.fixed_point import MASK, mul_high
 from functional_rb.ops.part_kernels import replaceable
@@ -55,12 +53,6 @@ def outputs(key: int, purpose: int, n: int) -> list[int]:
     """
     base = mix((key + purpose) % 2**64)
     return [signed(mix((base + k * GAMMA) % 2**64)) for k in range(1, n + 1)]
-
-
-def many_outputs(key: int, purpose: int, n: int) -> NumpyArray:
-    """What `outputs` gives, as uint64 [n] of NumPy, which is sooner for more than a few."""
-    base = mix((key + purpose) % 2**64)
-    return mix(np.arange(1, n + 1, dtype=np.uint64) * GAMMA + base)
 
 
 @replaceable

@@ -59,9 +59,10 @@ def load(directory: str, reward_key: Key, known: Iterable[object]) -> Flat | Nes
     root, reward = File(directory), path_of(reward_key)
     with reading.naming(str(root)):
         leaves = _Directory(root)
-        header = reading.checked(
-            Header(_value(root, "is_full", bool), _value(root, "shift", int), _storage_shape(root)), str(root)
-        )
+        shape: Any = _json(root / "_storage_shape" / META).get("data")  # a single number where there is one axis
+        shape = tuple(shape) if isinstance(shape, list) else (shape,)
+        header = Header(_value(root, "is_full", bool), _value(root, "shift", int), shape)
+        reading.checked(header, str(root))
         try:
             extra = _content(root / f"{padded.EXTRA}.json")
         except FileNotFoundError:
@@ -156,15 +157,6 @@ def _value(root: File, name: str, kind: type) -> Any:
     if type(data) is not kind:
         raise DamagedError(f"{file}: expected a number under 'data', got {data!r:.60}; the file is damaged")
     return data
-
-
-def _storage_shape(root: File) -> tuple[int, ...]:
-    file = root / "_storage_shape" / META
-    data = _json(file).get("data")
-    shape = data if isinstance(data, list) else [data]
-    if not shape or not all(type(n) is int and n > 0 for n in shape):
-        raise DamagedError(f"{file}: expected the shape of a storage under 'data', got {data!r:.60}; damaged")
-    return tuple(shape)
 
 
 class _Directory(Source):

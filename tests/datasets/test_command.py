@@ -19,36 +19,6 @@ from tests.datasets.d4rl_files import write
 from tests.datasets.made_up import MadeUp
 
 
-def test_datasets_are_described_converted_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def told(*arguments: str) -> str:
-        assert main(["datasets", *arguments, "--root", str(tmp_path)]) == 0
-        return capsys.readouterr().out
-
-    path = write(tmp_path / "some.hdf5")
-    before = json.loads(told("info", f"d4rl:{path}", "--json"))
-    assert (before["steps"], before["episodes"], before["observation"]) == (12, 4, "Unbounded((2,))")
-    assert "steps: 12\n" in told("info", f"d4rl:{path}")
-    made = told("get", f"d4rl:{path}", "--infos", "*").strip()
-    assert info(made).options["infos"] == ["qpos"]
-    listed = json.loads(told("list", "--json"))
-    assert listed["converted"] == {made: {"name": f"d4rl:{path}", "steps": 10, "episodes": 4}}
-    assert {"minari", "d4rl", "gymnasium"} <= set(listed["prefixes"])
-    assert "episodes: 4\n" in told("list")
-    out = told("convert", f"d4rl:{path}", str(tmp_path / "out"), "--wide").strip()
-    assert info(out).item["action"].dtype == "float64"
-    found = json.loads(told("info", out, "--json"))
-    assert found["lengths"] == {"least": 1, "quarter": 1.75, "median": 2.5, "three quarters": 3.25, "most": 4}
-    assert (found["terminated"], found["dropped"]) == (2, 2)
-    assert "  most: 19.5" in told("info", out)
-    rows = told("export", out, str(tmp_path / "rows"), "--format", "lerobot", "--fact", "fps=10").strip()
-    assert (rows, json.loads((tmp_path / "rows" / "meta" / "info.json").read_text())["fps"]) == (
-        f"lerobot:{tmp_path}/rows",
-        10,
-    )
-    named = told("export", f"d4rl:{path}", str(tmp_path / "a-v0"), "--fact", "author=A. Uthor").strip()
-    assert json.loads(told("info", named, "--json"))["author"] == ["A. Uthor"]
-
-
 @pytest.fixture
 def told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """What the program prints if all goes well, else what it says of why not."""
@@ -60,6 +30,33 @@ def told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., st
         return (error if fails else out).strip()
 
     return run
+
+
+def test_datasets_are_described_converted_and_listed(tmp_path: Path, told: Callable[..., str]) -> None:
+    root = ("--root", tmp_path)
+    path = write(tmp_path / "some.hdf5")
+    before = json.loads(told("info", f"d4rl:{path}", "--json", *root))
+    assert (before["steps"], before["episodes"], before["observation"]) == (12, 4, "Unbounded((2,))")
+    assert "steps: 12" in told("info", f"d4rl:{path}", *root)
+    made = told("get", f"d4rl:{path}", "--infos", "*", *root)
+    assert info(made).options["infos"] == ["qpos"]
+    listed = json.loads(told("list", "--json", *root))
+    assert listed["converted"] == {made: {"name": f"d4rl:{path}", "steps": 10, "episodes": 4}}
+    assert {"minari", "d4rl", "gymnasium"} <= set(listed["prefixes"])
+    assert "episodes: 4" in told("list", *root)
+    out = told("convert", f"d4rl:{path}", tmp_path / "out", "--wide", *root)
+    assert info(out).item["action"].dtype == "float64"
+    found = json.loads(told("info", out, "--json", *root))
+    assert found["lengths"] == {"least": 1, "quarter": 1.75, "median": 2.5, "three quarters": 3.25, "most": 4}
+    assert (found["terminated"], found["dropped"]) == (2, 2)
+    assert "  most: 19.5" in told("info", out, *root)
+    rows = told("export", out, tmp_path / "rows", "--format", "lerobot", "--fact", "fps=10", *root)
+    assert (rows, json.loads((tmp_path / "rows" / "meta" / "info.json").read_text())["fps"]) == (
+        f"lerobot:{tmp_path}/rows",
+        10,
+    )
+    named = told("export", f"d4rl:{path}", tmp_path / "a-v0", "--fact", "author=A. Uthor", *root)
+    assert json.loads(told("info", named, "--json", *root))["author"] == ["A. Uthor"]
 
 
 def test_options_of_readers_are_taken(tmp_path: Path, told: Callable[..., str]) -> None:
@@ -168,23 +165,19 @@ def test_what_is_not_there_is_told_of_by_the_table_of_sources(
     assert capsys.readouterr().out == ""
 
 
-def test_what_is_wrong_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["datasets", "info", "minari:no/such-v0", "--root", str(tmp_path)]) == 1
-    assert "datasets: minari:no/such-v0: expected metadata.json" in capsys.readouterr().err
-    assert main(["datasets", "get", "rlds:unheard/of", "--root", str(tmp_path)]) == 1  # nobody knows where it lies
-    assert "rlds:unheard/of: expected a folder with features.json in" in capsys.readouterr().err
-    assert main(["datasets", "get", "nothing", "--root", str(tmp_path)]) == 1
-    assert "expected a name such as" in capsys.readouterr().err
-    made = str(write(tmp_path / "some.hdf5"))
-    assert main(["datasets", "convert", f"d4rl:{made}", str(tmp_path / "made")]) == 0
-    assert main(["datasets", "export", str(tmp_path / "made"), str(tmp_path / "out"), "--fact", "fps"]) == 1
-    assert "--fact: expected NAME=VALUE, got 'fps'" in capsys.readouterr().err
-    assert main(["datasets", "export", str(tmp_path / "made"), str(tmp_path / "out"), "--fact", "fps=ten"]) == 1
-    assert "--fact: fps: expected a number, steps a second, got 'ten'" in capsys.readouterr().err
-    assert main(["datasets", "convert", str(tmp_path / "made"), str(tmp_path / "out")]) == 1
-    assert "made is a converted dataset already" in capsys.readouterr().err
-    assert main(["datasets", "get", "gymnasium:CartPole-v9", "--root", str(tmp_path)]) == 1
-    assert "datasets: gymnasium:CartPole-v9: Environment version `v9`" in capsys.readouterr().err
+def test_what_is_wrong_is_told(tmp_path: Path, told: Callable[..., str]) -> None:
+    made, out, root = tmp_path / "made", tmp_path / "out", ("--root", tmp_path)
+    told("convert", f"d4rl:{write(tmp_path / 'some.hdf5')}", made)
+    for arguments, message in (
+        # Nobody knows where it lies.
+        (("get", "rlds:unheard/of", *root), "rlds:unheard/of: expected a folder with features.json in"),
+        (("get", "nothing", *root), "expected a name such as"),
+        (("export", made, out, "--fact", "fps"), "--fact: expected NAME=VALUE, got 'fps'"),
+        (("export", made, out, "--fact", "fps=ten"), "--fact: fps: expected a number, steps a second, got 'ten'"),
+        (("convert", made, out), "made is a converted dataset already"),
+        (("get", "gymnasium:CartPole-v9", *root), "datasets: gymnasium:CartPole-v9: Environment version `v9`"),
+    ):
+        assert message in told(*arguments, fails=True)
 
 
 def test_converted_datasets_are_inspected(

@@ -175,52 +175,80 @@ def test_frames_of_another_size_are_refused(tmp_path: Path) -> None:
         next(iter(reader.episodes()))
 
 
-CHANGES: dict[str, tuple[dict[str, Any], str]] = {
-    "another version": ({"codebase_version": "v4.0"}, r"expected v2.0, v2.1 or v3.0, got 'v4.0'"),
-    "a path that leads out": ({"data_path": "../{episode_index}.parquet"}, "absolute, and not have '..'"),
-    "a path with code": ({"data_path": "{episode_index.__class__}"}, "No such file|open"),
-    "no features": ({"features": []}, "there are no features"),
-    "no actions": (
-        {"features": {"observation": {"dtype": "int64", "shape": [1]}}},
-        "expected numbers or images in 'act",
-    ),
+Change = Callable[[Path], object]
+
+
+def in_info(**changes: Any) -> Change:
+    def change(folder: Path) -> None:
+        path = folder / "meta" / "info.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return change
+
+
+def in_lines(*episodes: tuple[int, Any]) -> Change:
+    """What tells the lengths of episodes, by their numbers."""
+    lines = [json.dumps({"episode_index": k, "length": n}) for k, n in episodes]
+    return lambda folder: (folder / "meta" / "episodes.jsonl").write_text("\n".join(lines))
+
+
+def in_table(**columns: Any) -> Change:
+    """Columns of the table that tells of episodes, given in the order of their numbers."""
+    return lambda folder: told_of_episodes(folder, **columns)
+
+
+def with_features(**features: Any) -> Change:
+    return in_info(features={name.replace("_", "."): feature for name, feature in features.items()})
+
+
+NUMBER: dict[str, Any] = {"dtype": "int64", "shape": [1]}
+SEVEN: dict[str, Any] = {"dtype": "float32", "shape": [7]}
+# The version that is written, what is changed of it, and what an error says of that.
+CHANGES: dict[str, tuple[str, Change, str]] = {
+    "another version": ("2.1", in_info(codebase_version="v4.0"), r"expected v2.0, v2.1 or v3.0, got 'v4.0'"),
+    "a path that leads out": ("2.1", in_info(data_path="../{episode_index}.parquet"), "absolute, and not have '..'"),
+    "a path with code": ("2.1", in_info(data_path="{episode_index.__class__}"), "No such file|open"),
+    "no features": ("2.1", in_info(features=[]), "there are no features"),
+    "no actions": ("2.1", with_features(observation=NUMBER), "expected numbers or images in 'act"),
     "values that are a nest too": (
-        {"features": {name: {"dtype": "int64", "shape": [1]} for name in ("observation", "action", "action.x.y")}},
+        "2.1",
+        with_features(observation=NUMBER, action=NUMBER, action_x_y=NUMBER),
         r"info\.json: expected values or a nest by the name 'action', got 'action\.x\.y' beside it",
     ),
-    "no feature": ({"features": {"action": 3}}, "info.json, action: expected dtype and shape of a feature, got 3"),
-    "a feature without a shape": ({"features": {"action": {"dtype": "int64"}}}, "expected dtype and shape"),
-    "another column": (
-        {"features": {"action": {"dtype": "int64", "shape": [1]}, "observation": {"dtype": "int64", "shape": [1]}}},
-        r"expected columns \['observation'\]",
-    ),
+    "no feature": ("2.1", with_features(action=3), "info.json, action: expected dtype and shape of a feature, got 3"),
+    "a feature without a shape": ("2.1", with_features(action={"dtype": "int64"}), "expected dtype and shape"),
+    "another column": ("2.1", with_features(action=NUMBER, observation=NUMBER), r"expected columns \['observation'\]"),
     "another shape": (
-        {"features": {name: {"dtype": "float32", "shape": [7]} for name in ("action", "observation.state")}},
+        "2.1",
+        with_features(action=SEVEN, observation_state=SEVEN),
         r"episode 0, (action|observation.state): expected numbers, 3 times shape \(7,\)",
     ),
-    "no files in a folder": ({"chunks_size": 0}, "metadata of LeRobot, ZeroDivisionError"),
-    "a longer episode": ({}, "expected 9 rows, the file has 3"),
+    "no files in a folder": ("2.1", in_info(chunks_size=0), "metadata of LeRobot, ZeroDivisionError"),
+    "a longer episode": ("2.1", in_lines((0, 9)), "expected 9 rows, the file has 3"),
+    # The converter would not count it: one that goes on would begin at another episode.
+    "no steps": ("2.1", in_lines((0, 3), (1, 0)), r"000001\.parquet, episode 1: expected some steps, got none"),
+    **{
+        f"a length {length!r}": ("2.1", in_lines((4, length)), "doors, episode 4: length: expected how many rows")
+        for length in ("3", -1, True, 3.5)
+    },
+    "a length in a table": ("3.0", in_table(length=-1), r"doors, episode 0: length: expected how many rows, got -1"),
+    "an episode twice": ("3.0", in_table(episode_index=[0, 1, 1, 3, 4]), "episode 1: the metadata have it twice"),
+    "no number": ("3.0", in_table(episode_index=[*"01234"]), "episode 0: episode_index: expected a number from 0"),
+    "another length": (
+        "3.0",
+        in_table(dataset_from_index=0, dataset_to_index=9),
+        r"episode 0: length: expected dataset_to_index - dataset_from_index, which is 9 - 0, got 3",
+    ),
 }
 
 
-@pytest.mark.parametrize("length", ["3", -1, True, 3.5])
-def test_lengths_that_are_none_are_refused(length: Any, tmp_path: Path) -> None:
-    name = others.lerobot_v2(tmp_path)
-    lines = tmp_path / "lerobot" / "doors" / "meta" / "episodes.jsonl"
-    lines.write_text(json.dumps({"episode_index": 4, "length": length}))
-    with pytest.raises(ValueError, match="doors, episode 4: length: expected how many rows"):
-        open_reader(name, str(tmp_path))
-
-
-def test_lengths_that_are_none_are_refused_in_tables_too(tmp_path: Path) -> None:
-    name = others.lerobot_v3(tmp_path)
-    (path,) = (tmp_path / "lerobot" / "doors" / "meta" / "episodes").rglob("*.parquet")
-    reading = importlib.import_module("pyarrow.parquet")
-    rows = reading.read_table(path)
-    lengths = pyarrow.array([-1] * len(rows))
-    reading.write_table(rows.set_column(rows.column_names.index("length"), "length", lengths), path)
-    with pytest.raises(ValueError, match=r"doors, episode \d+: length: expected how many rows, got -1"):
-        open_reader(name, str(tmp_path))
+@pytest.mark.parametrize("case", CHANGES.values(), ids=CHANGES)
+def test_other_metadata_are_refused(case: tuple[str, Change, str], tmp_path: Path) -> None:
+    version, change, message = case
+    name = WRITERS[version](tmp_path)
+    change(tmp_path / "lerobot" / "doors")
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        [*open_reader(name, str(tmp_path)).episodes()]
 
 
 def test_numbers_that_are_not_whole_are_refused(tmp_path: Path) -> None:
@@ -241,15 +269,6 @@ def test_numbers_that_are_not_whole_are_refused(tmp_path: Path) -> None:
             frb.datasets.convert(open_reader(name, str(tmp_path)), tmp_path / str(number), with_counts)
 
 
-def test_episodes_without_steps_are_refused(tmp_path: Path) -> None:
-    """The converter would not count them: one that goes on would begin at another episode."""
-    name = others.lerobot_v2(tmp_path)
-    lines = tmp_path / "lerobot" / "doors" / "meta" / "episodes.jsonl"
-    lines.write_text("\n".join(json.dumps({"episode_index": k, "length": 3 * (k != 1)}) for k in range(2)))
-    with pytest.raises(ValueError, match=r"000001\.parquet, episode 1: expected some steps, got none"):
-        [*open_reader(name, str(tmp_path)).episodes()]
-
-
 def test_videos_without_times_are_refused(tmp_path: Path) -> None:
     name, meta = others.lerobot_v2(tmp_path), tmp_path / "lerobot" / "doors" / "meta"
     info = json.loads((meta / "info.json").read_text())
@@ -258,19 +277,6 @@ def test_videos_without_times_are_refused(tmp_path: Path) -> None:
     assert [*open_reader(name, str(tmp_path)).episodes()]
     with pytest.raises(ValueError, match=r"info\.json: expected numbers in 'timestamp', which say where frames of vid"):
         open_reader(name, str(tmp_path), video=f"{__name__}:wrong_size")
-
-
-@pytest.mark.parametrize("case", CHANGES.values(), ids=CHANGES)
-def test_other_metadata_are_refused(case: tuple[dict[str, Any], str], tmp_path: Path) -> None:
-    changes, message = case
-    name = others.lerobot_v2(tmp_path)
-    meta = tmp_path / "lerobot" / "doors" / "meta"
-    info = json.loads((meta / "info.json").read_text())
-    (meta / "info.json").write_text(json.dumps({**info, **changes}))
-    if not changes:
-        (meta / "episodes.jsonl").write_text(json.dumps({"episode_index": 0, "length": 9}))
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
-        [*open_reader(name, str(tmp_path)).episodes()]
 
 
 TASKS = ["open it", "shut it", "hold it"]
@@ -282,7 +288,7 @@ def rewritten(path: Path, change: Callable[[pandas.DataFrame], pandas.DataFrame]
 
 
 def told_of_episodes(folder: Path, **columns: Any) -> None:
-    """Change columns of the table that tells of episodes, given in the order of their numbers."""
+    # Changes columns of the table that tells of episodes, given in the order of their numbers.
     (path,) = (folder / "meta" / "episodes").rglob("*.parquet")
     rewritten(path, lambda rows: rows.sort_values("episode_index").assign(**columns))
 
@@ -352,24 +358,6 @@ def test_rows_before_an_episode_are_of_others(tmp_path: Path) -> None:
     told_of_episodes(folder, length=ends - begins, dataset_from_index=begins, dataset_to_index=ends)
     with pytest.raises(ValueError, match=r"row 4: it is of episode 2 too"):
         of_others(_from(open_reader(name, str(tmp_path)), 2))
-
-
-PLACES: dict[str, tuple[dict[str, Any], str]] = {
-    "twice": ({"episode_index": [0, 1, 1, 3, 4]}, "episode 1: the metadata have it twice"),
-    "no number": ({"episode_index": ["0", "1", "2", "3", "4"]}, "episode 0: episode_index: expected a number from 0"),
-    "another length": (
-        {"dataset_from_index": [0, 0, 0, 0, 0], "dataset_to_index": [9] * 5},
-        r"episode 0: length: expected dataset_to_index - dataset_from_index, which is 9 - 0, got 3",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", PLACES.values(), ids=PLACES)
-def test_places_that_are_none_are_refused(case: tuple[dict[str, Any], str], tmp_path: Path) -> None:
-    name = others.lerobot_v3(tmp_path)
-    told_of_episodes(tmp_path / "lerobot" / "doors", **case[0])
-    with pytest.raises(ValueError, match=case[1]):
-        open_reader(name, str(tmp_path))
 
 
 def with_tasks(version: str, root: Path, pandas_name: str | None = "task") -> str:
@@ -503,25 +491,26 @@ def test_tables_that_are_not_there_are_told_to_be_missing(tmp_path: Path) -> Non
         parquet.Rows(str(tmp_path / "a.parquet"), ["t"])
 
 
-def test_tables_that_are_cut_are_refused(tmp_path: Path) -> None:
-    name = others.lerobot_v2(tmp_path)
-    table = next(iter(sorted(tmp_path.rglob("*.parquet"))))
-    table.write_bytes(table.read_bytes()[:-20])
-    with pytest.raises(ValueError, match=r"episode_000000.parquet: expected a table of Parquet"):
-        [*open_reader(name, str(tmp_path)).episodes()]
-
-
-def test_tables_with_damaged_pages_are_refused(tmp_path: Path) -> None:
-    name = others.lerobot_v2(tmp_path)
-    table = next(iter(sorted(tmp_path.rglob("*.parquet"))))
-    content = bytearray(table.read_bytes())
-    content[4:20] = b"\xff" * 16
-    table.write_bytes(content)
-    with pytest.raises(
-        ValueError, match=r"(?s)episode_000000.parquet: expected a table of Parquet.*[^\n]; fetch it again"
-    ):
-        [*open_reader(name, str(tmp_path)).episodes()]
+def fifo(table: Path) -> None:
+    """A pipe, which would keep who opens it waiting."""
     table.unlink()
-    os.mkfifo(table)  # which would keep who opens it waiting
-    with pytest.raises(ValueError, match=r"episode_000000.parquet: no regular file"):
+    os.mkfifo(table)
+
+
+TABLES: dict[str, tuple[Change, str]] = {
+    "cut": (lambda table: table.write_bytes(table.read_bytes()[:-20]), "expected a table of Parquet"),
+    "with damaged pages": (
+        lambda table: table.write_bytes(table.read_bytes()[:4] + b"\xff" * 16 + table.read_bytes()[20:]),
+        r"expected a table of Parquet.*[^\n]; fetch it again",
+    ),
+    "a pipe": (fifo, "no regular file"),
+}
+
+
+@pytest.mark.parametrize("case", TABLES.values(), ids=TABLES)
+def test_tables_that_are_none_are_refused(case: tuple[Change, str], tmp_path: Path) -> None:
+    change, message = case
+    name = others.lerobot_v2(tmp_path)
+    change(min(tmp_path.rglob("*.parquet")))
+    with pytest.raises(ValueError, match=rf"(?s)episode_000000\.parquet: {message}"):
         [*open_reader(name, str(tmp_path)).episodes()]

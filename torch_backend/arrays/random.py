@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import operator
 
-import numpy as np
 import torch
 
-from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer import checks
 from functional_rb.ops import random_bits
 from functional_rb.ops.random_bits import DRAW, FACTORS, GAMMA, MAP, SHIFTS, SPLIT, signed
@@ -62,13 +60,6 @@ def split_at_once(key: torch.Tensor, n: int) -> list[torch.Tensor]:
 def split_numbers(key: torch.Tensor | int, n: int) -> list[int]:
     """The keys that `split` gives, as numbers."""
     return random_bits.outputs(int(key), SPLIT, n)
-
-
-def known_draws(key: int, n: int) -> NumpyArray:
-    """What `draws` gives by a key that is a number, int32 [n], as NumPy has it."""
-    if n <= FEW:
-        return np.array([number >> 33 & 0x7FFFFFFF for number in random_bits.outputs(key, DRAW, n)], np.int32)
-    return (random_bits.many_outputs(key, DRAW, n) >> 33).astype(np.int32)
 
 
 def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
