@@ -227,21 +227,17 @@ def sample_items(
     index, leaves, selection = drawn(state, key, size, beta, in_place)
     part = execute.renamed(state.part) if in_place else None
     if state.spec.sampler.takes_out:
-        part = _emptied(state, index, part)
+        number = _shard_number(state, index.counters)
+
+        def taken_out(ops: Ops, arrays: Arrays, spec: BufferSpec) -> Arrays:
+            left = follow.emptied(ops, state.dealing, index.counters, arrays.counters, number)
+            return arrays._replace(counters=left)
+
+        part = execute.write_by(state.part if part is None else part, taken_out, consume=in_place)
     if state.spec.on_sample is not None:
         key = random.split(key, state.dealing.shards)[state.rank]
     made = api.as_sample(_ENGINE, state.spec, size // state.dealing.shards, key, leaves, selection)
     return state.followed_by(index, part), made
-
-
-# The part without the items that a draw has taken out of the index.
-def _emptied(state: ShardedState, index: State, part: State | None) -> State:
-    given = state.dealing, index.counters, _shard_number(state, index.counters)
-    return execute.write_by(state.part if part is None else part, _take_out, *given, consume=part is not None)
-
-
-def _take_out(ops: Ops, arrays: Arrays, spec: BufferSpec, dealing: deal.Dealing, index: Array, shard: Array) -> Arrays:
-    return arrays._replace(counters=follow.emptied(ops, dealing, index, arrays.counters, shard))
 
 
 def check_asked(state: object, axis_name: object, group: object, draw: object, function: str) -> None:
@@ -350,16 +346,12 @@ def _read_own(
     state: ShardedState, slots: torch.Tensor, handles: torch.Tensor, words: torch.Tensor | None
 ) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
     words = None if words is None else words.to(slots.device)
-    found: tuple[list[torch.Tensor], dict[str, torch.Tensor]] = execute.read_by(
-        state.part, _read_drawn, slots, handles, words
-    )
+
+    def read(ops: Ops, arrays: Arrays, spec: BufferSpec) -> object:
+        return functions.read_drawn(ops, Draft.of(arrays, spec.plan), spec, slots, handles, words)
+
+    found: tuple[list[torch.Tensor], dict[str, torch.Tensor]] = execute.read_by(state.part, read)
     return found
-
-
-def _read_drawn(
-    ops: Ops, arrays: Arrays, spec: BufferSpec, slots: Array, handles: Array, words: Array | None
-) -> object:
-    return functions.read_drawn(ops, Draft.of(arrays, spec.plan), spec, slots, handles, words)
 
 
 # Read the rows of a batch that are this process's own, and give each process its share of the batch.
