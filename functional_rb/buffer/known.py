@@ -67,7 +67,7 @@ class Known(NamedTuple):
         rewrites: leaves of its items, but for frames that they share.
         plain: whether there are no frames, and no transforms but functions of items.
         masked: whether what is drawn may be masked.
-        on_hosts_alone: whether GPUs leave all of it to the core, and JAX's programs for CPUs all but additions.
+        on_hosts_alone: whether GPUs leave all of it to the core.
     """
 
     draws: Draws

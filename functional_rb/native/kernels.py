@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 from functional_rb.base.arrays import BackendArray, NumpyArray
 from functional_rb.base.dtypes import shown
 from functional_rb.buffer import functions
-from functional_rb.buffer.known import Draws
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import frame_store
 from functional_rb.core.draft import Arrays, HasArrays
@@ -230,45 +229,6 @@ def add(
     )
 
 
-@stands_in_for(functions.draw, WHOLE)
-def _draw(
-    state: HasArrays,
-    spec: BufferSpec,
-    draws: Array,
-    beta: Array,
-    batch: int,
-    more: Array | None = None,
-    wanted: Array | None = None,
-) -> Kernel | None:
-    if spec.known.draws is not Draws.ITEMS or not spec.known.plain or not batch:
-        return None
-    kernel = draw(state, spec, draws, beta, batch, wanted)
-    arrays = Arrays(state.rows, tuple(state.wide), state.tree, state.counters, dict(state.auxiliary))
-    return dataclasses.replace(kernel, results=(arrays, *kernel.results), outputs=kernel.in_order)
-
-
-def draw(
-    state: HasArrays, spec: BufferSpec, draws: Array, beta: Array, batch: int, wanted: Array | None = None
-) -> Kernel:
-    """What is stored of items that are drawn one by one, and their selection."""
-    leaves = [Made((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
-    selection = Selection(ints(batch), floats(batch), floats(batch))
-    return of_buffer(
-        "draw",
-        {
-            "plan": descriptor.encode(spec),
-            "ring": descriptor.encode_rings(spec),
-            "batch": batch,
-            "words": draws.shape[1],
-        },
-        {},
-        _stored(state) | {"counters": state.counters, "draws": draws, "beta_at": beta, "wanted_at": wanted},
-        {"items": leaves, **drawn(selection)},
-        (leaves, selection),
-        Launch("sample", few=state.tree is None and spec.plan.ring.lanes == 1),
-    )
-
-
 def drawn(selection: Selection) -> dict[str, Array | None]:
     """What is told of single items that are drawn."""
     handles, weights, probabilities = selection[:3]
@@ -284,7 +244,7 @@ def update(
     replacements: Mapping[int, Array],
 ) -> Kernel | None:
     """Of a buffer that the native code knows whole; of others, where they lie in rings, priorities alone."""
-    alone = spec.known.updates and not spec.known.on_hosts_alone and priorities is not None and not replacements
+    alone = spec.known.updates and priorities is not None and not replacements
     if not (alone or spec.known.buffer) or not wanted.shape[0]:
         return None
     counters, records = _counters(state), {"plan": descriptor.encode(spec), "batch": wanted.shape[0]}

@@ -1,7 +1,7 @@
 """What the version chain does with buffers of any kind, in programs: calls on CPUs, and launches for GPUs.
 
-Each is declared once, as `kernels` has the others. Some have a launch alone, and what they do the core does by part
-kernels in programs for CPUs. A declaration gives None for what neither does.
+Each is declared once, as `kernels` has the others. Some have a launch alone, and what they do the core does in programs
+for CPUs. A declaration gives None for what neither does.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
+from functional_rb.buffer import functions
 from functional_rb.buffer.known import Draws
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays, HasArrays
@@ -22,9 +23,22 @@ from functional_rb.core.handles import CURRENT
 from functional_rb.core.strategy import Selection
 from functional_rb.mixture.value import MixtureSpec
 from functional_rb.native import descriptor, gpu, kernels
-from functional_rb.native.kernels import Kernel, Launch, Made, bools, drawn, each_of, floats, ints, of_buffer
+from functional_rb.native.kernels import (
+    WHOLE,
+    Kernel,
+    Launch,
+    Made,
+    bools,
+    drawn,
+    each_of,
+    floats,
+    ints,
+    of_buffer,
+    stands_in_for,
+)
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers.draw_limits import TIMES
+from functional_rb.samplers.epochs import ORDER
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.structures import frame_ring
 from functional_rb.structures.hash_map import HashTable, MapPlan
@@ -32,31 +46,10 @@ from functional_rb.structures.key_rows import KeyRows
 from functional_rb.structures.ring import Ring, RingState
 from functional_rb.transforms.her import Strategy
 from functional_rb.transforms.returns import DISCOUNT, NONTERMINAL, STEPS, NStep
-from functional_rb.writers import StopWhenFull
 
 # How elements of keys are stored, `Stored` in `src/gpu_maps.h`; those of other dtypes as they are.
 STORED: Final = {"float16": 1, "bfloat16": 2, "float32": 3, "complex64": 3, "float64": 4}
 
-# The handlers of what is drawn.
-_DRAWING: Final = {
-    Draws.ITEMS: "sample",
-    Draws.SLICES: "draw_slices",
-    Draws.EPOCH: "draw_epoch",
-    Draws.EPOCH_OF_SLICES: "draw_epoch",
-    Draws.IN_TURN: "draw_in_turn",
-    Draws.QUEUE: "draw_in_turn",
-    Draws.RECENT: "sample",
-    Draws.FROM_AN_END: "draw_in_turn",
-    Draws.LIMITED: "draw_limited",
-    Draws.ARRIVALS: "draw_limited",
-    Draws.CHOSEN: "sample",
-}
-# The handlers of CPUs that take random words; those of single items are `kernels.draw`.
-_DRAWING_ON_HOSTS: Final = {
-    Draws.SLICES: "draw_slices",
-    Draws.EPOCH: "draw_epoch",
-    Draws.EPOCH_OF_SLICES: "draw_epoch",
-}
 # The fields of calls for what samplers keep.
 _KEPT: Final = dict(
     zip(("order", "place", "in_episode", "kept", "times", "current"), (*descriptor.KEPT, TIMES, CURRENT), strict=True)
@@ -84,7 +77,7 @@ def add(
     changed, keeps = _kept(state) | _beside(state, beside), state.tree is not None or bool(state.auxiliary)
     launch = Launch("add_to_rings", few=mask is None and not (keeps or len(beside.queue)))
     return of_buffer(
-        "" if isinstance(spec.writer, StopWhenFull) else "add_to_rings",  # of which the chain sees beforehand what fits
+        "add_to_rings",
         _records(spec, batch=batch, words=spec.writer.words) | _epochs(spec) | _records_beside(beside),
         changed,
         {"counters": state.counters, "mask": mask, "priorities": priorities, "draws": draws, "items": leaves},
@@ -109,36 +102,41 @@ def whole_add(
 
 
 def draw(
-    state: HasArrays, spec: BufferSpec, draws: Array, beta: Array, batch: int, wanted: Array | None = None
+    state: HasArrays,
+    spec: BufferSpec,
+    draws: Array | None,
+    key: Array | None,
+    beta: Array,
+    batch: int,
+    wanted: Array | None = None,
 ) -> Kernel | None:
-    """What `functions.draw` gives of slices, and of epochs, on a CPU."""
-    name = _DRAWING_ON_HOSTS.get(spec.known.draws, "")
-    if not batch or not name or not spec.known.plain or (wanted is not None and spec.sampler.heeds_wanted):
-        return None
-    lead = spec.sampler.leading_shape(batch)
-    leaves = [Made((*lead, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
-    return _drawn(state, spec, leaves, {"draws": draws, "beta_at": beta}, batch, name=name)
+    """What `functions.draw` gives, by random words int32 [rows, words], or by those of a key of JAX's, uint32 [2].
 
-
-def sample(
-    state: HasArrays, spec: BufferSpec, key: Array, beta: Array, batch: int, wanted: Array | None = None
-) -> Kernel | None:
-    """What `functions.draw` gives by the random bits of a key of JAX's, uint32 [2].
-
-    The counters are told again where they stay as they are: they are there once all has been read.
+    The counters are told again where they stay as they are: they are there once all has been read. Of items that share
+    frames a launch alone reads those too.
     """
-    if not batch:
-        return None
-    if _draws_with_frames(spec):  # all leaves, whichever way they are stored
-        leaves, beside = [Made((batch, *leaf.shape), leaf.dtype) for leaf in spec.plan.leaves], descriptor.beside(spec)
-        return _drawn(
-            state, spec, leaves, {"threefry_at": key, "beta_at": beta} | _beside(state, beside), batch, beside
-        )
-    if not spec.known.plain or not _is_drawn(spec):
+    in_frames = _draws_with_frames(spec)
+    if not (batch and spec.known.draws) or not (spec.known.plain or in_frames):
         return None
     lead = spec.sampler.leading_shape(batch)
-    leaves = [Made((*lead, *leaf.shape), leaf.dtype) for leaf in spec.plan.layout.leaves]
-    return _drawn(state, spec, leaves, {"threefry_at": key, "beta_at": beta, "wanted_at": wanted}, batch)
+    leaves = [Made((*lead, *leaf.shape), leaf.dtype) for leaf in spec.plan.leaves]
+    beside = descriptor.beside(spec) if in_frames else descriptor.NOTHING_BESIDE
+    given = {"draws": draws, "threefry_at": key, "beta_at": beta, "wanted_at": wanted} | _beside(state, beside)
+    return _drawn(state, spec, leaves, given, batch, beside)
+
+
+@stands_in_for(functions.draw, WHOLE)
+def draw_nothing_in_place(
+    state: HasArrays,
+    spec: BufferSpec,
+    draws: Array,
+    beta: Array,
+    batch: int,
+    more: Array | None = None,
+    wanted: Array | None = None,
+) -> Kernel | None:
+    """What `functions.draw` gives of samplers that keep nothing in arrays of what they have drawn."""
+    return None if {TIMES, ORDER} & {*state.auxiliary} else draw(state, spec, draws, None, beta, batch, wanted)
 
 
 def sample_mixture(
@@ -280,15 +278,15 @@ def choose(
     state: HasArrays,
     spec: BufferSpec,
     draws: Array | None,
+    key: Array | None,
     beta: Array,
     batch: int,
     wanted: Array | None = None,
-    key: Array | None = None,
 ) -> Kernel | None:
-    """The arrays afterwards, the slots, and what a sampler draws by random words int32 [rows, words], or by a key."""
-    if not batch or not _is_drawn(spec):
+    """The arrays afterwards, the slots, and what a sampler draws, as `draw` has it."""
+    if not (batch and spec.known.draws):
         return None
-    given = {"threefry_at": key, "draws": draws, "beta_at": beta, "wanted_at": wanted}
+    given = {"draws": draws, "threefry_at": key, "beta_at": beta, "wanted_at": wanted}
     return _drawn(state, spec, None, given, batch)
 
 
@@ -328,15 +326,9 @@ def reads_later(spec: BufferSpec) -> bool:
     return returns_read(spec) is not None and not spec.known.plain and not _draws_with_frames(spec)
 
 
-def _is_drawn(spec: BufferSpec) -> bool:
-    """Whether a launch draws from a buffer."""
-    return spec.known.draws in _DRAWING and not spec.known.on_hosts_alone
-
-
 def _draws_with_frames(spec: BufferSpec) -> bool:
     """Whether one launch draws and reads items that share frames."""
-    known = spec.known
-    drawn_so = _DRAWING.get(known.draws) == "sample"
+    known, drawn_so = spec.known, spec.known.draws in (Draws.ITEMS, Draws.RECENT, Draws.CHOSEN)
     return spec.plan.frames is not None and drawn_so and known.appends and not spec.inner
 
 
@@ -350,12 +342,11 @@ def _drawn(
     state: HasArrays,
     spec: BufferSpec,
     leaves: list[Made] | None,
-    given: Mapping[str, Array | None],
+    given: Mapping[str, Any],
     batch: int,
     beside: descriptor.Beside = descriptor.NOTHING_BESIDE,
-    name: str = "",
 ) -> Kernel:
-    """What is drawn, with the slots in place of the leaves, if there are none; by a kernel of CPUs, if one is named."""
+    """What is drawn, with the slots in place of the leaves, if there are none."""
     sampler, lead, masked = spec.sampler, spec.sampler.leading_shape(batch), spec.known.masked
     count = sampler.slices_of(batch) if isinstance(sampler, Trajectories) else batch
     selection = Selection(ints(*lead), floats(count), floats(count), mask=bools(*lead) if masked else None)
@@ -367,16 +358,16 @@ def _drawn(
     changing = ("tree", "times") if TIMES in state.auxiliary else ("order", "place")
     kept, given = _kept(state), {**given, **({} if sampler.heeds_wanted else {"wanted_at": None})}
     after = Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary))
-    items = [None] * len(spec.plan.layout.leaves) if leaves is None else leaves
     simple = leaves is not None and not masked and state.tree is None and spec.plan.ring.lanes == 1
+    launch = Launch("draw", few=simple and not beside.names)
     return of_buffer(
-        name,
+        "" if beside.names else "draw",
         _records(spec, batch=count, words=spec.draw_shape(batch)[1]) | _epochs(spec) | _records_beside(beside),
         {field: kept.pop(field) for field in changing},
         kept | {"counters": state.counters, **given},
-        {"items": items, "slots": slots, **drawn(selection), **masks, "new_counters": counters},
+        {"items": leaves or (), "slots": slots, **drawn(selection), **masks, "new_counters": counters},
         (after, slots if leaves is None else leaves, selection),
-        Launch(_DRAWING[spec.known.draws], few=simple and not beside.names),
+        None if spec.known.on_hosts_alone else launch,
     )
 
 

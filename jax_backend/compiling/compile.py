@@ -1,9 +1,8 @@
 """What JAX traces and compiles: functions of the core by the library's rules, with kernels or without.
 
-Fused buffers have kernels for whole functions, custom calls that write into the state's own memory as XLA's scatter
-does; JAX copies first where the old state is still needed. GPUs have those too. Both have additions to most other
-buffers, and draws of slices and epochs. For what is left there are part kernels on CPUs. Without kernels everything is
-XLA's operations.
+Usual buffers have kernels for whole functions, custom calls that write into the state's own memory as XLA's scatter
+does; JAX copies first where the old state is still needed. GPUs have those too. A draw makes its random bits itself.
+For what is left there are part kernels on CPUs. Without kernels everything is XLA's operations.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +27,6 @@ from functional_rb.native import kernels, launches
 from functional_rb.native.kernels import Kernel
 from functional_rb.native.switch import HAVE_KERNELS, switch
 from functional_rb.ops import part_kernels
-from functional_rb.structures import frame_ring
 from jax_backend import compat
 from jax_backend.arrays import ops, rules
 from jax_backend.kernels import tpus
@@ -36,6 +34,8 @@ from jax_backend.kernels.custom_call import barrier, choose, in_use, on_gpu
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+# The kind of keys whose random bits kernels know.
+THREEFRY: Final = "threefry2x32"
 
 compat.on_each_change(switch.tell, switch.on)
 
@@ -117,8 +117,7 @@ def draws(key: jax.Array, batch: int, words: int, wanted: jax.Array | None = Non
     On CPUs a kernel computes the same Threefry, JAX's default: XLA makes a dozen small steps of it, handed from thread
     to thread, which took longer than all the rest of sampling.
     """
-    typed = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
-    kind, data = jax.random.key_impl(typed), jax.random.key_data(typed)
+    kind, data = _parts_of(key)
 
     def core(data: jax.Array, wanted: jax.Array | None) -> jax.Array:
         if jax.default_backend() == "tpu" and _is_default(kind):
@@ -129,6 +128,12 @@ def draws(key: jax.Array, batch: int, words: int, wanted: jax.Array | None = Non
     return choose(kernel, core, data, wanted)
 
 
+# The kind of a key, and its data.
+def _parts_of(key: jax.Array) -> tuple[object, jax.Array]:
+    typed = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
+    return jax.random.key_impl(typed), jax.random.key_data(typed)
+
+
 def _bits(data: jax.Array, kind: object, batch: int, words: int) -> jax.Array:
     bits = jax.random.bits(jax.random.wrap_key_data(data, impl=kind), (batch, words), jnp.uint32)
     return (bits >> 1).astype(jnp.int32)
@@ -137,12 +142,29 @@ def _bits(data: jax.Array, kind: object, batch: int, words: int) -> jax.Array:
 # Whether kernels know the random bits of a kind of keys.
 def _is_default(kind: object) -> bool:
     partitionable: bool = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]  # defined at run time
-    return str(kind) == "threefry2x32" and partitionable
+    return str(kind) == THREEFRY and partitionable
 
 
 def leaves_out(spec: BufferSpec) -> bool:
     """Whether kernels may draw and read just what is wanted: nothing but the choice of rows comes after them."""
     return spec.known.draws is Draws.ITEMS and not spec.inner and spec.plan.frames is None and spec.on_sample is None
+
+
+def sample(
+    state: State,
+    key: jax.Array,
+    more: jax.Array | None,
+    beta: jax.Array,
+    batch: int,
+    wanted: jax.Array | None = None,
+) -> tuple[Arrays, list[jax.Array], Selection]:
+    """Do what `draw` does, by a key."""
+    kind, data = _parts_of(key)
+    found = _by_kernels(state, None, data, more, beta, batch, wanted) if _is_default(kind) else None
+    if found is None:
+        left_out = wanted if leaves_out(state.spec) else None
+        return draw(state, draws(key, *state.spec.draw_shape(batch), left_out), more, beta, batch, wanted)
+    return found
 
 
 def draw(
@@ -158,38 +180,63 @@ def draw(
     Wanted, an int32 scalar, is how many rows count, from the first on; None for all. Those behind hold anything, if
     `leaves_out` says so, but for the first.
     """
-    spec = state.spec
-    kernel = None if on_gpu() else _used(launches.draw, _arrays(state), spec, draws, beta, batch, wanted)
+    spec, arrays = state.spec, _arrays(state)
+    found = _by_kernels(state, draws, None, more, beta, batch, wanted)
+    if found is not None:
+        return found
+    if spec.known.draws is not Draws.ITEMS or not spec.known.plain:
+        return _read_chosen(*_by_sampler(arrays, draws, beta, wanted, spec, batch), spec, batch, more)
+
+    def core(arrays: Arrays, draws: jax.Array, beta: jax.Array) -> tuple[Arrays, list[jax.Array], Selection]:
+        return functions.draw(ops.OPS, arrays, spec, draws, beta, batch)
+
+    after, leaves, selection = choose(None, core, arrays, draws, beta)
+    # What is written to the state that is returned comes after this read, and XLA does not read the tree for it again.
+    counters, drawn, weights, chances = barrier([after.counters, *selection[:3]], leaves)
+    selection = selection._replace(handles=drawn, weights=weights, probabilities=chances)
+    return after._replace(counters=counters), leaves, selection
+
+
+# By one call, or launch, that does all of it, or by one that chooses; None where there is neither. Of a key the data.
+def _by_kernels(
+    state: State,
+    draws: jax.Array | None,
+    key: jax.Array | None,
+    more: jax.Array | None,
+    beta: jax.Array,
+    batch: int,
+    wanted: jax.Array | None,
+) -> tuple[Arrays, list[jax.Array], Selection] | None:
+    spec, arrays = state.spec, _arrays(state)
+    wanted = wanted if leaves_out(spec) or spec.sampler.remembers else None
+    given = arrays, draws, key, beta, wanted
+
+    def words(draws: jax.Array | None, key: jax.Array | None) -> jax.Array:
+        if key is not None:
+            return _bits(key, THREEFRY, *spec.draw_shape(batch))
+        assert draws is not None
+        return draws
+
+    def whole(
+        arrays: Arrays, draws: jax.Array | None, key: jax.Array | None, beta: jax.Array, wanted: jax.Array | None
+    ) -> tuple[Arrays, list[jax.Array], Selection]:
+        return functions.draw(ops.OPS, arrays, spec, words(draws, key), beta, batch, None, wanted)
+
+    def chosen(
+        arrays: Arrays, draws: jax.Array | None, key: jax.Array | None, beta: jax.Array, wanted: jax.Array | None
+    ) -> tuple[Arrays, jax.Array, Selection]:
+        draft, slots, selection = _by_sampler(arrays, words(draws, key), beta, wanted, spec, batch)
+        return draft.finish(ops.OPS), slots, selection
+
+    kernel = _used(launches.draw, arrays, spec, draws, key, beta, batch, wanted)
     if kernel is not None:
-
-        def whole(arrays: Arrays, draws: jax.Array, beta: jax.Array) -> tuple[Arrays, list[jax.Array], Selection]:
-            return functions.draw(ops.OPS, arrays, spec, draws, beta, batch)
-
-        told: tuple[Arrays, list[jax.Array], Selection] = choose(kernel, whole, _arrays(state), draws, beta)
-        return told
-    if spec.known.draws is not Draws.ITEMS or spec.inner:
-        return _read_chosen(*_chosen(state, draws, beta, batch, wanted), spec, batch, more)
-
-    def core(arrays: Arrays, draws: jax.Array, beta: jax.Array, wanted: object) -> tuple[list[jax.Array], Selection]:
-        leaves, selection = functions.draw(ops.OPS, arrays, spec, draws, beta, batch)[1:]
-        return [leaves[k] for k in spec.plan.stored], selection
-
-    arrays, wanted = _arrays(state), wanted if leaves_out(spec) else None
-    kernel = _declared(kernels.draw, arrays, spec, draws, beta, batch, wanted) if batch else None
-    leaves, selection = choose(kernel, core, arrays, draws, beta, wanted)
-    if spec.plan.frames is not None:
-        slots = selection.handles % spec.capacity
-        every = range(len(spec.plan.leaves))
-        found: dict[int, Any] = frame_ring.read(ops.OPS, spec.plan.frames, arrays.auxiliary, slots, every)
-        found |= zip(spec.plan.stored, leaves, strict=True)
-        leaves = [found[k] for k in every]
-    # What is written to the state that is returned comes after this read: else XLA might copy the storage.
-    if jax.default_backend() == "gpu":  # where no kernel has drawn, so that XLA may read the tree for these again
-        counters, drawn, weights, chances = barrier([arrays.counters, *selection[:3]], leaves)
-        selection = selection._replace(handles=drawn, weights=weights, probabilities=chances)
-        return arrays._replace(counters=counters), leaves, selection
-    (counters,) = barrier([arrays.counters], [*leaves, *selection[:3]])
-    return arrays._replace(counters=counters), leaves, selection
+        found: tuple[Arrays, list[jax.Array], Selection] = choose(kernel, whole, *given)
+        return found
+    kernel = None if spec.known.plain else _used(launches.choose, arrays, spec, draws, key, beta, batch, wanted)
+    if kernel is None:
+        return None
+    after, slots, selection = choose(kernel, chosen, *given)
+    return _read_chosen(Draft.of(after, spec.plan), slots, selection, spec, batch, more)
 
 
 # What is read of what the sampler has chosen.
@@ -203,74 +250,13 @@ def _read_chosen(
 
 
 # What the sampler chooses, and the draft after that.
-def _chosen(
-    state: State, draws: jax.Array, beta: jax.Array, batch: int, wanted: jax.Array | None
-) -> tuple[Draft, jax.Array, Selection]:
-    spec = state.spec
-    launch = _launch(launches.choose, state, spec, draws, beta, batch, wanted)
-    if launch is None:
-        return _by_sampler(state, draws, beta, wanted, spec, batch)
-
-    def core(
-        arrays: Arrays, draws: jax.Array, beta: jax.Array, wanted: jax.Array | None
-    ) -> tuple[Arrays, jax.Array, Selection]:
-        draft, slots, selection = _by_sampler(arrays, draws, beta, wanted, spec, batch)
-        return draft.finish(ops.OPS), slots, selection
-
-    after, slots, selection = choose(launch, core, _arrays(state), draws, beta, wanted)
-    return Draft.of(after, spec.plan), slots, selection
-
-
 def _by_sampler(
-    state: State | Arrays, draws: jax.Array, beta: jax.Array, wanted: jax.Array | None, spec: BufferSpec, batch: int
+    arrays: Arrays, draws: jax.Array, beta: jax.Array, wanted: jax.Array | None, spec: BufferSpec, batch: int
 ) -> tuple[Draft, jax.Array, Selection]:
-    draft = Draft.of(state, spec.plan)
+    draft = Draft.of(arrays, spec.plan)
     draft.wanted = wanted
     found: tuple[Any, Selection] = spec.sampler.draw(ops.OPS, draft, draws, beta, batch)
     return draft, *found
-
-
-def sample(
-    state: State, key: jax.Array, beta: jax.Array, batch: int, wanted: jax.Array | None = None
-) -> tuple[Arrays, list[jax.Array], Selection] | None:
-    """Choose items by a key and read them, as `draw` does, by a launch or two; None where there are none for that."""
-    if not on_gpu():
-        return None
-    spec, arrays = state.spec, _arrays(state)
-    typed = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
-    kind, data = jax.random.key_impl(typed), jax.random.key_data(typed)
-    wanted = wanted if leaves_out(spec) or spec.sampler.remembers else None
-    if not _is_default(kind):
-        return None
-
-    def draws(data: jax.Array) -> jax.Array:
-        return _bits(data, kind, *spec.draw_shape(batch))
-
-    given = arrays, data, beta, wanted
-    launch = _launch(launches.sample, arrays, spec, data, beta, batch, wanted)
-    if launch is not None:
-
-        def whole(
-            arrays: Arrays, data: jax.Array, beta: jax.Array, wanted: jax.Array | None
-        ) -> tuple[Arrays, list[jax.Array], Selection]:
-            return draw(State(*arrays, spec), draws(data), None, beta, batch, wanted)
-
-        found: tuple[Arrays, list[jax.Array], Selection] = choose(launch, whole, *given)
-        return found
-    if not launches.reads_later(spec):
-        return None
-    launch = _launch(launches.choose, arrays, spec, None, beta, batch, wanted, data)
-    if launch is None:
-        return None
-
-    def core(
-        arrays: Arrays, data: jax.Array, beta: jax.Array, wanted: jax.Array | None
-    ) -> tuple[Arrays, jax.Array, Selection]:
-        draft, slots, selection = _by_sampler(arrays, draws(data), beta, wanted, spec, batch)
-        return draft.finish(ops.OPS), slots, selection
-
-    after, slots, selection = choose(launch, core, *given)
-    return _read_chosen(Draft.of(after, spec.plan), slots, selection, spec, batch, None)
 
 
 def sample_mixture(
@@ -288,8 +274,7 @@ def sample_mixture(
     The buffers are alike; shares are `listed` (see `launches.sample_mixture`) or an array, beta None where there are no
     weights. The core does the same by the states, the key, shares and beta.
     """
-    typed = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
-    kind, data = jax.random.key_impl(typed), jax.random.key_data(typed)
+    kind, data = _parts_of(key)
     arrays, specs = [_arrays(state) for state in states], [state.spec for state in states]
     given = arrays, specs, spec, data, listed, shares, beta, batch
     launch = _launch(launches.sample_mixture, *given) if _is_default(kind) else None
@@ -309,7 +294,7 @@ def update(
     """Set priorities and rewrite leaves."""
     spec = state.spec
     given = _arrays(state), spec, handles, priorities, replacements
-    alone = spec.known.updates and not spec.known.on_hosts_alone and priorities is not None and not replacements
+    alone = spec.known.updates and priorities is not None and not replacements
     if not (spec.known.buffer or alone):  # by part kernels, which `choose` would leave out where none does the whole
         return finished(functions.update(ops.OPS, *given))
     return choose(_declared(kernels.update, *given), functools.partial(functions.update, ops.OPS), *given)

@@ -129,14 +129,10 @@ def drawn_rows(
     """What is traced to draw a batch, of which the first rows count, an int32 scalar, or all."""
     check_fits(state, state.spec.plan, "sample")
     spec, more = state.spec, None
-    if (found := compile.sample(state, key, beta, batch, wanted)) is not None:
-        return _changes(state, found[0]), *found[1:]
-    left_out = wanted if compile.leaves_out(spec) else None
     if spec.plan.extra_words:
         key, other = jax.random.split(key)
         more = compile.draws(other, *spec.extra_shape(batch))
-    numbers = compile.draws(key, *spec.draw_shape(batch), left_out)
-    arrays, leaves, selection = compile.draw(state, numbers, more, beta, batch, wanted)
+    arrays, leaves, selection = compile.sample(state, key, more, beta, batch, wanted)
     return _changes(state, arrays), leaves, selection
 
 

@@ -25,7 +25,7 @@ import jax_backend
 import torch_backend
 from functional_rb.buffer import functions
 from functional_rb.buffer.functions import Arrays
-from functional_rb.native import kernels
+from functional_rb.native import launches
 from functional_rb.structures import ring
 from jax_backend.compiling import compile
 from jax_backend.engines import execute as jax_execute
@@ -140,8 +140,9 @@ class OnTorchKernels:
         spec, batch = self.spec, len(draws)
         state = torch.utils._pytree.tree_map(torch.Tensor.cpu, self.state)  # where a kernel may read it
         rows, wide, tree, counters = state.rows, state.wide, state.tree, state.counters
-        given = torch.from_numpy(draws), torch.tensor(beta), batch
-        leaves, drawn = cpu_kernels.call(kernels.draw(Arrays(rows, wide, tree, counters, {}), spec, *given))
+        given = torch.from_numpy(draws), None, torch.tensor(beta), batch
+        kernel = launches.draw(Arrays(rows, wide, tree, counters, {}), spec, *given)
+        _, leaves, drawn = cpu_kernels.call(kernel)
         return Selection([leaf.numpy() for leaf in leaves], *(x.numpy() for x in drawn[:3]))
 
     def arrays(self) -> list[np.ndarray]:

@@ -144,7 +144,7 @@ def recorded() -> Iterator[Recorded]:
         yield found
 
 
-ONLY_JAX = {"threefry", "barrier", "add_to_rings", "draw_slices", "draw_epoch"}
+ONLY_JAX = {"threefry", "barrier", "add_to_rings"}
 # Kernels whose results are as long as they find: those the core computes while torch.compile traces.
 CUT = {"exchanges", "appended"}
 STEP = {name: ITEM[name] for name in ("obs", "reward", "done")} | {"next_obs": frb.Unbounded((3,))}
@@ -152,6 +152,7 @@ STEP = {name: ITEM[name] for name in ("obs", "reward", "done")} | {"next_obs": f
 PARTS = TRAINED | {
     "n-step, added": frb.BufferSpec(STEP, 16, transforms=(frb.n_step(3, 0.9, at="add"),)),
     "frames": frb.BufferSpec(STEP, 16, sampler=frb.Prioritized(), compact=frb.Compact()),
+    "frames of slices": frb.BufferSpec(STEP, 16, sampler=frb.PrioritizedSlices(2, **ENDS), compact=frb.Compact()),
     "without replacement": frb.BufferSpec(STEP, 16, sampler=frb.WithoutReplacement()),
 }
 
@@ -250,10 +251,9 @@ class Recording:
 CALLED = {
     "uniform": ["add", "fill_draws", "draw"],
     "prioritized": ["add", "fill_draws", "draw", "update_priorities"],
-    "slices": {"choose_slots", "steps_in_episodes", "changed", "store", "set_leaves", "descend", "expand", "read"},
+    "slices": {"choose_slots", "steps_in_episodes", "changed", "store", "set_leaves", "draw"},
     "prioritized slices": {
-        *("choose_slots", "steps_in_episodes", "changed", "store", "set_leaves", "descend", "expand", "read"),
-        *("update_priorities", "importance_weights"),
+        *("choose_slots", "steps_in_episodes", "changed", "store", "set_leaves", "draw", "update_priorities"),
     },
     "n-step": {"following", "fold_float32", "update_priorities", "read"},
     "lanes": {"choose_slots", "store", "draw", "update_priorities"},

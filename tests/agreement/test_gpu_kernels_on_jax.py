@@ -248,7 +248,7 @@ def test_nothing_else_is_left_in_a_program(emulated: Emulated) -> None:
     spec = of("prioritized")
     state, key = jax.eval_shape(lambda: rb.init(spec)), jax.eval_shape(lambda: rb.key(0))
     drawn = str(jax.jit(lambda s, k: rb.sample(s, k, 8)).lower(state, key).as_text())
-    assert drawn.count("custom_call @functional_rb_gpu_sample") == 1
+    assert drawn.count("custom_call @functional_rb_gpu_draw") == 1
     assert not any(word in drawn for word in ("threefry", "optimization_barrier", "stablehlo.gather"))
     added = str(jax.jit(rb.add).lower(state, jax.eval_shape(lambda: items(0, FEW))).as_text())
     assert added.count("custom_call @functional_rb_gpu_add") == 1

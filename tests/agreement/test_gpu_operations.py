@@ -37,18 +37,15 @@ STACKS = frb.Compact(next={}, stack={"obs": 3})
 SPECS: Final[dict[str, tuple[dict[str, Any], list[str]]]] = {
     "lanes": ({"sampler": frb.Prioritized()}, ["add_to_rings", "sample", "update"]),
     "stops": ({"writer": frb.StopWhenFull()}, ["add_to_rings", "sample"]),
-    "slices": ({"sampler": frb.Slices(2, **ENDS)}, ["add_to_rings", "draw_slices", "read_drawn"]),
+    "slices": ({"sampler": frb.Slices(2, **ENDS)}, ["add_to_rings", "draw_slices"]),
     "epochs": ({"sampler": frb.WithoutReplacement()}, ["add_to_rings", "draw_epoch", "read_epoch", "read_drawn"]),
     "epochs of slices": (
         {"sampler": frb.SlicesWithoutReplacement(2, **ENDS)},
         ["add_to_rings", "draw_epoch", "read_epoch", "read_drawn"],
     ),
-    "newer items": ({"sampler": frb.Recency()}, ["add_to_rings", "sample", "read_drawn"]),
-    "queue": ({"sampler": frb.Queue(2)}, ["add_to_rings", "draw_in_turn", "read_drawn"]),
-    "epochs in order": (
-        {"sampler": frb.WithoutReplacement(shuffle=False)},
-        ["add_to_rings", "draw_in_order", "read_drawn"],
-    ),
+    "newer items": ({"sampler": frb.Recency()}, ["add_to_rings", "sample"]),
+    "queue": ({"sampler": frb.Queue(2)}, ["add_to_rings", "draw_in_turn"]),
+    "epochs in order": ({"sampler": frb.WithoutReplacement(shuffle=False)}, ["add_to_rings", "draw_in_order"]),
     "limits": ({"sampler": frb.Uniform(max_times_sampled=2)}, ["add_to_rings", "sample", "spend", "read_drawn"]),
     "limited priorities": (
         {"sampler": frb.Prioritized(max_times_sampled=2)},
@@ -68,7 +65,7 @@ SPECS: Final[dict[str, tuple[dict[str, Any], list[str]]]] = {
     ),
     "frames": (
         {"sampler": frb.Prioritized(), "compact": STACKS},
-        ["compare_frames", "add_with_frames", "store_frames", "sample", "read_drawn", "update"],
+        ["compare_frames", "add_with_frames", "store_frames", "sample_frames", "update"],
     ),
     "frames of slices": (
         {"sampler": frb.PrioritizedSlices(2, **ENDS), "compact": STACKS, "transforms": frb.n_step(2, 0.9, **KEYS)},
@@ -92,7 +89,7 @@ def launched(name: str, *given: Any) -> Any:
 def emulated() -> Iterator[emulated_gpu.Emulated]:
     """Launches where torch's operations are on the CPU, also of what has a kernel of the CPU's own."""
     library = torch.library.Library("functional_rb", "IMPL")
-    for name in custom_ops.ON_GPUS | custom_ops.LAUNCHES:
+    for name in custom_ops.LAUNCHED:
         library.impl(name, functools.partial(launched, name), "CPU", allow_override=True)
     try:
         with emulated_gpu.using("scattered", 4, 500) as found:
@@ -170,7 +167,7 @@ def test_operations_are_as_torch_asks(emulated: emulated_gpu.Emulated, monkeypat
         words = torch.full(spec.draw_shape(4), 2**30, dtype=torch.int32)
         with using(custom_ops.ON_GPU):
             functions.draw(torch_ops, arrays, spec, words, torch.tensor(0.4), 4)
-    assert found.keys() == {"add_to_rings", *custom_ops.ON_GPUS}
+    assert found.keys() == {"add_to_rings", "draw", "read_drawn", *custom_ops.KEEPING}
     for name, args in found.items():
         operation = getattr(torch.ops.functional_rb, name).default
         assert set(torch.library.opcheck(operation, args).values()) == {"SUCCESS"}, name
@@ -181,7 +178,7 @@ def test_what_programs_read_later_a_draw_does_not_read() -> None:
     spec = frb.BufferSpec(ITEM, 8, frb.Prioritized(replacement=False))
     words = torch.full(spec.draw_shape(2), 2**30, dtype=torch.int32)
     with emulated_gpu.using("forward") as emulated:
-        kernel = native_launches.choose(functions.init(torch_ops, spec), spec, words, torch.tensor(0.4), 2)
+        kernel = native_launches.choose(functions.init(torch_ops, spec), spec, words, None, torch.tensor(0.4), 2)
         assert kernel is not None
         launches.launched(kernel)
     assert [name for name, _ in emulated.launched] == ["arrive"]

@@ -23,15 +23,10 @@ from tests.support.effort import effort
 
 pytestmark = needs_native
 
-WHOLE: Final = {"add", "add_to_rings", "draw", "draw_slices", "draw_epoch", "update", "update_priorities"}
 CALLS: Final = {
-    **{name: {"add_to_rings", "draw_slices"} for name in RINGS if name.startswith("slices")},
-    **{name: {"add_to_rings", "draw_epoch"} for name in RINGS if name.endswith(", without replacement")},
-    "without replacement": {"add_to_rings", "draw_epoch"},
-    "uniform": {"add_to_rings", "draw"},
-    "prioritized": {"add_to_rings", "draw", "update_priorities"},
+    name: {"add_to_rings", "draw"} | ({"update_priorities"} if of(name).sampler.has_priorities else set())
+    for name in RINGS
 }
-CALLS["slices, prioritized"] |= {"update_priorities"}
 USUAL: Final = [
     ("donated", "slices, prioritized"),
     ("scanned", "slices, of whatever is there"),
@@ -70,10 +65,10 @@ def agreeing(program: Callable[[frb.BufferSpec], Any], spec: frb.BufferSpec) -> 
 @pytest.mark.parametrize(("program", "sampler"), CASES)
 def test_programs(program: str, sampler: str) -> None:
     expected = CALLS[sampler] - ({"update_priorities"} if program == "eager" else set())
-    assert agreeing(PROGRAMS[program], of(sampler)) - {"threefry", "barrier"} == expected
+    assert agreeing(PROGRAMS[program], of(sampler)) == expected
 
 
-# --- additions of other kinds -----------------------------------------------------------------------------------------
+# --- other kinds -----------------------------------------------------------------------------------------
 
 RETURNS: Final = frb.n_step(3, 0.9, reward_key="reward", terminated_key="done", end_keys="done", at="add")
 LEAVES: Final = {"done": frb.Binary(()), "id": frb.Unbounded((), "int32"), "reward": frb.Unbounded(())}
@@ -91,9 +86,14 @@ OTHERS: Final[dict[str, dict[str, Any]]] = {
     "a queue": {"sampler": frb.Queue()},
     "newer ones": {"sampler": frb.Recency(), "lanes": 2},
     "from an end": {"sampler": frb.InOrder()},
+    "from an end, with a limit": {"sampler": frb.InOrder(max_times_sampled=3, newest_first=True)},
     "chosen by chance": {"writer": frb.Reservoir(), "sampler": frb.Prioritized()},
     "chosen by rank": {"writer": frb.MaxValue("reward"), "sampler": frb.Prioritized()},
 }
+
+
+# Those that remember what counts of a draw.
+MIXED: Final = ["a limit", "a limit of uniform draws", "in turn", "a queue", "from an end, with a limit"]
 
 
 def items_of(spec: frb.BufferSpec, seed: int) -> Any:
@@ -110,11 +110,12 @@ def items_of(spec: frb.BufferSpec, seed: int) -> Any:
 
 def turn(state: frb.State, given: Any, key: jax.Array) -> Any:
     added, marked = given
+    state, before = rb.sample(state, key, 2)  # of nothing at first
     state = rb.add(state, added, marked, key=key)
     state, sample = rb.sample(state, key, 4)
     if state.spec.sampler.has_priorities:
         state = rb.update(state, sample.indices, jnp.arange(4, dtype=jnp.float32))
-    return state, jax.tree.leaves(sample)
+    return state, jax.tree.leaves((before, sample))
 
 
 def life(spec: frb.BufferSpec) -> Any:
@@ -133,8 +134,28 @@ def life(spec: frb.BufferSpec) -> Any:
     return first, later, jax.jit(jax.vmap(turn))(both, stacked(*given[4:]), rb.split(rb.key(2), 2))
 
 
-@pytest.mark.parametrize("kind", effort(["steps that wait", "chosen by rank"], OTHERS))
-def test_additions_of_other_kinds(kind: str) -> None:
+@pytest.mark.parametrize("kind", effort(["a limit", "a queue", "chosen by rank", "from an end, with a limit"], OTHERS))
+def test_other_kinds(kind: str) -> None:
     item = LEAVES | (STACKS if "frames" in kind else {})
     spec = frb.BufferSpec(item, 12, **OTHERS[kind])
-    assert ("add_to_rings" in agreeing(life, spec)) == (not isinstance(spec.writer, frb.StopWhenFull))
+    expected = {"add_to_rings", "draw"} | ({"update_priorities"} if spec.sampler.has_priorities else set())
+    expected |= {"threefry"} if spec.writer.words else set()
+    expected |= {"read", "barrier"} if spec.inner or spec.compact else set()  # by slots that one call chooses
+    assert agreeing(life, spec) == expected | ({"places"} if spec.compact else set())
+
+
+@pytest.mark.parametrize("kind", effort(["a queue", "in turn"], [*MIXED]))
+def test_draws_of_which_some_count(kind: str) -> None:
+    """A mixture has each buffer draw a whole batch, and says how many of it count."""
+
+    def draws(spec: frb.BufferSpec) -> Any:
+        states = [rb.add(rb.init(spec), items_of(spec, k)) for k in range(2)]
+
+        def scanned(states: Any, key: jax.Array) -> Any:
+            mixture, sample = rb.sample(frb.Mixture(states, p=(0.3, 0.7), how="items"), key, 4)
+            return list(mixture.buffers), jax.tree.leaves(sample)
+
+        return jax.jit(lambda states: lax.scan(scanned, states, rb.split(rb.key(3), 5)))(states)
+
+    calls = agreeing(draws, frb.BufferSpec(LEAVES, 12, **OTHERS[kind]))
+    assert calls - {"threefry", "barrier"} == {"add_to_rings", "draw"}

@@ -316,8 +316,6 @@ BY_XLA = {
     "add",
     "add_to_rings",
     "draw",
-    "draw_slices",
-    "draw_epoch",
     "update",
     "update_priorities",
     "threefry",

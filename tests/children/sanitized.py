@@ -48,7 +48,7 @@ def threads(fault: str) -> None:
     import functional_rb as frb
     from functional_rb import _native
     from functional_rb.core.draft import Arrays
-    from functional_rb.native import kernels
+    from functional_rb.native import kernels, launches
     from functional_rb.shared.buffer import SharedBuffer
     from functional_rb.storage import host_kernels, host_state
 
@@ -71,8 +71,8 @@ def threads(fault: str) -> None:
 
     def sample(arrays: Arrays, key: int) -> np.ndarray:
         words = host_kernels.call(kernels.fill_draws(np.array([key]), *spec.draw_shape(batch)))
-        _, selection = host_kernels.call(kernels.draw(arrays, spec, words, np.full(1, 0.4, np.float32), batch))
-        handles: np.ndarray = selection.handles
+        kernel = launches.draw(arrays, spec, words, None, np.full(1, 0.4, np.float32), batch)
+        handles: np.ndarray = host_kernels.call(kernel)[2].handles
         return handles
 
     def write(shared: SharedBuffer) -> None:

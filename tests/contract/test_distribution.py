@@ -20,7 +20,7 @@ import torch
 
 import functional_rb as frb
 from functional_rb.core.draft import Arrays, Draft
-from functional_rb.native import kernels
+from functional_rb.native import launches
 from functional_rb.ops import fixed_point, numpy_ops
 from functional_rb.ops.part_kernels import using
 from functional_rb.samplers import DRAW_LIMIT
@@ -178,8 +178,8 @@ def uniform_by(library: str, draws: Ints, counters: Ints, capacity: int) -> tupl
         # Each item is its own slot, so that the slots are what is read.
         spec = frb.BufferSpec({"slot": frb.Unbounded((), "int32")}, capacity)
         arrays = Arrays(np.arange(capacity, dtype=np.int32)[:, None], (), None, counters, {})
-        kernel = kernels.draw(arrays, spec, draws, np.zeros(1, np.float32), len(draws))
-        (slots,), (handles, weights, probabilities, *_) = host_kernels.call(kernel)
+        kernel = launches.draw(arrays, spec, draws, None, np.zeros(1, np.float32), len(draws))
+        _, (slots,), (handles, weights, probabilities, *_) = host_kernels.call(kernel)
         assert (handles >= 0).all()
     elif library == "jax":
         slots, (handles, weights, probabilities, *_) = jax.device_get(jax_uniform(draws, counters, capacity))

@@ -17,7 +17,6 @@ from jax_backend import mixtures
 from jax_backend.arrays import keys
 from jax_backend.compiling import compile
 from tests.mixture.mixtures import ITEM, UNIFORM
-from tests.support import gpu
 from tests.support.effort import effort
 from torch_backend.arrays import random
 
@@ -57,9 +56,8 @@ def torch_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(mixtures, "_keys", split)
     monkeypatch.setattr(compile, "draws", draws)
-    if gpu.ASKED:  # whose launches make the words of a key themselves
-        monkeypatch.setattr(compile, "on_gpu", lambda: False)
-        monkeypatch.setattr(compile, "sample_mixture", lambda *_: None)
+    # Of others kernels make the words themselves.
+    monkeypatch.setattr(compile, "_parts_of", lambda key: ("a key of torch's", key))
     monkeypatch.setattr(keys, "check_key", lambda key: None)
 
 

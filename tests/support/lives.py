@@ -14,8 +14,7 @@ import torch
 
 import functional_rb as frb
 from jax_backend.compiling import compile
-from jax_backend.kernels import gpus
-from tests.support import backends, gpu, lives
+from tests.support import backends, lives
 from tests.support.backends import Backend
 from tests.support.members import BATCH, LANES
 from torch_backend.arrays import random as torch_random
@@ -110,8 +109,8 @@ def same_draws(monkeypatch: Any) -> None:
     What is compiled meanwhile keeps that: so it is used with specs only that no other test has.
     """
     monkeypatch.setattr(compile, "draws", jax_draws)
-    if gpu.ASKED:  # whose launches make the words of a key themselves
-        monkeypatch.setattr(gpus, "ready", lambda: False)
+    # Of others kernels make the words themselves.
+    monkeypatch.setattr(compile, "_parts_of", lambda key: ("a key of torch's", key))
 
 
 def leaves(nest: Any) -> list[Any]:

@@ -42,19 +42,13 @@ from torch_backend.arrays import ops, random
 from torch_backend.kernels import launches
 from torch_backend.kernels.chain import CHAIN
 
-# What does the same on a GPU, by the names of handlers.
-LAUNCHES: Final = {"draw": "sample", **{name: name for name in ("add", "add_to_rings", "update", "update_priorities")}}
-# The operations that there are on GPUs alone, by their names what each launches.
-ON_GPUS: Final = {
-    **{
-        f"gpu_{name}": name
-        for name in ("sample", "draw_slices", "draw_epoch", "draw_in_turn", "draw_limited", "read_drawn")
-    },
-    "gpu_draw_epoch_of_slices": "draw_epoch",
-    "gpu_draw_and_count": "draw_limited",
-}
+# Draws that are remembered in arrays, which they change: of items, and of slices.
+KEEPING: Final = {"draw_and_keep": 6, "draw_slices_and_keep": 9}
+# What launches do, too, and what they alone do.
+LAUNCHED: Final = ("add", "add_to_rings", "draw", "update", "update_priorities", "read_drawn", *KEEPING)
 # The kernels that change operands in place, and how many arrays each makes: torch asks for both in advance.
 CHANGING: Final = {
+    **KEEPING,
     "add": 1,
     "add_to_rings": 1,
     "update": 1,
@@ -62,9 +56,6 @@ CHANGING: Final = {
     "set_leaves": 0,
     "store": 0,
     "map_insert": 2,
-    "gpu_draw_epoch": 6,
-    "gpu_draw_epoch_of_slices": 9,
-    "gpu_draw_and_count": 6,
 }
 LIBRARY: Final = torch.library.Library("functional_rb", "FRAGMENT")
 
@@ -116,12 +107,16 @@ def by_operation(kernel: Kernel) -> list[torch.Tensor]:
 
 
 def _operation_of(kernel: Kernel, changes: bool) -> str:
-    if kernel.name:
-        return kernel.name
-    assert kernel.on_gpu is not None
-    made = sum(isinstance(x, Made) for x in kernel.in_order) if changes else None
-    names = [name for name, launched in (ON_GPUS | LAUNCHES).items() if launched == kernel.on_gpu.name]
-    return next(name for name in names if CHANGING.get(name) == made)
+    name = kernel.name or ("" if kernel.on_gpu is None else kernel.on_gpu.name)
+    if name != "draw" or not changes:
+        return name
+    made = sum(isinstance(x, Made) for x in kernel.in_order)
+    return next(keeping for keeping, count in KEEPING.items() if count == made)
+
+
+def _handler(name: str) -> str:
+    """What an operation calls."""
+    return "draw" if name in KEEPING else name
 
 
 @functools.lru_cache(maxsize=1024)
@@ -164,7 +159,7 @@ def _define(name: str) -> None:
         new = iter(made)
         arrays = [next(new) if type(x) is tuple else None if x is None else tensors[x] for x in outputs]
         operands = [None if k is None else tensors[k] for k in places]
-        CHAIN.call(_native.HANDLERS[name], records, operands, arrays)
+        CHAIN.call(_native.HANDLERS[_handler(name)], records, operands, arrays)
         return _returned(name, made)
 
     def described(*given: Any) -> object:
@@ -174,9 +169,9 @@ def _define(name: str) -> None:
         return _returned(name, [torch.empty(x[0], dtype=x[1], device=device) for x in outputs if isinstance(x, tuple)])
 
     LIBRARY.define(f"{name}({changed}Tensor[] given, SymInt[] numbers, str form) -> {results}", tags=tags)
-    if name not in ON_GPUS:
+    if _handler(name) in _native.HANDLERS:
         LIBRARY.impl(name, carried_out, "CPU")
-    if name in LAUNCHES or name in ON_GPUS:
+    if name in LAUNCHED:
         LIBRARY.impl(name, functools.partial(launched, name), "CUDA")
     torch.library.register_fake(f"functional_rb::{name}", described, lib=LIBRARY)
 
@@ -189,7 +184,7 @@ def launched(name: str, *given: Any) -> object:
     new = iter(made)
     results = [next(new) if type(x) is tuple else None if x is None else tensors[x] for x in outputs]
     operands = [None if k is None else tensors[k] for k in places]
-    launches.launch((LAUNCHES | ON_GPUS)[name], records, operands, results)
+    launches.launch(_handler(name), records, operands, results)
     return _returned(name, made)
 
 
@@ -201,7 +196,7 @@ def _returned(
     return made if count is None else made[0] if count == 1 else tuple(made) or None
 
 
-for _name in (*_native.HANDLERS, *ON_GPUS):
+for _name in {*_native.HANDLERS, *LAUNCHED}:
     _define(_name)
 
 
@@ -382,7 +377,7 @@ def _declared(
     given = inspect.signature(declaration).bind(*args, **named).arguments
     fixed = {name: int(x) if isinstance(x, torch.SymInt) and name not in SYMBOLS else x for name, x in given.items()}
     kernel = declaration(**fixed)
-    return None if on_gpu and kernel is not None and not gpu.fits(kernel) else kernel
+    return kernel if kernel is not None and (gpu.fits(kernel) if on_gpu else kernel.name) else None
 
 
 def _take(outline: object, results: torch.Tensor, made: dict[int, torch.Tensor]) -> None:
@@ -417,7 +412,7 @@ _read = _by_operation(declared.read, declared.read, _none, True)
 
 def _chosen(draft: Draft, spec: BufferSpec, draws: torch.Tensor, beta: torch.Tensor, batch: int) -> Any:
     """Do what `functions.choose` does on a GPU."""
-    found = _choose(draft.as_begun, spec, draws, beta, batch, draft.wanted)
+    found = _choose(draft.as_begun, spec, draws, None, beta, batch, draft.wanted)
     if found is None:
         return functions.choose.core(ops.OPS, draft, spec, draws, beta, batch)
     after, slots, selection = found

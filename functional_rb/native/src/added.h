@@ -253,17 +253,54 @@ class Addition {
   Choice choice;
 };
 
+// The rows of a batch that a buffer has room for which stops when it is full: `StopWhenFull.plan_write`.
+class Fitting {
+ public:
+  explicit Fitting(const BufferCall& call) : call_(call), ring_(ring_of(call)), taken_(fits(call) ? 0 : call.batch) {
+    if (!taken_.size) return;
+    int64_t lost = 0;
+    for (int64_t lane = 0; lane < ring_->lanes; ++lane) {
+      int64_t room = ring_->length - size_of(ring_, call.counters, lane);
+      for (int64_t row = lane; row < call.batch; row += ring_->lanes) {
+        const bool marked = !call.mask || call.mask[row];
+        taken_[row] = marked && room > 0;
+        room -= taken_[row], lost += marked - taken_[row];
+      }
+    }
+    call_.mask = taken_.at;
+    call_.new_counters[ring_->refused] = saturated(int64_t(call.counters[ring_->refused]) + lost);
+  }
+  const BufferCall& call() const { return call_; }
+
+ private:
+  // Whether all of a batch fits, whatever is marked.
+  bool fits(const BufferCall& call) const {
+    bool found = true;
+    for (int64_t lane = 0; ring_->refused && !ring_->chooses && lane < ring_->lanes; ++lane)
+      found = found && call.batch / ring_->lanes <= ring_->length - size_of(ring_, call.counters, lane);
+    return found;
+  }
+
+  BufferCall call_;
+  const Ring ring_;
+  Scratch<uint8_t> taken_;
+};
+
 // Add what is given, or what is made of it.
 FRB_ENTRY Outcome add_to_rings(const BufferCall& call) {
   if (call.queue) {
     const Waiting waiting(call);
-    Addition(waiting.call()).carry_out();
+    const Fitting fitting(waiting.call());
+    Addition(fitting.call()).carry_out();
     waiting.keep();
-  } else if (call.frames) {
-    NewFrames frames(call);
+    return DONE;
+  }
+  const Fitting fitting(call);
+  if (call.frames) {
+    NewFrames frames(fitting.call());
     Addition(frames.call(), &frames).carry_out();
   } else {
-    Addition(call).carry_out();
+    Addition(fitting.call()).carry_out();
   }
   return DONE;
 }

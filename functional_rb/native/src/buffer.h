@@ -182,20 +182,6 @@ inline bool draw_slots(const BufferCall& c, Matrix<const int32_t> draws, int32_t
   return in_rings ? draw_uniform_in_rings(c, draws, slots) : draw_uniform(c, draws, slots);
 }
 
-// Draw items, and read them.
-FRB_ENTRY Outcome draw(const BufferCall& c) {
-#ifdef FRB_FAULTS
-  if (FRB_FAULT(RACE)) ++races;
-#endif
-  const Bits bits(c);
-  Scratch<int32_t> slots(c.batch);
-  if (FRB_FAULT(FREED)) free(slots.at);
-  const bool drawn = draw_slots(c, bits.all, slots.at);
-  if (FRB_FAULT(BEHIND_THE_DRAWS)) slots[c.batch] = 0;
-  load_items(plan_of(c), storage_of(c), slots.at, c.batch, leaves_of(c));
-  return drawn ? DONE : NONE_DRAWN;
-}
-
 // Powers of priorities, which come as bits, and which of them are good: `importance.stored_value`.
 FRB_ENTRY void stored_values(Plan plan, Span<const int32_t> priorities, float* values, uint8_t* good) {
   Scratch<int32_t> made(priorities.size);

@@ -53,7 +53,7 @@ struct BufferCall {
   const int64_t* key_at;
   const uint32_t* threefry_at;  // a key of JAX's in place of the key, two words
   const float* beta_at;
-  const int32_t* wanted_at;  // how many rows of the batch are to be drawn
+  const int32_t* wanted_at;  // how many of the items, or windows, of a batch count
   Scratches scratches;
   void* stream;
   int64_t device;  // below zero: nothing is launched, memory alone is asked for
@@ -67,10 +67,7 @@ struct BufferKernels {
   int (*add_to_rings)(const BufferCall&);
   int (*update)(const BufferCall&);
   int (*update_priorities)(const BufferCall&);  // where items lie in rings; on the CPU that is the same
-  int (*sample)(const BufferCall&);
-  int (*draw_slices)(const BufferCall&);
-  int (*draw_epoch)(const BufferCall&);
-  int (*draw_items)(const BufferCall&);  // of samplers of which GPUs know some: see `Turn::draws`
+  int (*draw)(const BufferCall&);  // what the plan says
   int (*sample_shared)(const BufferCall&);
 };
 

@@ -5,7 +5,7 @@
 #pragma once
 #include <cstddef>
 
-#include "buffer_call.h"
+#include "positions.h"
 #include "xla_frame.h"
 
 FRB_BEGIN
@@ -79,7 +79,8 @@ template <auto F> void carry_out(const Call& call, Outcome (*)(const BufferCall&
   Told told(call);
   told.saved_count = saved;
   if (told.beta_at) told.beta = *told.beta_at;
-  if (told.wanted_at) told.batch = most<int64_t>(1, least<int64_t>(*told.wanted_at, told.batch));
+  // Of single items those behind the ones that count are not drawn, but for the first.
+  if (told.wanted_at && record_of<Plan>(told.plan)->draws == ITEMS) told.batch = most<int64_t>(1, counting(told));
   const RingRecord* ring = record_of<Ring>(told.ring).at;
   // New counters begin as the old ones, which may lie in the same memory.
   Scratch<int32_t> old(ring && told.new_counters ? ring->counters : 0);

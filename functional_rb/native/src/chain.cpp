@@ -327,9 +327,9 @@ Found draw_rows(Turn& turn, const Draw& draw, Drawn& drawn, int64_t first) {
   if (!see_counters(turn, counters, numbers)) return Found::ELSEWHERE;
   BufferCall call = drawn.described(turn, numbers, draw.draws, first);
   draw.tell(call);
-  const auto kernel = turn.draws();
+  const auto kernel = turn.kernels().draw;
   const int64_t rows = draw.draws * turn.known()->length;
-  if (turn.on_gpu()) return !kernel ? Found::ELSEWHERE : told(kernel(call)) == DONE ? Found::READY : Found::FAILED;
+  if (turn.on_gpu()) return told(kernel(call)) == DONE ? Found::READY : Found::FAILED;
   const Reading reading(turn.place());
   const bool large = is_large_draw(call, rows);
   if (large) turn.unlock();
@@ -356,7 +356,6 @@ template <class Finish> PyObject* draw_only(Turn& turn, const Draw& draw, Finish
 template <class Finish> PyObject* draw_and_keep(Turn& turn, const Draw& draw, bool in_place, Finish finish) {
   Write write(turn, in_place);
   FRB_TRY(write.check_owner());
-  if (!turn.draws()) return not_here();
   const bool counts = turn.place()->beside<int32_t>(TIMES);
   const int64_t moves = turn.place()->beside<int32_t>(ORDER) ? 2 * draw.draws : 0;
   FRB_TRY(write.prepare({counts ? draw.draws : 0, 0, moves, false, counts, false, false, counts, false, 0}));
@@ -367,7 +366,7 @@ template <class Finish> PyObject* draw_and_keep(Turn& turn, const Draw& draw, bo
   if (!made) return nullptr;
   BufferCall call = drawn.described(turn, write.counters(), draw.draws, 0);
   draw.tell(call);
-  FRB_TRY(write.carry_out(turn.draws(), call, nullptr));
+  FRB_TRY(write.carry_out(turn.kernels().draw, call, nullptr));
   drawn.complete();
   return made.give();
 }

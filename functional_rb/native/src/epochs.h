@@ -2,6 +2,7 @@
 //
 // They write to the sparse set itself, and save what they overwrite for older versions.
 #pragma once
+#include "positions.h"
 #include "slices.h"
 #include "sparse_set.h"
 
@@ -37,10 +38,11 @@ inline Deck deck_of(const BufferCall& c) {
 inline bool draw_slots_of_epoch(const BufferCall& c, Matrix<const int32_t> draws, int32_t* slots, uint8_t* live) {
   const Epoch epoch = record_of<Epoch>(c.epoch);
   const Deck deck = deck_of(c);
-  const int64_t batch = c.batch, capacity = deck.capacity, whole = epoch->drop_last ? batch : 1;
+  const int64_t batch = c.batch, capacity = deck.capacity, wanted = counting(c);
+  const int64_t whole = epoch->drop_last ? wanted : least<int64_t>(wanted, 1);
   const int64_t remaining = c.counters[epoch->remaining];
   const int64_t left = least(most<int64_t>(remaining < whole ? c.counters[epoch->count] : remaining, 0), capacity);
-  const int64_t given = left < whole ? 0 : left, taken = least(given, batch);
+  const int64_t given = left < whole ? 0 : left, taken = least(given, wanted);
   const int32_t below = int32_t(given);
   Scratch<int32_t> positions(batch, true), work(4 * batch);
   distinct(draws, &below, {positions.at, taken});
@@ -60,7 +62,7 @@ inline bool draw_slots_of_epoch(const BufferCall& c, Matrix<const int32_t> draws
 }
 
 // Draw items, or slices, and read them; where others do that, they are told the slots.
-FRB_ENTRY Outcome draw_epoch(const BufferCall& c) {
+inline Outcome draw_epoch(const BufferCall& c) {
   const Plan plan = plan_of(c);
   const Ring ring = ring_of(c);
   const Lanes lanes{c.counters + ring->cursors, c.counters + ring->sizes};

@@ -65,8 +65,8 @@ struct Deck {
 struct Epochs {
   int64_t wanted, whole, remaining, left, given, taken;
   FRB_INLINE Epochs(const Call& call, const Plan& plan, const Epoch& epoch)
-      : wanted(call.wanted_at ? most<int64_t>(0, least<int64_t>(*call.wanted_at, call.batch)) : call.batch),
-        whole(epoch->drop_last ? wanted : least<int64_t>(wanted, 1)), remaining(call.counters[epoch->remaining]),
+      : wanted(counting(call)), whole(epoch->drop_last ? wanted : least<int64_t>(wanted, 1)),
+        remaining(call.counters[epoch->remaining]),
         left(least<int64_t>(most<int64_t>(remaining < whole ? call.counters[epoch->count] : remaining, 0),
                             plan->capacity)),
         given(left < whole ? 0 : left), taken(least(given, wanted)) {}

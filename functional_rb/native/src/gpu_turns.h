@@ -6,11 +6,6 @@ FRB_BEGIN
 
 namespace gpu {
 
-// How many of the items, or windows, that are drawn count.
-FRB_INLINE int64_t counting(const Call& call) {
-  return call.wanted_at ? most<int64_t>(0, least<int64_t>(*call.wanted_at, call.batch)) : call.batch;
-}
-
 // Take out what is drawn, by one block, once the counters have been handed on.
 template <class Block> FRB_INLINE void take_out(const Block& block, const Call& call, const Ring& ring, int64_t length) {
   int32_t* sizes = call.new_counters + ring->sizes;

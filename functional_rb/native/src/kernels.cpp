@@ -2,7 +2,6 @@
 #include "added.h"
 #include "bind.h"
 #include "buffer_frame.h"
-#include "epochs.h"
 #include "hash_map.h"
 #include "images.h"
 #include "ragged.h"
@@ -31,8 +30,7 @@ PyMethodDef methods[] = {
     {}};
 
 const frb::Handler handlers[] = {
-    FRB_HANDLER(add), FRB_HANDLER(draw), FRB_HANDLER(update), FRB_HANDLER_OF(update_priorities, update), FRB_HANDLER(read),
-    FRB_HANDLER(add_to_rings), FRB_HANDLER(draw_slices), FRB_HANDLER(draw_epoch),
+    FRB_HANDLER(add), FRB_HANDLER(add_to_rings), FRB_HANDLER(draw), FRB_HANDLER(update), FRB_HANDLER_OF(update_priorities, update), FRB_HANDLER(read),
     FRB_HANDLER(store), FRB_HANDLER(pack),
     FRB_HANDLER(threefry), FRB_HANDLER(fill_draws), FRB_HANDLER_OF(below, below_each),
     FRB_HANDLER(descend), FRB_HANDLER(draw_in_span), FRB_HANDLER(set_leaves),
@@ -61,8 +59,7 @@ template <frb::Outcome (*F)(const frb::BufferCall&)> int outcome_of(const frb::B
 
 const frb::Exports exports{methods, handlers, records,
                            {outcome_of<frb::add>, outcome_of<frb::add_to_rings>, outcome_of<frb::update>,
-                            outcome_of<frb::update>, outcome_of<frb::draw>, outcome_of<frb::draw_slices>,
-                            outcome_of<frb::draw_epoch>, outcome_of<frb::draw_items>, outcome_of<frb::sample_shared>}};
+                            outcome_of<frb::update>, outcome_of<frb::draw>, outcome_of<frb::sample_shared>}};
 
 }  // namespace
 

@@ -223,7 +223,7 @@ static int update_by(const BufferCall& c, bool in_rings) {
 int update(const BufferCall& c) { return update_by(c, false); }
 int update_priorities(const BufferCall& c) { return update_by(c, true); }
 
-int sample(const BufferCall& c) {
+static int sample(const BufferCall& c) {
   Call call = call_of(c);
   call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
   if (c.frames && c.given) {  // the leaves are all of them, in the order in which they are given
@@ -235,8 +235,8 @@ int sample(const BufferCall& c) {
   return launch(call, sample_kernel, THREADS, parts(c.batch, call.tile), lines_of(plan_of(call), share));
 }
 
-// What is drawn one block counts then, if there is a limit; without replacement by priority it also draws.
-int draw_limited(const BufferCall& c) {
+// What is drawn of single items one block counts then, if there is a limit; without replacement by priority it also draws.
+static int draw_limited(const BufferCall& c) {
   const Plan plan = record_of<Plan>(c.plan);
   const bool races = plan->draws == ARRIVALS;
   const int64_t numbers = std::max<int64_t>(races ? RaceRoom(nullptr, c.batch + 1).end - static_cast<int32_t*>(nullptr) : 0,
@@ -254,13 +254,13 @@ int draw_limited(const BufferCall& c) {
   return saved(c, outcome, plan->limit ? c.batch : 0);
 }
 
-int draw_slices(const BufferCall& c) {
+static int draw_slices(const BufferCall& c) {
   Call call = call_of(c);
   call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
   return launch(call, draw_slices_kernel, THREADS, parts(c.batch, call.tile), lines_of(plan_of(call), share));
 }
 
-int draw_epoch(const BufferCall& c) {
+static int draw_epoch(const BufferCall& c) {
   Call call = call_of(c);
   call.scratch_size = 2;
   while (call.scratch_size < 2 * c.batch) call.scratch_size *= 2;
@@ -272,13 +272,24 @@ int draw_epoch(const BufferCall& c) {
   return saved(c, outcome, 0, 0, c.deck_room);
 }
 
-int draw_in_turn(const BufferCall& c) {
+// The oldest items, or windows, which are taken out, items from an end, or those of an epoch in order.
+static int draw_in_turn(const BufferCall& c) {
   Call call = call_of(c);
   const Plan plan = plan_of(call);
   const int64_t rows = c.batch * plan->length;
   call.tile = std::min<int64_t>(parts(rows, most_blocks), MOST_DRAWS);
   const Kernel kernel = plan->draws == IN_TURN ? draw_in_order_kernel : draw_in_turn_kernel;
   return launch(call, kernel, THREADS, parts(rows, call.tile), lines_of(plan, share));
+}
+
+int draw(const BufferCall& c) {
+  switch (record_of<Plan>(c.plan)->draws) {
+    case SLICES: return draw_slices(c);
+    case EPOCH: case EPOCH_OF_SLICES: return draw_epoch(c);
+    case ARRIVALS: case LIMITED: return draw_limited(c);
+    case IN_TURN: case QUEUE: case FROM_AN_END: return draw_in_turn(c);
+    default: return sample(c);
+  }
 }
 
 int read_drawn(const BufferCall& c) {
@@ -384,9 +395,7 @@ int pack_keys(const BufferCall& c) {
   return launch(call, pack_keys_kernel, THREADS, parts(c.batch, call.tile));
 }
 
-const BufferKernels buffers{add, add_to_rings, update, update_priorities, sample, draw_slices, draw_epoch,
-                            [](const BufferCall& c) { return record_of<Plan>(c.plan)->draws <= LIMITED ? draw_limited(c) : draw_in_turn(c); },
-                            nullptr};
+const BufferKernels buffers{add, add_to_rings, update, update_priorities, draw, nullptr};
 
 const char* problem(int outcome) {
   const char* text = nullptr;

@@ -32,13 +32,7 @@ int add(const BufferCall& c);
 int add_to_rings(const BufferCall& c);
 int update(const BufferCall& c);
 int update_priorities(const BufferCall& c);
-int sample(const BufferCall& c);
-int draw_slices(const BufferCall& c);
-int draw_epoch(const BufferCall& c);
-// Draw the oldest items, or windows, which are taken out, items from an end, and those of an epoch in order; and items that come
-// so often at most, or once in a batch.
-int draw_in_turn(const BufferCall& c);
-int draw_limited(const BufferCall& c);
+int draw(const BufferCall& c);
 // Read what was drawn: items from `slots`, with returns, and with the frames that they share.
 int read_drawn(const BufferCall& c);
 

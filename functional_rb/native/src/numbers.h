@@ -87,13 +87,21 @@ inline void fill_random(int64_t key, int32_t* words, int64_t count) {
 
 FRB_ENTRY void fill_draws(const int64_t* key, Span<int32_t> words) { fill_random(key[0], words.at, words.size); }
 
+// The draws of a key of JAX's, of as many rows as are wanted, if that is given, but at least of one.
+FRB_ENTRY void threefry(const uint32_t* key, const int32_t* wanted, Matrix<int32_t> draws) {
+  const int64_t rows = wanted ? most<int64_t>(1, least<int64_t>(wanted[0], draws.rows)) : draws.rows;
+  const uint32_t k0 = key[0], k1 = key[1];
+  for (int64_t i = 0; i < rows * draws.columns; ++i) draws.at[i] = threefry_word(k0, k1, i);
+}
+
 // Random bits [batch, words] of a call: those that are given, or of its key.
 class Bits {
  public:
   explicit Bits(const BufferCall& c, int64_t more_rows = 0)
       : made_(c.draws ? 0 : (c.batch + more_rows) * c.words),
         all{c.draws ? c.draws : made_.at, c.batch + more_rows, c.words} {
-    if (!c.draws) fill_random(c.key, made_.at, made_.size);
+    if (c.threefry_at) threefry(c.threefry_at, nullptr, {made_.at, all.rows, all.columns});
+    else if (!c.draws) fill_random(c.key, made_.at, made_.size);
   }
 
  private:
@@ -102,12 +110,5 @@ class Bits {
  public:
   const Matrix<const int32_t> all;
 };
-
-// The draws of a key of JAX's, of as many rows as are wanted, if that is given, but at least of one.
-FRB_ENTRY void threefry(const uint32_t* key, const int32_t* wanted, Matrix<int32_t> draws) {
-  const int64_t rows = wanted ? most<int64_t>(1, least<int64_t>(wanted[0], draws.rows)) : draws.rows;
-  const uint32_t k0 = key[0], k1 = key[1];
-  for (int64_t i = 0; i < rows * draws.columns; ++i) draws.at[i] = threefry_word(k0, k1, i);
-}
 
 FRB_END

@@ -1,6 +1,7 @@
 // Draws that follow from where items lie in their lanes, for CPUs and GPUs alike: of newer items rather than older ones, of the
 // oldest that are taken out, from an end, and in epochs in order.
 #pragma once
+#include "buffer_call.h"
 #include "ring.h"
 
 FRB_BEGIN
@@ -41,6 +42,11 @@ FRB_INLINE float chance_of_newest(int64_t lanes, const Size& size, int64_t of_al
   float factor = 1.0f, power = 1.0f;
   for (int64_t k = 1; k < draws; ++k) power = power * a, factor = factor * b + power;
   return (of_all > 0 ? scale : 0.0f) * factor;
+}
+
+// How many of the items, or windows, that are drawn count.
+FRB_INLINE int64_t counting(const BufferCall& c) {
+  return c.wanted_at ? most<int64_t>(0, least<int64_t>(*c.wanted_at, c.batch)) : c.batch;
 }
 
 // Where a row of what a queue gives lies, and whether it is there: `Queue.draw`, of windows of so many steps, of which the

@@ -1,5 +1,5 @@
-// Whole draws of samplers that on CPUs the version chain alone knows: without replacement by priority, with a limit to how often
-// each item comes, in turn, and of newer items rather than older ones.
+// Whole draws of all samplers: also without replacement by priority, with a limit to how often each item comes, in turn, and of
+// newer items rather than older ones.
 #pragma once
 #include "epochs.h"
 #include "positions.h"
@@ -54,23 +54,25 @@ inline bool draw_marked(const BufferCall& c, Matrix<const int32_t> draws, int32_
   const Lanes lanes{c.counters + ring->cursors, c.counters + ring->sizes};
   const float total = total_of(plan_of(c), c.tree);
   descend(plan_of(c), c.tree, draws, slots);
-  const float chance = 1.0f / float(most<int64_t>(counted(total), 1));
+  const int64_t left = counted(total);
+  const float weight = left ? 1.0f : 0.0f, chance = weight * (1.0f / float(most<int64_t>(left, 1)));
   for (int64_t i = 0; i < c.batch; ++i) {
-    c.handles[i] = handle_of(c, ring, lanes, slots[i]);
-    c.weights[i] = 1.0f, c.probabilities[i] = chance;
+    c.handles[i] = left ? handle_of(c, ring, lanes, slots[i]) : -1;
+    c.weights[i] = weight, c.probabilities[i] = chance;
   }
-  return total > 0;
+  return left > 0;
 }
 
 // Count draws, of which those beyond the limit are none: `draw_limits.spend`. What has reached it has no leaf any more.
 inline void spend(const BufferCall& c, const int32_t* slots) {
   const Plan plan = plan_of(c);
   Scratch<int32_t> spent(c.batch);
+  const int64_t wanted = counting(c);
   int64_t count = 0, noted = 0;
   for (int64_t i = 0; i < c.batch; ++i) {
     const int32_t slot = slots[i];
-    if (!c.drawn[i]) continue;
-    if (c.times[slot] >= plan->limit) {
+    c.drawn[i] = i < wanted && c.handles[i] >= 0 && c.times[slot] < plan->limit;
+    if (!c.drawn[i]) {
       mask_out(c, i);
       continue;
     }
@@ -114,10 +116,10 @@ FRB_INLINE void tell_in_turn(const BufferCall& c, int64_t i, bool live, int64_t 
 inline bool take_out(const BufferCall& c, int32_t* slots) {
   const Ring ring = ring_of(c);
   const int64_t length = plan_of(c)->length;
-  if (c.batch % ring->lanes) return false;  // the reference refuses that
+  const int64_t wanted = counting(c);
   bool any = false;
   for (int64_t i = 0; i < c.batch * length; ++i) {
-    const InTurn taken = taken_at(ring, c.counters, i, length, c.batch);
+    const InTurn taken = taken_at(ring, c.counters, i, length, wanted);
     const Item found = item_at(ring, c.counters, taken.lane, taken.position);
     slots[i] = found.slot, c.handles[i] = found.handle;
     tell_in_turn(c, i, taken.live, length);
@@ -125,7 +127,7 @@ inline bool take_out(const BufferCall& c, int32_t* slots) {
   }
   int32_t *sizes = c.new_counters + ring->sizes, left = 0;
   for (int64_t lane = 0; lane < ring->lanes; ++lane)
-    left += sizes[lane] = int32_t(size_of(ring, c.counters, lane) - taken_of(ring, c.counters, lane, length, c.batch));
+    left += sizes[lane] = int32_t(size_of(ring, c.counters, lane) - taken_of(ring, c.counters, lane, length, wanted));
   c.new_counters[SIZE] = left;
   return any;
 }
@@ -143,15 +145,16 @@ inline int64_t left_in_order(const BufferCall& c, const int32_t* counters) {
 inline bool draw_in_order(const BufferCall& c, int32_t* slots) {
   const Stored stored(c);
   const Epoch epoch = record_of<Epoch>(c.epoch);
-  const int64_t lanes = stored.ring->lanes, whole = epoch->drop_last ? c.batch : 1;
+  const int64_t lanes = stored.ring->lanes, wanted = counting(c), whole = epoch->drop_last ? wanted : 1;
   const int64_t before = left_in_order(c, c.counters);
   const bool fresh = before < whole;
-  const int64_t total = fresh ? stored.size() : before, taken = total < whole ? 0 : least(total, c.batch);
-  if (!taken) return false;
+  const int64_t total = fresh ? stored.size() : before, taken = total < whole ? 0 : least(total, wanted);
   const bool done = total - taken < whole;
   int64_t passed = 0;
+  int32_t padding = 0;  // the first of those that are left
   for (int64_t lane = 0, i = 0; lane < lanes; ++lane) {
     const Rest rest = fresh ? all_of(stored.ring, c.counters, lane) : rest_of(stored.ring, epoch, c.counters, c.counters, lane);
+    if (!passed) padding = item_of(stored.ring, lane, rest.first).slot;
     const int64_t ahead = least(most<int64_t>(taken - passed, 0), rest.left);
     for (int64_t k = 0; k < ahead; ++k, ++i) {
       const Item found = item_of(stored.ring, lane, on_by(rest.first, k, stored.limit));
@@ -159,12 +162,13 @@ inline bool draw_in_order(const BufferCall& c, int32_t* slots) {
       tell_in_turn(c, i, true);
     }
     passed += rest.left;
+    if (!taken) continue;  // the epoch stays as it is
     c.new_counters[epoch->next + lane] = int32_t(done ? rest.end : on_by(rest.first, ahead, stored.limit));
     c.new_counters[epoch->end + lane] = int32_t(rest.end);
   }
-  for (int64_t i = taken; i < c.batch; ++i) slots[i] = slots[0], tell_in_turn(c, i, false);
-  c.new_counters[epoch->epochs_done] = saturated(int64_t(c.counters[epoch->epochs_done]) + done + (fresh && before > 0));
-  return true;
+  for (int64_t i = taken; i < c.batch; ++i) slots[i] = padding, tell_in_turn(c, i, false);
+  if (taken) c.new_counters[epoch->epochs_done] = saturated(int64_t(c.counters[epoch->epochs_done]) + done + (fresh && before > 0));
+  return taken > 0;
 }
 
 // The marked slot of some rank, and how many marked ones lie before a slot: `structures.order_statistics`.
@@ -214,25 +218,38 @@ inline bool draw_from_an_end(const BufferCall& c, int32_t* slots) {
   return drawn > 0;
 }
 
-// Draw items, or windows of them, and read them; where others do that, they are told the slots.
-FRB_ENTRY Outcome draw_items(const BufferCall& c) {
+// Draw single items, or windows that a queue gives, and read them; where others do that, they are told the slots.
+inline Outcome draw_items(const BufferCall& c) {
+#ifdef FRB_FAULTS
+  if (FRB_FAULT(RACE)) ++races;
+#endif
   const Plan plan = plan_of(c);
   const int64_t rows = c.batch * plan->length;
+  if (plan->draws == QUEUE && !c.wanted_at && c.batch % ring_of(c)->lanes) return NONE_DRAWN;  // the reference refuses that
   const Bits bits(c, plan->draws == ARRIVALS);
   Scratch<int32_t> slots(rows);
+  if (FRB_FAULT(FREED)) free(slots.at);
   const bool drawn = plan->draws == ARRIVALS      ? draw_in_race(c, bits.all, slots.at)
-                     : plan->draws == RECENT  ? draw_recent(c, bits.all, slots.at)
-                     : plan->draws == QUEUE   ? take_out(c, slots.at)
-                     : plan->draws == IN_TURN ? draw_in_order(c, slots.at)
+                     : plan->draws == RECENT      ? draw_recent(c, bits.all, slots.at)
+                     : plan->draws == QUEUE       ? take_out(c, slots.at)
+                     : plan->draws == IN_TURN     ? draw_in_order(c, slots.at)
                      : plan->draws == FROM_AN_END ? draw_from_an_end(c, slots.at)
-                     : plan->prioritized || plan->draws == CHOSEN ? draw_slots(c, bits.all, slots.at)
-                                              : draw_marked(c, bits.all, slots.at);
-  if (!drawn) return NONE_DRAWN;
-  if (plan->draws == LIMITED) memset(c.drawn, 1, size_t(c.batch));
+                     : plan->draws == LIMITED && !plan->prioritized ? draw_marked(c, bits.all, slots.at)
+                                                                    : draw_slots(c, bits.all, slots.at);
+  if (FRB_FAULT(BEHIND_THE_DRAWS)) slots[c.batch] = 0;
   if (c.slots) memcpy(c.slots, slots.at, size_t(rows) * sizeof(int32_t));
   if (c.given) load_items(plan, storage_of(c), slots.at, rows, leaves_of(c));
   if (plan->limit) spend(c, slots.at);
-  return DONE;
+  return drawn ? DONE : NONE_DRAWN;
+}
+
+// Draw what the plan says. Where there is nothing all is masked, and the state stays as it is.
+FRB_ENTRY Outcome draw(const BufferCall& c) {
+  switch (plan_of(c)->draws) {
+    case SLICES: return draw_slices(c);
+    case EPOCH: case EPOCH_OF_SLICES: return draw_epoch(c);
+    default: return draw_items(c);
+  }
 }
 
 FRB_END

@@ -11,7 +11,7 @@ inline Slices slices_of(const BufferCall& c) {
 }
 
 // Draw slices. By priority the tree has that of each step where one begins; else it counts the windows.
-FRB_ENTRY Outcome draw_slices(const BufferCall& c) {
+inline Outcome draw_slices(const BufferCall& c) {
   const Plan plan = plan_of(c);
   const Ring ring = ring_of(c);
   const Bits bits(c);

@@ -103,14 +103,6 @@ class Turn {
   // Those of the host, or of the GPU that the arrays lie on.
   const BufferKernels& kernels() const { return on_gpu() ? gpu::buffers : frb::kernels; }
   bool on_gpu() const { return place()->where.on_gpu; }
-  // What draws; null for what GPUs do not.
-  int (*draws() const)(const BufferCall&) {
-    const int32_t kind = known()->draws;
-    if (kind == ITEMS || ((kind == RECENT || kind == CHOSEN) && on_gpu())) return kernels().sample;
-    if (kind == SLICES) return kernels().draw_slices;
-    if (kind <= EPOCH_OF_SLICES) return kernels().draw_epoch;
-    return kernels().draw_items;
-  }
 
   // An array on the GPU, and where it begins; null if there is none, with an error or, where one of torch's modes makes
   // others, without. Of a state's no mode may know, as states outlive it.

@@ -83,8 +83,8 @@ template <auto F> void* handle_on_gpu(xla::Frame* frame) {
 }
 
 #define FRB_LAUNCHES(X)                                                                                              \
-  X(add) X(add_to_rings) X(update) X(update_priorities) X(sample) X(draw_slices) X(draw_epoch) X(draw_in_turn)       \
-  X(draw_limited) X(read_drawn) X(map_lookup) X(map_insert) X(apart) X(pack_keys) X(find_goals)
+  X(add) X(add_to_rings) X(update) X(update_priorities) X(draw) X(read_drawn) X(map_lookup) X(map_insert)            \
+  X(apart) X(pack_keys) X(find_goals)
 #define FRB_HANDLED(name) {#name, reinterpret_cast<void*>(&handle_on_gpu<static_cast<int (*)(const BufferCall&)>(&name)>)},
 const Handler handlers[] = {FRB_LAUNCHES(FRB_HANDLED) {"sample_mixture", reinterpret_cast<void*>(&handle_on_gpu<&sample_mixed>)}, {}};
 
