@@ -48,9 +48,12 @@ def set_leaves(
     written, changed, parts, end = [values], leaves, [values] * 3, 0
     for height in above:
         start, end = end, end + 3 * touched.count(height)
-        children = _renewed(old[start:end], touched.numbers([(height, 0)] * 3), changed, parts)
-        written.append(_folded(children))
-        changed, parts = touched.numbers([(height, 0)]), jnp.split(written[-1], 3)
+        nodes = touched.numbers([(height, 0)] * 3)
+        written.append(_folded(_renewed(old[start:end], nodes, changed, parts)))
+        if consecutive:  # then they are few, and to compare them with those of other kinds costs less than to part them
+            changed, parts = nodes, written[-1:]
+        else:
+            changed, parts = touched.numbers([(height, 0)]), jnp.split(written[-1], 3)
     places = touched.numbers([(height, start * FANOUT) for height in above for start in _starts(levels[height])])
     return _set(tree, joined([leaves, places]), joined(written))
 
@@ -141,15 +144,20 @@ def _renewed(old: jax.Array, nodes: jax.Array, changed: jax.Array, values: Seque
         old: float32 [3 n, FANOUT], the children before.
         nodes: int32 [3 n], whose children they are.
         changed: int32 [m], the numbers of those that have new values.
-        values: float32 [m] of each kind, not negative, equal where numbers are.
+        values: float32 [m] of each kind, not negative, equal where numbers are; or of all kinds, one behind the other,
+            float32 [m] alone.
 
     Returns:
         For each of the FANOUT places, float32 [3 n].
     """
-    kind = _kinds(old.shape[0])[:, None]
+    kind = _kinds(nodes.shape[0])[:, None]
     place = changed[None, :] - (nodes << SHIFT)[:, None]
-    sums, smallest, largest = (part[None, :] for part in values)
-    new = jnp.where(kind == 0, sums, jnp.where(kind == 1, smallest, largest))
+    new, *others = (part[None, :] for part in values)
+    if others:
+        smallest, largest = others
+        new = jnp.where(kind == 0, new, jnp.where(kind == 1, smallest, largest))
+    else:
+        place = jnp.where(kind == _kinds(changed.shape[0])[None, :], place, -1)
     found = [jnp.max(jnp.where(place == k, new, -1), 1) for k in range(FANOUT)]
     return [jnp.where(x >= 0, x, y) for x, y in zip(found, _columns(old), strict=True)]
 
@@ -161,9 +169,9 @@ def _folded(children: Sequence[jax.Array]) -> jax.Array:
     return jnp.where(kind == 0, _halved(children, jnp.add), rest)
 
 
+# 0, 1 and 2, each for a third: a constant, as XLA would compute it apart from what it is for.
 def _kinds(count: int) -> jax.Array:
-    place = lax.iota(jnp.int32, count)
-    return (place >= count // 3).astype(jnp.int32) + (place >= count // 3 * 2).astype(jnp.int32)
+    return jnp.asarray(np.arange(count) // (count // 3), jnp.int32)
 
 
 class Drawn(NamedTuple):
