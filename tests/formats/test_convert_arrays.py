@@ -16,8 +16,6 @@ import functional_rb as frb
 import jax_backend
 import torch_backend
 from functional_rb.base import nest
-from functional_rb.specs.values import Outline
-from jax_backend.arrays.convert import build_mapping
 from tests.support import grammar
 
 
@@ -100,12 +98,12 @@ SPECS = grammar.Grammar(grammar.leaves_of(ON_JAX, "object"), axes=(0, 3, 1)).nes
 @hypothesis.settings(max_examples=50)
 @hypothesis.given(SPECS)
 def test_specs_as_jax_tells_them(spec: Any) -> None:
-    outline = Outline.of(spec, "test")
-    zeros = nest.flatten_as(outline.structure, jax_backend.zeros(spec))
+    plan = frb.BufferSpec({"it": spec}, 8).plan
+    zeros = nest.flatten_as(plan.structure, jax_backend.zeros({"it": spec}))
     told = jax.eval_shape(lambda: zeros)  # of the leaves alone, as JAX does not know all of the containers
-    back = Outline.of(frb.specs.spec_of(nest.unflatten(outline.structure, told, build_mapping, ())), "test")
-    assert back.names == outline.names
-    assert [(x.shape, x.dtype) for x in back.leaves] == [(x.shape, x.dtype) for x in outline.leaves]
+    back = frb.BufferSpec(frb.specs.spec_of(nest.unflatten(plan.structure, told, lambda _, parts, __: parts)), 8).plan
+    assert back.names == plan.names
+    assert [(x.shape, x.dtype) for x in back.leaves] == [(x.shape, x.dtype) for x in plan.leaves]
 
 
 def test_shapes_of_a_buffers_items() -> None:

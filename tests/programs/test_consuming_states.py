@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import gc
 import itertools
-import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
 
 import functional_rb as frb
 import jax_backend
-from jax_backend.compiling import copies
+from tests.programs.consumed import (
+    CONSUMED,
+    HANDLES,
+    LIMITED,
+    PRIORITIES,
+    SPEC,
+    batch,
+    filled,
+    is_gone,
+    numbers,
+)
 from tests.support import backends, gpu, lives
 from tests.support.backends import Backend, needs_native
 from tests.support.compiled_programs import big_copies
@@ -29,30 +36,6 @@ from tests.support.members import LANES, MEMBERS, Member
 from tests.support.xla_options import AS_USERS
 
 rb = jax_backend
-CONSUMED = r"this state was consumed by an in-place function.*go on with what that returned"
-SPEC = frb.BufferSpec({"x": frb.Unbounded((2,)), "n": frb.Unbounded((), "int32")}, 8, frb.Prioritized())
-UNIFORM = dataclasses.replace(SPEC, sampler=frb.Uniform())
-# Of a sampler that remembers what it drew.
-LIMITED = dataclasses.replace(SPEC, sampler=frb.Uniform(max_times_sampled=2))
-HANDLES, PRIORITIES = np.arange(3, dtype=np.int32), np.ones(3, np.float32)
-
-
-def batch(start: int, count: int = 3) -> dict[str, np.ndarray]:
-    numbers = np.arange(start, start + count, dtype=np.int32)
-    return {"x": np.stack([numbers, -numbers], 1).astype(np.float32), "n": numbers}
-
-
-def filled(spec: frb.BufferSpec = SPEC, rb: Any = jax_backend) -> Any:
-    return rb.add(rb.init(spec), batch(0))
-
-
-def is_gone(state: Any) -> bool:
-    """All of it, as JAX says."""
-    return all(x.is_deleted() for x in jax.tree.leaves(state))
-
-
-def numbers(state: Any) -> list[int]:
-    return rb.items(state)["n"].tolist()
 
 
 @jax.tree_util.register_dataclass
@@ -163,242 +146,7 @@ def test_nothing_of_the_storage_is_copied(sampler: Any) -> None:
     assert memory.temp_size_in_bytes < capacity
 
 
-# ---------------------------------------------------------------- rb.jit: what it donates
-
-
-class Nested(NamedTuple):
-    states: Any
-    rest: Any
-
-
-def test_states_are_found_wherever_they_are() -> None:
-    rest = {"a": jnp.ones(3), "b": (jnp.zeros(2), None)}
-    tree = Nested([filled(), {"eval": filled(UNIFORM)}], rest)
-
-    @rb.jit
-    def step(tree: Nested, other: Any, *, third: Any) -> Any:
-        first, second = tree.states
-        return Nested([rb.add(first, batch(3)), second], tree.rest), {"other": other["s"]}, (third,)
-
-    other, third = {"s": filled(), "x": 1.5}, filled()
-    after, told, (last,) = step(tree, other, third=third)
-    assert is_gone((tree.states, other["s"], third))
-    assert not any(x.is_deleted() for x in jax.tree.leaves(rest))
-    assert [numbers(s) for s in (after.states[0], after.states[1]["eval"], told["other"], last)] == [
-        [0, 1, 2, 3, 4, 5, 0, 0],
-        *[[0, 1, 2, 0, 0, 0, 0, 0]] * 3,
-    ]
-
-
-def test_a_state_that_comes_back_unchanged_costs_nothing() -> None:
-    state = filled()
-    rows = state.rows.unsafe_buffer_pointer()
-    after = rb.jit(lambda state: state)(state)
-    assert is_gone(state)
-    assert after.rows.unsafe_buffer_pointer() == rows
-
-
-def test_a_state_that_does_not_come_back_is_not_donated() -> None:
-    """Nor is it traced twice, nor does JAX warn that its memory is of no use."""
-    chex.clear_trace_counter()
-    state, other = filled(), filled(UNIFORM)
-
-    @rb.jit
-    @chex.assert_max_traces(n=1)
-    def look(state: Any, other: Any, key: Any) -> Any:
-        return rb.sample(state, key, 3)[1].items["n"], rb.add(other, batch(3))
-
-    for seed in range(2):
-        before = other
-        _, other = look(state, other, rb.key(seed))
-        assert is_gone(before)
-        assert numbers(state) == [0, 1, 2, 0, 0, 0, 0, 0]
-    assert rb.jit(rb.size)(state).tolist() == 3
-
-
-def test_of_two_alike_one_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which one cannot be told: both stay, with a warning if they are large."""
-    monkeypatch.setattr(copies, "_warned", set())
-    expert, agent = filled(), filled()
-    join = rb.jit(lambda expert, agent: rb.add(agent, rb.items(expert)))
-    after = join(expert, agent)
-    assert numbers(expert) == numbers(agent) == [0, 1, 2, 0, 0, 0, 0, 0]
-    assert int(rb.size(after)) == 8
-    monkeypatch.setattr(copies, "LARGE", 100)
-    both = rb.jit(lambda expert, agent: rb.add(agent, rb.items(expert)))
-    with pytest.warns(
-        frb.errors.LargeCopyWarning, match=r"is given 2 states of one spec and returns 1.*return them all"
-    ) as told:
-        both(expert, agent)
-    assert told[0].filename == __file__
-    pair = rb.jit(lambda expert, agent: (expert, rb.add(agent, rb.items(expert))))
-    pair(expert, agent)
-    assert is_gone((expert, agent))
-
-
-def test_the_same_state_twice() -> None:
-    both = rb.jit(lambda a, b: (rb.add(a, batch(3)), rb.add(b, batch(6))))
-    state = filled()
-    first, second = both(state, state)
-    assert is_gone(state)
-    assert [numbers(s)[:6] for s in (first, second)] == [[0, 1, 2, 3, 4, 5], [0, 1, 2, 6, 7, 8]]
-    first, second = both(first, second)  # and now two
-    assert [numbers(s)[6:] for s in (first, second)] == [[3, 4], [6, 7]]
-    state = filled()
-    after, told = rb.jit(lambda state, counters: (rb.add(state, batch(3)), counters + 1))(state, state.counters)
-    assert int(told[1]) == 4
-    assert numbers(after)[3:6] == [3, 4, 5]
-    older = filled(LIMITED)
-    newer, _ = rb.sample(older, rb.key(0), 2)  # which has the rows of the older one
-    first, second = both(older, newer)
-    assert numbers(first)[3:6] + numbers(second)[3:6] == [3, 4, 5, 6, 7, 8]
-    with pytest.raises(RuntimeError, match=CONSUMED):
-        rb.size(newer)
-
-
-# ---------------------------------------------------------------- rb.jit: as jax.jit
-
-
-def test_static_arguments() -> None:
-    traced = []
-
-    @rb.jit(static_argnames=("n", "both"))
-    def draw(state: Any, n: int, key: Any, both: bool = False) -> Any:
-        traced.append(n)
-        state, sample = rb.sample(state, key, n)
-        return (state, sample.indices) if both else sample.indices
-
-    state, key = filled(), rb.key(0)
-    assert draw(state, 2, key).shape == draw(state, n=2, key=key).shape == (2,)
-    assert draw(state, 4, key).shape == (4,)
-    after, _ = draw(state, 4, key, both=True)
-    assert is_gone(state)
-    assert len(traced) == 4  # by position or by name are two structures, as for jax.jit
-    by_number = rb.jit(lambda key, n, state: rb.sample(state, key, n), static_argnums=-2)
-    after, sample = by_number(key, 3, after)
-    assert sample.indices.shape == (3,)
-    with pytest.raises(ValueError, match="Non-hashable static arguments"):
-        by_number(key, [3], after)
-    assert int(rb.size(after)) == 3
-
-
-class Agent:
-    def __init__(self, batch_size: int) -> None:
-        self.batch_size = batch_size
-
-    @rb.jit(static_argnums=0)
-    def act(self, state: Any, key: Any) -> Any:
-        """Draws."""
-        return rb.sample(state, key, self.batch_size)
-
-
-def test_methods_and_names() -> None:
-    two, three, state = Agent(2), Agent(3), filled()
-    for agent in (two, three, two):
-        before = state
-        state, sample = agent.act(state, rb.key(0))
-        assert is_gone(before)
-        assert sample.indices.shape == (agent.batch_size,)
-    assert (Agent.act.__name__, Agent.act.__doc__) == ("act", "Draws.")
-    bound = rb.jit(two.act.__wrapped__.__get__(two))
-    assert bound(state, rb.key(0))[1].indices.shape == (2,)
-
-
-def test_making_it_anew_traces_nothing_anew() -> None:
-    chex.clear_trace_counter()
-    step = chex.assert_max_traces(lambda state, items: rb.add(state, items), n=1)
-    state = filled()
-    for start in range(3):
-        state = rb.jit(step)(state, batch(start))
-    assert int(rb.size(state)) == 8
-
-
-def test_what_was_compiled_goes_with_the_function() -> None:
-    def make() -> Any:
-        def step(state: Any) -> Any:
-            return rb.add(state, batch(0))
-
-        rb.jit(step)(filled())
-        return weakref.ref(step)
-
-    step = make()
-    gc.collect()
-    assert step() is None
-
-
-def test_ahead_of_time() -> None:
-    draw = rb.jit(lambda run, key, n: {"s": rb.sample(run["s"], key, n)[0], "w": run["w"] + 1}, static_argnums=2)
-    shapes = {"s": jax.eval_shape(rb.init, SPEC), "w": jax.ShapeDtypeStruct((3,), jnp.float32)}
-    state = filled()
-    for compiled in (draw.lower(shapes, rb.key(0), 4).compile(), draw.trace(shapes, rb.key(0), 4).lower().compile()):
-        before = state
-        state = compiled({"s": state, "w": jnp.ones(3)}, rb.key(1))["s"]
-        assert is_gone(before)
-        with pytest.raises(TypeError, match="compiled for arguments of the structure"):
-            compiled(state, rb.key(1))
-    assert jax.tree.structure(draw.eval_shape(shapes, rb.key(0), 4)) == jax.tree.structure(shapes)
-    draw.clear_cache()
-    assert numbers(draw({"s": state, "w": jnp.ones(3)}, rb.key(0), 4)["s"])[:3] == [0, 1, 2]
-
-
-def test_other_transformations_outside_and_inside() -> None:
-    add = rb.jit(rb.add)
-    many = jax.vmap(lambda _: rb.init(SPEC))(jnp.arange(2))
-    given = jax.tree.map(lambda x: np.stack([x, x]), batch(0))
-    assert jax.vmap(add)(many, given).counters[:, 1].tolist() == [3, 3]
-    after = rb.jit(jax.vmap(rb.add))(many, given)
-    assert is_gone(many)
-    assert rb.size(after).tolist() == [3, 3]
-    state = filled()
-    assert int(rb.size(jax.jit(add)(state, batch(0)))) == 6
-    loss = rb.jit(lambda w, state: (w * rb.sample(state, rb.key(0), 2)[1].items["x"].sum(), state))
-    (_, same), gradient = jax.value_and_grad(loss, has_aux=True)(2.0, state)
-    assert np.isfinite(gradient)
-    assert numbers(same) == numbers(state)  # which is there: nothing was donated
-
-
-def test_shardings_and_further_donation() -> None:
-    where = NamedSharding(jax.make_mesh((1,), ("d",)), PartitionSpec())
-    state, items = filled(), jax.tree.map(jnp.asarray, batch(3))
-    for shardings in (where, (where, None)):
-        before, state = state, rb.jit(rb.add, in_shardings=shardings, out_shardings=where)(state, items)
-        assert is_gone(before)
-        assert state.rows.sharding == where
-    state = jax.device_put(state, jax.devices()[0])
-    weights = jnp.ones(1000)
-    rb.jit(lambda state, w: (state, w + 1), donate_argnums=1)(state, weights)
-    assert weights.is_deleted()
-
-
-def test_errors_name_function_and_argument() -> None:
-    def branch(state: Any, items: Any) -> Any:
-        return rb.add(state, items) if items["n"].sum() > 2 else state
-
-    state = filled()
-    with pytest.raises(jax.errors.TracerBoolConversionError, match=r"function branch at .*consuming.*items\['n'\]"):
-        rb.jit(branch)(state, batch(0))
-    assert numbers(state)[:3] == [0, 1, 2]  # what fails while it is traced consumes nothing
-    with pytest.raises(TypeError, match="jit: expected a function, got int"):
-        rb.jit(3)
-
-
-@pytest.mark.parametrize(
-    "storage", [frb.Host(), frb.Memmap(), frb.Memmap(shared=True)], ids=["host", "files", "shared"]
-)
-def test_buffers_on_the_host_are_refused_by_jit(storage: Any) -> None:
-    state = filled(dataclasses.replace(SPEC, storage=storage))
-    with pytest.raises(TypeError, match=r"rb\.jit: this buffer lies in the memory of the host.*rb\.add_"):
-        rb.jit(lambda run: rb.add(run["s"], batch(0)))({"s": state})
-    assert int(rb.size(state)) == 3
-
-
 # ---------------------------------------------------------------- rb.jit: the same on both
-
-
-@dataclasses.dataclass
-class Plain:
-    buffer: Any
-    key: Any
 
 
 def test_a_program_for_both_backends(library: Backend) -> None:
@@ -439,29 +187,6 @@ def test_a_program_for_both_backends(library: Backend) -> None:
     with pytest.raises(KeyError, match="of the user's"):
         rb.jit(fails)(state)
     assert int(rb.size(state)) == 8
-
-
-def test_jit_on_torch_alone() -> None:
-    import torch
-
-    import torch_backend as rb
-
-    with pytest.raises(TypeError, match=r"the option 'in_shardings' has no meaning on torch"):
-        rb.jit(lambda s: s, in_shardings=None)
-    state = filled(rb=rb)
-    assert rb.jit(lambda s: s)(state) is state  # as it came: it goes on
-    run = Plain(state, rb.key(0))
-    run.key = run  # a nest that contains itself
-    step = rb.jit(lambda run: Plain(rb.add(run.buffer, batch(3)), None), donate_argnums=0)
-    after = step(run)
-    assert int(rb.size(after.buffer)) == 6
-    with pytest.raises(RuntimeError, match=CONSUMED):
-        rb.add(state, batch(0))
-    with pytest.raises(RuntimeError, match=CONSUMED):
-        step(run)
-    compiled = torch.compile(rb.jit(lambda s, x: rb.update_(s, x, x.float())), fullgraph=True, backend="eager")
-    state = compiled(rb.own_(after.buffer), torch.arange(3, dtype=torch.int32))
-    assert int(rb.counts(state).stale) == 0
 
 
 # ---------------------------------------------------------------- the in-place forms, on every storage
@@ -595,48 +320,3 @@ def test_consumed_states_elsewhere(tmp_path: Path) -> None:
     for use in (lambda: jax.jit(rb.size)(state), lambda: jax.tree.map(lambda x: x + 1, state)):
         with pytest.raises(RuntimeError, match="Array has been deleted"):
             use()
-
-
-# ---------------------------------------------------------------- the warning
-
-
-@pytest.fixture
-def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing has been told yet, and what is large is 80 bytes: of 96 of rows, and 64 of the tree."""
-    monkeypatch.setattr(copies, "_warned", set())
-    monkeypatch.setattr(copies, "LARGE", 80)
-
-
-def test_a_large_copy_is_told_of_once(large: None) -> None:
-    state = rb.init(SPEC)
-    with pytest.warns(
-        frb.errors.LargeCopyWarning, match=r"rb\.add: copied 0 MB.*state = rb\.add_\(state, \.\.\.\)"
-    ) as told:
-        state = rb.add(state, batch(0))
-    assert (len(told), told[0].filename) == (1, __file__)
-    state = rb.add(state, batch(3))  # a second time it would be an error
-    new = {"n": HANDLES + 7}
-    with pytest.warns(frb.errors.LargeCopyWarning, match=r"rb\.update: copied.*rb\.update_"):
-        state = rb.update(state, HANDLES, PRIORITIES, new)
-    state = rb.update(state, HANDLES, PRIORITIES, new)
-    assert int(rb.size(state)) == 6
-    limited = rb.init(LIMITED, items=batch(0))
-    copies.LARGE = 30
-    with pytest.warns(frb.errors.LargeCopyWarning, match=r"rb\.sample: copied.*rb\.sample_"):
-        rb.sample(limited, rb.key(0), 2)
-
-
-def test_what_copies_little_or_must_is_not_told_of(large: None) -> None:
-    state = rb.init(SPEC, items=batch(0))  # nobody else has the state that is filled
-    state = rb.update(state, HANDLES, PRIORITIES)  # the tree alone
-    rb.sample(state, rb.key(0), 2)
-    jax.jit(rb.add)(state, batch(3))
-    jax.vmap(rb.clear)(jax.tree.map(lambda x: x[None], state))
-    state = rb.update_(rb.sample_(rb.add_(state, batch(3)), rb.key(0), 2)[0], HANDLES, PRIORITIES, {"n": HANDLES + 7})
-    rb.add(rb.init(dataclasses.replace(SPEC, storage=frb.Host())), batch(0))
-    assert not copies._warned
-
-
-def test_the_limit_of_the_warning() -> None:
-    assert copies.LARGE == 16 * 2**20
-    assert issubclass(frb.errors.LargeCopyWarning, UserWarning)

@@ -14,9 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 SELECTION = (
     *("tests/agreement/test_gpu_kernels.py", "tests/agreement/test_gpu_rings.py"),
     "tests/agreement/test_random_programs.py",
-    *("tests/agreement/test_gpu_frames_on_jax.py", "tests/agreement/test_gpu_waiting_on_jax.py"),
+    "tests/agreement/test_gpu_steps_on_jax.py",
     *("tests/contract/test_torch_interop.py", "tests/contract/test_storages_torch.py"),
-    *("tests/contract/test_torch_values.py", "tests/agreement/test_bridge.py", "tests/agreement/test_agreement.py"),
+    *("tests/contract/test_torch_values.py", "tests/agreement/test_agreement.py"),
+    *("tests/agreement/test_bridge.py", "tests/agreement/test_bridge_of_arrays.py"),
     *("tests/contract/test_every_variant.py", "tests/contract/test_members.py", "tests/contract/test_jax.py"),
     *("tests/contract/test_lifecycle.py", "tests/contract/test_storages.py", "tests/contract/test_keys.py"),
     *("tests/contract/test_epochs.py", "tests/contract/test_n_step.py", "tests/contract/test_frame_dedup.py"),
