@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import torch
 
 import functional_rb as frb
 from functional_rb.core import counters
@@ -65,8 +66,6 @@ def frame_cursors(spec: frb.BufferSpec) -> slice:
 
 def surrounded(state: Any) -> dict[str, Any]:
     """The arrays that a sampler or a writer keeps, from now on in the middle of larger ones, by name; these are -5."""
-    import torch
-
     memory = state._version.own()
     around = {
         name: torch.full((x.shape[0] + 128, *x.shape[1:]), -5, dtype=x.dtype) for name, x in memory.auxiliary.items()
