@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 import functional_rb as frb
-from functional_rb.datasets import convert, hdf5
+from functional_rb.datasets import convert
 from tests.datasets.episodes import equal, joined, open_reader, read, read_in_pieces_of
 from tests.datasets.minari_datasets import SPACES, write
 from tests.support.backends import Backend
@@ -288,7 +288,7 @@ def test_rows_that_name_one_text_take_no_more_memory_than_allowed(
         path.write_bytes(content)
 
     name = rewritten(made, tmp_path / "same", same, "words")
-    monkeypatch.setattr(hdf5, "CHUNK", 4 * nbytes)
+    monkeypatch.setattr("functional_rb.datasets.hdf5.CHUNK", 4 * nbytes)
     tracemalloc.start()
     try:
         with pytest.raises(

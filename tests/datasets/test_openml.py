@@ -11,7 +11,6 @@ import pytest
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb.datasets import openml
 from tests.datasets.episodes import open_reader
 
 ARFF = """% a comment
@@ -63,7 +62,7 @@ FORMATS = {"arff": arff, "arff.gz": zipped, "parquet": parquet}
 @pytest.mark.parametrize("batch", [4096, 2])
 @pytest.mark.parametrize("write", FORMATS.values(), ids=FORMATS)
 def test_each_row_is_a_step(write: Any, batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openml, "BATCH", batch)
+    monkeypatch.setattr("functional_rb.datasets.openml.BATCH", batch)
     name = write(tmp_path)
     reader = open_reader(name, str(tmp_path))
     state = frb.datasets.load(name, rb, root=tmp_path)

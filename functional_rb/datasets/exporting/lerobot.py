@@ -9,7 +9,6 @@ import json
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
 from functional_rb.base.strict_json import Json
 from functional_rb.datasets.episode import DatasetError, Episode
@@ -31,9 +30,9 @@ def write(version: str, reader: Stored, facts: Json, target: str, folder: str) -
     if unknown:
         raise ValueError(f"{WHO}: facts: expected some of {', '.join(FACTS)}, which LeRobot has, got {unknown}")
     known = {name: reader.facts[name] for name in FACTS[:2] if name in reader.facts} | dict(facts)
-    steps, fps = _Steps(Fields(reader), reader.path), _fps(known)
-    writing = _Writing(steps, fps, str(known.get("task") or reader.name))
-    files: Files = VERSIONS[version](folder, steps.features)
+    fields, fps = Fields(reader), _fps(known)
+    writing = _Writing(fields, reader.path, fps, str(known.get("task") or reader.name))
+    files: Files = VERSIONS[version](folder, writing.features)
     for piece in reader.episodes():
         writing.write(piece, files)
     info = {
@@ -44,9 +43,9 @@ def write(version: str, reader: Stored, facts: Json, target: str, folder: str) -
         "total_tasks": len(writing.tasks),
         "splits": {"train": f"0:{writing.episode}"},
         "video_path": None,
-        "features": {feature.name: feature.told() for feature in steps.features},
+        "features": {feature.name: feature.told() for feature in writing.features},
     }
-    files.finish(info, [*writing.tasks], steps.stats(writing.all, writing.index))
+    files.finish(info, [*writing.tasks], writing.stats())
 
 
 def _fps(facts: Json) -> float:
@@ -59,18 +58,17 @@ def _fps(facts: Json) -> float:
     return int(fps) if fps == int(fps) else fps  # it has whole numbers
 
 
-class _Steps:
-    # The columns that the steps of a dataset become, and those that LeRobot counts.
+class _Writing:
+    # The columns that the steps of a dataset become, and how far they have been written.
 
-    def __init__(self, fields: Fields, path: str) -> None:
-        self._fields = fields
-        self._of_units = [feature_of(unit) for unit in fields.units]
-        self._counted = {
-            k
-            for k, (unit, feature) in enumerate(zip(fields.units, self._of_units, strict=True))
-            if unit.field == "infos" and feature.name in (*COUNTED, *STEP)
-        }
-        self.features = [feature for k, feature in enumerate(self._of_units) if k not in self._counted]
+    def __init__(self, fields: Fields, path: str, fps: float, task: str) -> None:
+        self._fields, self._fps, self._task = fields, fps, task
+        of_units = [feature_of(unit) for unit in fields.units]
+        self._counted = [
+            unit.field == "infos" and feature.name in (*COUNTED, *STEP)
+            for unit, feature in zip(fields.units, of_units, strict=True)
+        ]
+        self.features = [feature for feature, counted in zip(of_units, self._counted, strict=True) if not counted]
         dtypes = dict.fromkeys(STEP, "bool") | {STEP[0]: fields.reward} | COUNTED
         self.features += [Feature(name, (1,), dtype) for name, dtype in dtypes.items()]
         names = [feature.name for feature in self.features]
@@ -80,31 +78,14 @@ class _Steps:
                     f"{WHO}: {path}: expected leaves that have names of their own in LeRobot, got {name!r} twice; "
                     f"rename one by datasets.map"
                 )
-
-    def columns(self, piece: Episode, counted: tuple[NumpyArray, ...]) -> list[NumpyArray]:
-        """The values [n, *shape] of a piece for each of the features, with those [n] that were counted."""
-        values = [value for k, value in enumerate(self._fields.values(piece)) if k not in self._counted]
-        values += [piece.rewards, piece.terminated | piece.truncated, piece.terminated, piece.truncated, *counted]
-        n = len(piece)
-        return [np.asarray(x)[:n].reshape(n, *feature.shape) for feature, x in zip(self.features, values, strict=True)]
-
-    def stats(self, moments: list[Moments], rows: int) -> Json:
-        return {
-            feature.name: feature.stats(of_one, rows) for feature, of_one in zip(self.features, moments, strict=True)
-        }
-
-
-class _Writing:
-    def __init__(self, steps: _Steps, fps: float, task: str) -> None:
-        self._steps, self._fps, self._task = steps, fps, task
         arrow = imported("pyarrow", WHO)
         # What the library `datasets` reads tables by.
-        read_by = {"info": {"features": {feature.name: feature.of_datasets() for feature in steps.features}}}
-        fields = [arrow.field(feature.name, feature.type()) for feature in steps.features]
-        self._schema = arrow.schema(fields, {"huggingface": json.dumps(read_by)})
-        self.episode = self.index = self._begun = 0  # the row with which the episode begins
+        read_by = {"info": {"features": {feature.name: feature.of_datasets() for feature in self.features}}}
+        columns = [arrow.field(feature.name, feature.type()) for feature in self.features]
+        self._schema = arrow.schema(columns, {"huggingface": json.dumps(read_by)})
+        self.episode = self.index = self._begun = 0  # the last is the row with which the episode begins
         self.tasks: dict[str, int] = {}
-        self.all: list[Moments] = []  # of each feature
+        self._all: list[Moments] = []  # of each feature
         self._own: list[Moments] = []  # the same of the episode
 
     def write(self, piece: Episode, files: Files) -> None:
@@ -117,19 +98,33 @@ class _Writing:
             self.tasks.setdefault(task, len(self.tasks))
         numbers = np.array([self.tasks[task] for _, task in runs], np.int64)
         task_index = numbers[np.searchsorted([step for step, _ in runs], frame, "right") - 1]
-        features = self._steps.features
-        columns = self._steps.columns(piece, (seconds, frame, episode, index, task_index))
-        self._own = _joined(self._own, [x.moments(values) for x, values in zip(features, columns, strict=True)])
-        arrays = [feature.column(values) for feature, values in zip(features, columns, strict=True)]
+        values = [x for x, counted in zip(self._fields.values(piece), self._counted, strict=True) if not counted]
+        values += [piece.rewards, piece.terminated | piece.truncated, piece.terminated, piece.truncated]
+        values += [seconds, frame, episode, index, task_index]
+        moments, arrays = [], []
+        for feature, value in zip(self.features, values, strict=True):
+            rows = np.asarray(value)[:n].reshape(n, *feature.shape)  # of observations there is one more
+            moments.append(feature.moments(rows))
+            arrays.append(feature.column(rows))
         files.add(imported("pyarrow", WHO).Table.from_arrays(arrays, schema=self._schema))
+        self._own = _joined(self._own, moments)
         self.index += n
         if not piece.goes_on:
-            rows = self.index - self._begun
-            row = {"episode_index": self.episode, "tasks": tasks, "length": rows}
+            rows_of_episode = self.index - self._begun
+            row = {"episode_index": self.episode, "tasks": tasks, "length": rows_of_episode}
             row |= {"dataset_from_index": self._begun, "dataset_to_index": self.index}
-            files.end(row, self._steps.stats(self._own, rows))
-            self.all = _joined(self.all, self._own)
+            files.end(row, self._stats(self._own, rows_of_episode))
+            self._all = _joined(self._all, self._own)
             self.episode, self._begun, self._own = self.episode + 1, self.index, []
+
+    def stats(self) -> Json:
+        """Of all that is written."""
+        return self._stats(self._all, self.index)
+
+    def _stats(self, moments: list[Moments], rows: int) -> Json:
+        return {
+            feature.name: feature.stats(of_one, rows) for feature, of_one in zip(self.features, moments, strict=True)
+        }
 
 
 def _joined(moments: list[Moments], more: list[Moments]) -> list[Moments]:
