@@ -17,7 +17,6 @@ import functional_rb as frb
 from tests.support import backends, grammar
 from tests.support.backends import Backend
 
-Tree = Any
 NUMBERS = np.arange(4, dtype=np.float32)
 SCALAR = frb.Unbounded(())
 

@@ -15,7 +15,6 @@ from functional_rb.base import nest
 from tests.support import backends, grammar
 from tests.support.backends import Backend
 
-Tree = Any
 NUMBERS = np.arange(4, dtype=np.float32)
 
 SCALAR = frb.Unbounded(())
