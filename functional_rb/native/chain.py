@@ -11,7 +11,7 @@ import numpy as np
 from functional_rb import _native
 from functional_rb.base import nest
 from functional_rb.base.arrays import BackendArray, Nest, NumpyArray
-from functional_rb.base.dtypes import ITEMSIZE, kind_of
+from functional_rb.base.dtypes import ITEMSIZE, kind_of, shown
 from functional_rb.buffer import checks
 from functional_rb.buffer.known import Draws
 from functional_rb.buffer.spec import BufferSpec
@@ -54,12 +54,6 @@ class SavedBlock(_native.Saved):
     """
 
     __slots__ = ()
-
-    @property
-    def has_leaves_alone(self) -> bool:
-        """If priorities were saved."""
-        found: bool = self.offsets[1] >= 0
-        return found
 
     def writes(self, memory: Memory) -> Sequence[Entry]:
         """Of rows, of wide arrays, of what lies beside, and of the tree's leaves; or of a sparse set."""
@@ -109,12 +103,13 @@ class SavedBlock(_native.Saved):
 
     def _copy(self, memory: Memory, like: Array, begin: int, count: int) -> NumpyArray:
         """So many rows of an array as they were."""
-        return self._array(memory, memory.numpy_dtype(like), begin, (count, *like.shape[1:]))
+        return self._array(memory, numpy_ops.dtype_of(shown(like.dtype)), begin, (count, *like.shape[1:]))
 
     def _array(self, memory: Memory, dtype: np.dtype[np.generic], begin: int, shape: tuple[int, ...]) -> NumpyArray:
         """A part of the piece."""
         if self.holder is not None:
-            part: NumpyArray = memory.part_of(self.holder, dtype.name, begin, shape)
+            piece = self.holder[begin : begin + math.prod(shape) * dtype.itemsize]
+            part: NumpyArray = memory.ops.bitcast(piece, dtype.name).reshape(shape)
             return part
         return np.frombuffer(memoryview(self), dtype, math.prod(shape), begin).reshape(shape)
 
@@ -295,7 +290,8 @@ class Chains:
     def _place_of(self, spec: BufferSpec, memory: Memory) -> _native.Place | None:
         """Where a memory's arrays lie; None if kernels cannot read and write them."""
         known = known_buffer(spec)
-        makers = None if known is None else self._library.makers_on_gpu(memory, spec)
+        gpus = self._library.gpus
+        makers = None if known is None or gpus is None else gpus.makers(memory, spec)
         if known is None or not (memory.is_ordinary or makers) or (makers and spec.known.on_hosts_alone):
             return None
         beside = tuple(memory.auxiliary.get(name) for name in BESIDE)

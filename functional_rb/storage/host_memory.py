@@ -34,12 +34,6 @@ class Memory(memory.Memory):
         return array
 
     @staticmethod
-    def numpy_dtype(array: NumpyArray) -> np.dtype[np.generic]:
-        """Its own."""
-        dtype: np.dtype[np.generic] = array.dtype
-        return dtype
-
-    @staticmethod
     def clone(array: NumpyArray) -> NumpyArray:
         """A copy of an array, in memory of its own."""
         return ops.copy(array)

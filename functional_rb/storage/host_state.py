@@ -32,7 +32,6 @@ from functional_rb.structures import row_layout
 from functional_rb.versions import memory as versioned
 from functional_rb.versions.engine import Engine
 from functional_rb.versions.library import Library
-from functional_rb.versions.object_table import Table
 from functional_rb.versions.state import VersionedState, held_objects, readable
 
 __all__ = ["ENGINE", "NUMPY", "Bits", "HostState", "NumPy", "init", "readable"]
@@ -54,7 +53,7 @@ class NumPy(Library):
     """NumPy, for functions of the user's on arrays of another library if its primitives have a `call` for those."""
 
     memory_type = Memory
-    table_type = Table
+    placement = Placement
 
     def __init__(self, ops: Ops = numpy_ops.OPS) -> None:
         self.ops = ops
@@ -84,10 +83,6 @@ class NumPy(Library):
         """Part kernels, where they read and write a memory."""
         table: Replacing = self.kernels.TABLE if self.may_use_kernels and memory.is_ordinary else NONE
         return table
-
-    def placement(self, spec: BufferSpec) -> Placement:
-        """Where the memories of a buffer belong."""
-        return Placement(spec)
 
     def core(self) -> np.errstate:
         """Let the core compute without NumPy's floating-point warnings."""
@@ -140,9 +135,7 @@ class HostState(VersionedState):
     def __deepcopy__(self, memo: dict[int, object]) -> HostState:
         copied, counters = self.copied_memory(), self._counters.copy()
         held = copy.deepcopy(held_objects(copied), memo)
-        table = None if held is None else Table(self.spec, held)
-        arrays = copied.state_arrays(counters)
-        return HostState.of_arrays(arrays, self.spec, False, table, self._target, copied.files)
+        return HostState.of_arrays(copied.state_arrays(counters), self.spec, False, held, self._target, copied.files)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle by the arrays, which count as exported, and the Python objects that they stand for.
@@ -159,10 +152,10 @@ def init(spec: BufferSpec, files: MappedFiles | None, device: DeviceLike = None)
     with np.errstate(all="ignore"):
         arrays = functions.init(numpy_ops.OPS, spec, stored=stored)
     state = HostState.of_arrays(arrays, spec, pinned=False, target=device, files=files)
-    readable(state).own().written = False
+    readable(state).own().fullest = 0
     return state
 
 
-# A state of arrays, and the objects by the tokens in these, in a table of their own.
+# A state of arrays, and the objects by the tokens in these.
 def _unpickled(arrays: Arrays, spec: BufferSpec, held: Mapping[int, object] | None) -> HostState:
-    return HostState.of_arrays(arrays, spec, table=None if held is None else Table(spec, held))
+    return HostState.of_arrays(arrays, spec, objects=held)

@@ -7,7 +7,7 @@ part of `buffer.backend.Backend` and `buffer.in_place.InPlace` that is so, for a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from functional_rb.base.arrays import ArrayLike, BackendArray, PRNGKey
@@ -15,15 +15,15 @@ from functional_rb.buffer import checks, functions, respec
 from functional_rb.buffer.reader import check_fits
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters as core_counters
-from functional_rb.core.draft import Draft, by_name
+from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.save_history import SaveHistory
 from functional_rb.core.strategy import Selection
-from functional_rb.ops.part_kernels import carried_out, using
+from functional_rb.ops.part_kernels import NONE, carried_out, using
 from functional_rb.structures import frame_ring
-from functional_rb.versions.library import Library, Replacements
-from functional_rb.versions.memory import Memory, Saved
+from functional_rb.versions.library import Library
+from functional_rb.versions.memory import Memory, Saved, named
 from functional_rb.versions.recorder import Log, Recorder
-from functional_rb.versions.state import VersionedState, fullest_of, readable
+from functional_rb.versions.state import VersionedState, fullest_after, held_objects, readable
 from functional_rb.versions.version import Version, forget_dead, part_with_older, separate
 
 R = TypeVar("R")
@@ -38,9 +38,6 @@ class Engine:
         self.library = library
 
     # ---------------------------------------------------------------- writes
-    #
-    # In place, a function consumes the state before the first write: an interrupt in its midst leaves none that can be
-    # read and is wrong. Else it saves what it overwrites, for the state that it was given.
 
     def add(
         self,
@@ -53,69 +50,66 @@ class Engine:
         consume: bool = False,
     ) -> V:
         """Write a batch of items; returns the new state."""
-        library, spec, counters = self.library, state.spec, state._counters
+        library, spec = self.library, state.spec
         version = self._writable(state, "add_", consume)
         with library.lock(version):
             memory = _fitting(state, version, "add")
             if key is not None:
                 library.check_key(key)
-            mask = self._placed(state, memory, "mask", mask, batch)
-            priorities = self._placed(state, memory, "priorities", priorities, batch)
+            mask, priorities = (
+                None if x is None else library.placed(name, x.reshape(batch), memory, state._target)
+                for name, x in (("mask", mask), ("priorities", priorities))
+            )
             stored = [self._stored(state, memory, k, leaf) for k, leaf in enumerate(leaves)]
             # Nothing is written; but whoever called an in-place function must go on with another state.
             if batch == 0:
                 return self.renamed(state, version) if consume else state
-            fullest = None if library.is_tracing() else fullest_of(memory, spec, batch)
+            # A program that is being traced would be compiled again for each number.
+            fullest = None if library.is_tracing() else fullest_after(memory, spec, batch)
             # Asked again, now that all is checked and converted: before, it may have been the input alone that was
             # unusual.
-            made: V = library.natively("write_" if consume else "write", state, stored, mask, priorities, batch, key)
-            if made is not NotImplemented:
-                return _told(made, fullest)
-            # Before anything is written: a page of a mapping for which the disk has no room kills the process.
-            if memory.files is not None:
-                library.make_room(memory, spec, counters, batch)
-
-            def write(target: Memory, saved: Saved | None) -> BackendArray:
-                target.written, target.fullest = True, None
+            after: V = library.natively("write_" if consume else "write", state, stored, mask, priorities, batch, key)
+            if after is NotImplemented:
+                # Before anything is written: a page of a mapping for which the disk has no room kills the process.
+                if memory.files is not None:
+                    library.make_room(memory, spec, state._counters, batch)
                 bits = None
                 if key is not None and spec.writer.words:
-                    bits = library.random_bits(key, (spec.rows(batch), spec.writer.words), target)
-                given = spec, stored, batch, mask, priorities, bits
-                return self._carry_out(functions.add, target, saved, counters, *given).counters
-
-            made = next_state(state, version, write, past_of(state, batch), consume)
-            return _told(made, fullest)
+                    bits = library.random_bits(key, (spec.rows(batch), spec.writer.words), memory)
+                given = stored, batch, mask, priorities, bits
+                after, _ = self._write(state, version, past_of(state, batch), consume, functions.add, *given)
+            return _told(after, fullest)
 
     def update(
         self,
         state: V,
         handles: BackendArray,
         priorities: BackendArray | None,
-        replacements: Replacements,
+        replacements: Mapping[int, BackendArray],
         consume: bool = False,
     ) -> V:
-        """Set priorities and rewrite leaves of items, by handle; returns the new state."""
-        library, spec, counters = self.library, state.spec, state._counters
+        """Set priorities and rewrite leaves of items, by handle; returns the new state.
+
+        Replacements are by the position of a leaf, [B, *shape].
+        """
+        library, spec, target = self.library, state.spec, state._target
         version = self._writable(state, "update_", consume)
         with library.lock(version):
             memory = _fitting(state, version, "update")
-            handles = library.placed("indices", handles, memory, state._target)
-            priorities = self._placed(state, memory, "priorities", priorities, handles.shape[0])
+            handles = library.placed("indices", handles, memory, target)
+            if priorities is not None:
+                priorities = library.placed("priorities", priorities.reshape(handles.shape[0]), memory, target)
             stored = {k: self._stored(state, memory, k, leaf) for k, leaf in replacements.items()}
             leaves = [stored.get(k) for k in range(len(spec.plan.leaves))] if stored else None
-            made: V = library.natively("update_" if consume else "update", state, handles, priorities, leaves)
-            if made is not NotImplemented:
-                return made
-            if stored and memory.files is not None:
-                library.make_room(memory, spec, counters, 0, handles)
-
-            def write(target: Memory, saved: Saved | None) -> BackendArray:
-                given = spec, handles, priorities, stored
-                return self._carry_out(functions.update, target, saved, counters, *given).counters
-
-            # Rewritten rows are none that were added, so a checkpoint could not go on from an earlier one by those
-            # alone.
-            return next_state(state, version, write, None if stored else past_of(state), consume)
+            after: V = library.natively("update_" if consume else "update", state, handles, priorities, leaves)
+            if after is NotImplemented:
+                if stored and memory.files is not None:
+                    library.make_room(memory, spec, state._counters, 0, handles)
+                # Rewritten rows are none that were added, so a checkpoint could not go on from an earlier one by those
+                # alone.
+                past = None if stored else past_of(state)
+                after, _ = self._write(state, version, past, consume, functions.update, handles, priorities, stored)
+            return after
 
     def write_by(
         self,
@@ -130,19 +124,54 @@ class Engine:
 
         No row is another, but for those that adding so many rows would write; or, if it rewrites, any may be.
         """
-        spec, counters = state.spec, state._counters
         version = self._writable(state, "write_by", consume)
         with self.library.lock(version):
             memory = version.own()
             if rows and memory.files is not None:
-                self.library.make_room(memory, spec, counters, rows)
+                self.library.make_room(memory, state.spec, state._counters, rows)
+            past = None if rewrites else past_of(state, rows)
+            after, _ = self._write(state, version, past, consume, function, *given)
+            return _told(after, None) if rows or rewrites else after
 
-            def write(target: Memory, saved: Saved | None) -> BackendArray:
-                target.written |= rewrites
-                target.fullest = None
-                return self._carry_out(function, target, saved, counters, spec, *given).counters
+    def _write(
+        self,
+        state: V,
+        version: Version,
+        past: SaveHistory | None,
+        consume: bool,
+        function: Callable[..., Any],
+        *given: object,
+    ) -> tuple[V, Any]:
+        """The state after a write by a function of the core, with the saves that it succeeds; and what that gives.
 
-            return next_state(state, version, write, None if rewrites else past_of(state, rows), consume)
+        In place, the given state is consumed before the first write: an interrupt in its midst leaves none that can be
+        read and is wrong. Else what is overwritten is saved for it.
+        """
+        memory, tracing = version.own(), self.library.is_tracing()
+        following, saved = version, None
+        if consume:
+            state.consume()
+        elif tracing and memory.files is not None:
+            raise ValueError(
+                "under torch.compile a Memmap buffer is written in place alone, as its files cannot be copied there; "
+                "call add_, update_ or sample_"
+            )
+        elif tracing or memory.pinned:  # nothing is recorded while somebody traces, so that a copy is written to
+            memory = memory.copy()
+            following = version.succeed(memory, None)
+        else:
+            saved = Log()
+            following = version.succeed(memory, saved)
+        try:
+            made = self._carry_out(function, memory, saved, state._counters, state.spec, *given)
+            after: Arrays = made if isinstance(made, Arrays) else made[0]
+            new = type(state)(following, after.counters, state.spec, past, state._target)
+            # Only now it is known how much the write has saved.
+            version.count_saved()
+            return new, made
+        except BaseException:  # whatever interrupts it
+            version.roll_back()
+            raise
 
     def sample(
         self, state: V, key: Any, batch: int, beta: Any, wanted: BackendArray | None = None, consume: bool = False
@@ -156,19 +185,15 @@ class Engine:
         version = self._writable(state, "sample_", True) if consume else readable(state)
         with library.lock(version):
             memory, bits = _fitting(state, version, "sample"), None
-            fullest, key = memory.fullest, library.key_beside(key, memory)
             if spec.plan.extra_words:  # what is left of the key is the sampler's
                 key, other = library.split(key)
                 bits = library.random_bits(other, spec.extra_shape(batch), memory)
-            room: Any = None if wanted is not None else library.room(spec, batch, state._target)
-            made: Any = NotImplemented
-            if wanted is None:
-                by_bits = room is not None and room.by_bits
-                by = library.random_bits(key, spec.draw_shape(batch), memory) if by_bits else key
-                made = library.natively("draw", state, by, batch, beta, None if room is None else room.parts)
-            if made is not NotImplemented:
-                after, leaves, slots, *told = made
-                selection = Selection(*told)
+            drawn, room = (NotImplemented, None) if wanted is not None else library.drawn(state, key, batch, beta)
+            if drawn is NotImplemented:
+                after, leaves, selection = self._draw(state, version, key, bits, batch, beta, wanted, consume)
+            else:
+                after, leaves, slots, *numbers = drawn
+                selection = Selection(*numbers)
                 if not spec.known.plain:
                     known = state, memory, batch, leaves, slots, selection, bits
                     try:  # transforms call functions of the user's, which may fail
@@ -176,204 +201,12 @@ class Engine:
                     except BaseException:
                         version.roll_back()
                         raise
-            else:
-                after, leaves, selection = self._draw(state, version, key, bits, batch, beta, wanted, consume)
             if spec.sampler.takes_out and wanted is None and not library.is_tracing():
-                _told(
-                    after, None if fullest is None else spec.sampler.most_left(fullest, batch // spec.plan.ring.lanes)
-                )
-            return after, *library.sent_sample(_with_objects(memory, leaves), selection, state._target, room)
-
-    def sample_(
-        self,
-        state: V,
-        key: PRNGKey,
-        batch: int,
-        beta: ArrayLike,
-        finish: Callable[[list[BackendArray], Selection], R],
-        wanted: BackendArray | None = None,
-    ) -> tuple[V, R]:
-        """Draw items, of which the first `wanted` count, or all, and finish the sample; then the state is consumed."""
-        if not state.spec.sampler.remembers or batch == 0:
-            _, leaves, selection = self.sample(state, key, batch, beta, wanted)
-            sample = finish(leaves, selection)
-            return self.renamed(state), sample
-        if self.library.is_tracing():
-            after, leaves, selection = self.sample(state, key, batch, beta, wanted, consume=True)
-            return after, finish(leaves, selection)
-        version = readable(state)
-        with version.lock:
-            after, leaves, selection = self.sample(state, key, batch, beta, wanted)
-            try:  # transforms call functions of the user's, which may fail
-                sample = finish(leaves, selection)
-            except Exception:
-                version.roll_back()
-                raise
-            del version  # so that nobody holds it but other states
-            return self.taken_over(state, after), sample
-
-    def taken_over(self, state: V, after: V) -> V:
-        """The state after some writes, with the one before them consumed, so that nothing is kept for it."""
-        if after is state:
-            return self.renamed(state)
-        version = readable(after)
-        with version.lock:
-            state.consume()
-            forget_dead(version.own())
-        return after
-
-    def own_(self, state: V) -> V:
-        """Make a state the only owner of its memory."""
-        return self.renamed(state, self._owner(state))
-
-    def clear(self, state: V, consume: bool = False) -> V:
-        """Take all items out; the rows are handed on as they are."""
-        library, spec = self.library, state.spec
-        version = self._writable(state, "clear_", consume)
-        with library.lock(version), library.making(), library.core():
-            memory = version.own()
-            fullest = None if memory.fullest is None else 0
-            arrays = functions.clear(library.ops, memory.state_arrays(state._counters), spec)
-            # Of Python objects the tokens go, so rows change that nobody has added.
-            past = None if spec.plan.objects else past_of(state)
-            if consume:
-                state.consume()
-                memory.take(by_name(arrays, spec.plan))
-            else:
-                version = version.exchange(arrays)
-        if memory.table is not None:
-            memory.table.tidy_soon()
-        return _told(type(state)(version, arrays.counters, spec, past, state._target), fullest)
-
-    def _writable(self, state: VersionedState, function: str, consume: bool) -> Version:
-        """The state's version; for an in-place write one that alone owns its memory."""
-        version, tracing = readable(state), self.library.is_tracing()
-        if state.spec.plan.objects:  # those that nobody can read any more, before the write takes the lock
-            with version.lock:
-                table = version.own().table
-            table.tidy()
-        if consume and not tracing:
-            return self._owner(state)
-        memory = version.memory
-        if consume and (memory is None or memory.pinned or memory.shared):
-            raise ValueError(
-                f"{function}: under torch.compile the state must be the only owner of its memory, but older states "
-                f"or arrays given out still need it; call state = rb.own_(state) before the compiled function"
-            )
-        return version
-
-    def _owner(self, state: VersionedState) -> Version:
-        """The state's version, of which older ones have copies then; or one with a copy if others hold its arrays."""
-        version = readable(state)
-        with version.lock:
-            memory = version.own()
-            # What was exported is never written again.
-            if memory.pinned:
-                return version.succeed(memory.copy(), None)
-            part_with_older(memory)
-            return version
-
-    def renamed(self, state: V, version: Version | None = None) -> V:
-        """The same value in another state, with the given one consumed; of its own version, if none is given."""
-        made = type(state)(version or readable(state), state._counters, state.spec, past_of(state), state._target)
-        state.consume()
-        return made
-
-    def with_spec(self, state: V, spec: BufferSpec) -> V:
-        """Another spec, with the items in the same storage; rows that stay are handed on as they are."""
-        library, old, made_by = self.library, state.spec, type(state)
-        version = readable(state)
-        if respec.is_label(old, spec) and library.is_tracing():
-            return made_by(version, state._counters, spec, state._save_history, state._target)
-        with library.lock(version), library.making(), library.core():
-            memory = version.own()
-            arrays = memory.state_arrays(state._counters)
-            if respec.is_label(old, spec):  # a version of its own, as in-place functions write to that of a state
-                return made_by(version.exchange(arrays), state._counters, spec, state._save_history, state._target)
-            given = library.ops, arrays, old, spec, getattr(memory.rows, "device", None)
-            made = carried_out(library.standing_in(memory), respec.with_spec, *given, step=respec.step_of(spec))
-            if memory.table is None and respec.stays(old, spec):
-                return made_by(version.exchange(made), made.counters, spec, None, state._target)
-            table = None if memory.table is None else library.table_type(spec, memory.table.held(memory))
-            # Both memories are written in place, so no array may belong to both.
-            made = separate(made, arrays, memory.clone)
-            return made_by.of_arrays(made, spec, pinned=False, table=table, target=state._target)
-
-    def count_invalid(self, state: V, outside: BackendArray) -> V:
-        """The same state, with what was left out counted."""
-        after = core_counters.with_invalid(self.library.ops, state.counters, outside)
-        return type(state)(readable(state), after, state.spec, state._save_history, state._target)
-
-    # ---------------------------------------------------------------- reading
-
-    def get(self, state: VersionedState, handles: BackendArray) -> list[BackendArray]:
-        """Read stored items by their handles."""
-        version = readable(state)
-        with self.library.lock(version):
-            memory = _fitting(state, version, "get")
-            leaves = self._read(state, functions.get, handles)
-            return [self.library.sent(leaf, state._target) for leaf in _with_objects(memory, leaves)]
-
-    def items(self, state: VersionedState) -> list[BackendArray]:
-        """All of the storage, for ever as it is now."""
-        version = readable(state)
-        with self.library.lock(version):
-            return _with_objects(version.own(), self.library.items(state))
-
-    def is_live(self, state: VersionedState, handles: BackendArray) -> BackendArray:
-        """Whether handles name stored items."""
-        return self.look(state, functions.is_live, handles)
-
-    def counter(self, state: VersionedState, place: int) -> BackendArray:
-        """One of the counters, int32."""
-        return state.counters[..., place]
-
-    def drawable(self, state: VersionedState, n: int) -> BackendArray:
-        """Whether n items can be drawn from the state now."""
-        return self._read(state, functions.drawable, None, n)
-
-    def look(
-        self,
-        state: VersionedState,
-        function: Callable[..., object],
-        handles: BackendArray | None = None,
-        n: int | None = None,
-    ) -> BackendArray:
-        """What a function of `buffer.functions` reads off a state."""
-        given = [] if n is None else [n]
-        return self.library.sent(self._read(state, function, handles, *given), state._target)
-
-    def _read(
-        self, state: VersionedState, function: Callable[..., object], handles: BackendArray | None, *given: object
-    ) -> Any:
-        """What a function of `buffer.functions` reads of items, or of all, where the memory is."""
-        version = readable(state)
-        with self.library.lock(version), self.library.core():
-            memory = version.own()
-            named = [] if handles is None else [self.library.placed("indices", handles, memory, state._target)]
-            return function(self.library.ops, memory.state_arrays(state._counters), state.spec, *named, *given)
-
-    def read_by(self, state: VersionedState, function: Callable[..., object], *given: object) -> Any:
-        """What `function(ops, arrays, spec, *given)` reads off a state, by part kernels where they can work."""
-        version = readable(state)
-        with self.library.lock(version):
-            return self._carry_out(function, version.own(), None, state._counters, state.spec, *given)
-
-    # ---------------------------------------------------------------- in memory
-
-    def _placed(
-        self, state: VersionedState, memory: Memory, name: str, array: BackendArray | None, batch: int
-    ) -> BackendArray | None:
-        """A checked input with one number for each item, where the memory is."""
-        if array is None:
-            return None
-        return self.library.placed(name, array.reshape(batch), memory, state._target)
-
-    def _stored(self, state: VersionedState, memory: Memory, k: int, leaf: BackendArray) -> BackendArray:
-        """A checked leaf as it is stored, where the memory is: of Python objects, fresh tokens of these."""
-        if memory.table is not None and k in state.spec.plan.objects:
-            return memory.table.stored(leaf, memory.rows)
-        return self.library.placed(f"leaf {state.spec.plan.names[k]!r}", leaf, memory, state._target)
+                fullest = readable(after).own().fullest
+                if fullest is not None:
+                    _told(after, spec.sampler.most_left(fullest, batch // spec.plan.ring.lanes))
+            leaves = self._with_objects(state, memory, leaves)
+            return after, *library.sent_sample(leaves, selection, state._target, room)
 
     def _draw(
         self,
@@ -387,36 +220,25 @@ class Engine:
         consume: bool,
     ) -> tuple[V, list[BackendArray], Selection]:
         """Draw by the core; the next state remembers it, if the sampler is such a one."""
-        library, spec, counters = self.library, state.spec, state._counters
-        told: list[Any] = []  # the leaves and the selection
+        library, spec, memory = self.library, state.spec, version.own()
         # Of a buffer of a mixture, of which some rows are wanted, others give what it has not.
         at_hand = batch > 0 and wanted is None and not library.is_tracing()
-        # Known without a look at the device's numbers.
-        if at_hand and not version.own().written:
+        if at_hand and memory.fullest == 0:  # known without a look at the device's numbers
             checks.check_nonempty(spec, False, 0)
-
-        def draw(memory: Memory, saved: Saved | None) -> BackendArray:
-            with library.core():
-                words = library.random_bits(key, spec.draw_shape(batch), memory)
-                given = spec, words, library.number(beta, memory), batch, bits, wanted
-                # Kernels cannot read values that stand for many, over which somebody maps.
-                if library.is_batched(key) or library.is_batched(beta):
-                    made = functions.draw(library.ops, memory.state_arrays(counters), *given)
-                else:
-                    made = self._carry_out(functions.draw, memory, saved, counters, *given)
-            after, leaves, selection = made
-            is_known = at_hand and memory.is_ordinary and not library.is_batched(selection.handles)
-            if is_known and not bool(selection.handles.max() >= 0):
-                checks.check_nonempty(spec, False, int(counters[core_counters.SIZE]))
-            told.extend((leaves, selection))
-            return after.counters
-
+        with library.core():
+            words = library.random_bits(key, spec.draw_shape(batch), memory)
+            given = words, library.number(beta, memory), batch, bits, wanted
+        after = state
         if spec.sampler.remembers and batch:
-            after = next_state(state, version, draw, past_of(state), consume)
+            after, made = self._write(state, version, past_of(state), consume, functions.draw, *given)
         else:
-            draw(version.own(), None)
-            after = state
-        return after, *told
+            made = self._carry_out(functions.draw, memory, None, state._counters, spec, *given)
+        _, leaves, selection = made
+        is_known = at_hand and memory.is_ordinary and not library.is_batched(selection.handles)
+        if is_known and not bool(selection.handles.max() >= 0):
+            version.roll_back()
+            checks.check_nonempty(spec, False, int(state._counters[core_counters.SIZE]))
+        return after, leaves, selection
 
     def _completed(
         self,
@@ -445,6 +267,190 @@ class Engine:
         with self.library.core():
             return functions.read_selection(self.library.ops, draft, spec, slots, selection, batch, bits, known)
 
+    def clear(self, state: V, consume: bool = False) -> V:
+        """Take all items out; the rows are handed on as they are."""
+        library, spec = self.library, state.spec
+        version = self._writable(state, "clear_", consume)
+        with library.lock(version), library.making(), library.core():
+            memory = version.own()
+            arrays = functions.clear(library.ops, memory.state_arrays(state._counters), spec)
+            # Of Python objects the tokens go, so rows change that nobody has added.
+            past = None if spec.plan.objects else past_of(state)
+            if consume:
+                state.consume()
+                memory.take(named(arrays))
+            else:
+                version = version.exchange(arrays)
+            if memory.table is not None:
+                memory.table.tidy_soon()
+            return _told(type(state)(version, arrays.counters, spec, past, state._target), 0)
+
+    def with_spec(self, state: V, spec: BufferSpec) -> V:
+        """Another spec, with the items in the same storage; rows that stay are handed on as they are."""
+        library, old, made_by = self.library, state.spec, type(state)
+        version, is_label = readable(state), respec.is_label(old, spec)
+        if is_label and library.is_tracing():
+            return made_by(version, state._counters, spec, state._save_history, state._target)
+        with library.lock(version), library.making(), library.core():
+            memory = version.own()
+            arrays = memory.state_arrays(state._counters)
+            if is_label:  # a version of its own, as in-place functions write to that of a state
+                return made_by(version.exchange(arrays), state._counters, spec, state._save_history, state._target)
+            given = library.ops, arrays, old, spec, getattr(memory.rows, "device", None)
+            made = carried_out(library.standing_in(memory), respec.with_spec, *given, step=respec.step_of(spec))
+            if memory.table is None and respec.stays(old, spec):
+                return made_by(version.exchange(made), made.counters, spec, None, state._target)
+            # Both memories are written in place, so no array may belong to both.
+            made = separate(made, arrays, memory.clone)
+            return made_by.of_arrays(made, spec, pinned=False, objects=held_objects(memory), target=state._target)
+
+    def count_invalid(self, state: V, outside: BackendArray) -> V:
+        """The same state, with what was left out counted."""
+        after = core_counters.with_invalid(self.library.ops, state.counters, outside)
+        return type(state)(readable(state), after, state.spec, state._save_history, state._target)
+
+    # ---------------------------------------------------------------- whose memory it is
+
+    def sample_(
+        self,
+        state: V,
+        key: PRNGKey,
+        batch: int,
+        beta: ArrayLike,
+        finish: Callable[[list[BackendArray], Selection], R],
+        wanted: BackendArray | None = None,
+    ) -> tuple[V, R]:
+        """Draw items, of which the first `wanted` count, and finish the sample; then the state is consumed."""
+        remembers = state.spec.sampler.remembers and batch > 0
+        if not remembers or self.library.is_tracing():
+            after, leaves, selection = self.sample(state, key, batch, beta, wanted, consume=remembers)
+            sample = finish(leaves, selection)
+            return self.renamed(state) if after is state else after, sample
+        version = readable(state)
+        with version.lock:
+            after, leaves, selection = self.sample(state, key, batch, beta, wanted)
+            try:  # transforms call functions of the user's, which may fail
+                sample = finish(leaves, selection)
+            except Exception:
+                version.roll_back()
+                raise
+            del version  # so that nobody holds it but other states
+            return self.taken_over(state, after), sample
+
+    def taken_over(self, state: V, after: V) -> V:
+        """The state after some writes, with the one before them consumed, so that nothing is kept for it."""
+        if after is state:
+            return self.renamed(state)
+        version = readable(after)
+        with version.lock:
+            state.consume()
+            forget_dead(version.own())
+        return after
+
+    def own_(self, state: V) -> V:
+        """Make a state the only owner of its memory."""
+        return self.renamed(state, self._owner(state))
+
+    def renamed(self, state: V, version: Version | None = None) -> V:
+        """The same value in another state, with the given one consumed; of its own version, if none is given."""
+        made = type(state)(version or readable(state), state._counters, state.spec, past_of(state), state._target)
+        state.consume()
+        return made
+
+    def _writable(self, state: VersionedState, function: str, consume: bool) -> Version:
+        """The state's version; for an in-place write one that alone owns its memory."""
+        version, tracing = readable(state), self.library.is_tracing()
+        if state.spec.plan.objects:  # those that nobody can read any more, before the write takes the lock
+            with version.lock:
+                table = version.own().table
+            table.tidy()
+        if consume and not tracing:
+            return self._owner(state)
+        memory = version.memory
+        if consume and (memory is None or memory.pinned or memory.history):
+            raise ValueError(
+                f"{function}: under torch.compile the state must be the only owner of its memory, but older states "
+                f"or arrays given out still need it; call state = rb.own_(state) before the compiled function"
+            )
+        return version
+
+    def _owner(self, state: VersionedState) -> Version:
+        """The state's version, of which older ones have copies then; or one with a copy if others hold its arrays."""
+        version = readable(state)
+        with version.lock:
+            memory = version.own()
+            # What was exported is never written again.
+            if memory.pinned:
+                return version.succeed(memory.copy(), None)
+            part_with_older(memory)
+            return version
+
+    # ---------------------------------------------------------------- reading
+
+    def get(self, state: VersionedState, handles: BackendArray) -> list[BackendArray]:
+        """Read stored items by their handles."""
+        version = readable(state)
+        with self.library.lock(version):
+            memory = _fitting(state, version, "get")
+            leaves = self.read_by(state, functions.get, self.library.placed("indices", handles, memory, state._target))
+            leaves = self._with_objects(state, memory, leaves)
+            return [self.library.sent(leaf, state._target) for leaf in leaves]
+
+    def items(self, state: VersionedState) -> list[BackendArray]:
+        """All of the storage, for ever as it is now."""
+        version = readable(state)
+        with self.library.lock(version):
+            return self._with_objects(state, version.own(), self.library.items(state))
+
+    def is_live(self, state: VersionedState, handles: BackendArray) -> BackendArray:
+        """Whether handles name stored items."""
+        return self.look(state, functions.is_live, handles)
+
+    def counter(self, state: VersionedState, place: int) -> BackendArray:
+        """One of the counters, int32."""
+        return state.counters[..., place]
+
+    def drawable(self, state: VersionedState, n: int) -> BackendArray:
+        """Whether n items can be drawn from the state now."""
+        return self.read_by(state, functions.drawable, n)
+
+    def look(
+        self,
+        state: VersionedState,
+        function: Callable[..., object],
+        handles: BackendArray | None = None,
+        n: int | None = None,
+    ) -> BackendArray:
+        """What a function of `buffer.functions` reads off a state, of items by their handles, or by a number."""
+        version = readable(state)
+        with self.library.lock(version):
+            memory = version.own()
+            given = [] if handles is None else [self.library.placed("indices", handles, memory, state._target)]
+            found = self.read_by(state, function, *given, *([] if n is None else [n]))
+        return self.library.sent(found, state._target)
+
+    def read_by(self, state: VersionedState, function: Callable[..., object], *given: object) -> Any:
+        """What `function(ops, arrays, spec, *given)` reads off a state."""
+        version = readable(state)
+        with self.library.lock(version):
+            return self._carry_out(function, version.own(), None, state._counters, state.spec, *given)
+
+    def _with_objects(self, state: VersionedState, memory: Memory, leaves: list[BackendArray]) -> list[BackendArray]:
+        """The leaves of items, with Python objects in place of their tokens. Hold the lock since they were read."""
+        found = list(leaves)
+        for k in state.spec.plan.objects:
+            self.library.check_single(leaves[k], state.spec)
+            found[k] = memory.table.objects(leaves[k])
+        return found
+
+    # ---------------------------------------------------------------- in memory
+
+    def _stored(self, state: VersionedState, memory: Memory, k: int, leaf: BackendArray) -> BackendArray:
+        """A checked leaf as it is stored, where the memory is: of Python objects, fresh tokens of these."""
+        if k in state.spec.plan.objects:
+            leaf = memory.taken(memory.table.tokens(leaf))
+        return self.library.placed(f"leaf {state.spec.plan.names[k]!r}", leaf, memory, state._target)
+
     def _carry_out(
         self,
         function: Callable[..., object],
@@ -461,6 +467,8 @@ class Engine:
                 whole = table.get(function)
                 with using(table):
                     return function(library.ops, arrays, *given) if whole is None else whole(arrays, *given)
+            if any(map(library.is_batched, given)):
+                table = NONE
             if saved is None and (memory.files is None or memory.files.undo is None):
                 return carried_out(table, function, library.ops, arrays, *given)
             log = saved if isinstance(saved, Log) else Log()  # of files the recorder tells the undo log too
@@ -478,48 +486,10 @@ def _fitting(state: VersionedState, version: Version, function: str) -> Memory:
 
 def _told(state: V, fullest: int | None) -> V:
     """A new state, whose memory tells how many items its fullest lane has at most, if that is known."""
-    if fullest is not None:
-        readable(state).own().fullest = min(fullest, state.spec.plan.ring.length)
+    memory = readable(state).memory
+    assert memory is not None
+    memory.fullest = None if fullest is None else min(fullest, state.spec.plan.ring.length)
     return state
-
-
-def next_state(
-    state: V,
-    version: Version,
-    write: Callable[[Memory, Saved | None], BackendArray],
-    past: SaveHistory | None,
-    consume: bool = False,
-) -> V:
-    """The state after a write; the given one is consumed, or found from what is saved.
-
-    Args:
-        state: the given one.
-        version: its own; to consume the state, one that alone owns its memory.
-        write: writes to a memory, saves what it overwrites if it is told where, and returns the new counters.
-        past: the saves that the new state succeeds.
-        consume: whether the state is consumed.
-    """
-    memory = version.own()
-    if consume:
-        state.consume()
-        return type(state)(version, write(memory, None), state.spec, past, state._target)
-    tracing = state.library.is_tracing()  # where nothing is recorded, so that it is a copy that is written to
-    if tracing and memory.files is not None:
-        raise ValueError(
-            "under torch.compile a Memmap buffer is written in place alone, as its files cannot be copied there; call "
-            "add_, update_ or sample_"
-        )
-    target = memory.copy() if memory.pinned or tracing else memory
-    saved = Log() if target is memory else None
-    following = version.succeed(target, saved)
-    try:
-        made = type(state)(following, write(target, saved), state.spec, past, state._target)
-        # Only now it is known how much the write has saved.
-        version.count_saved()
-        return made
-    except BaseException:  # there is nothing to draw, or a transform calls a function that fails
-        version.roll_back()
-        raise
 
 
 def past_of(state: VersionedState, added: int = 0) -> SaveHistory | None:
@@ -529,11 +499,3 @@ def past_of(state: VersionedState, added: int = 0) -> SaveHistory | None:
     """
     past = None if state.library.is_tracing() else state._save_history
     return past.after(state.spec.rows(added)) if added and past is not None else past
-
-
-def _with_objects(memory: Memory, leaves: list[BackendArray]) -> list[BackendArray]:
-    """The leaves of items, with Python objects in place of their tokens."""
-    if memory.table is None:
-        return leaves
-    found: list[object] = memory.table.read(leaves)
-    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -12,12 +12,11 @@ import numpy as np
 from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, PRNGKey
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Selection
-from functional_rb.ops.part_kernels import Table as Replacing
+from functional_rb.ops.part_kernels import Table
 from functional_rb.ops.protocol import Ops
 from functional_rb.structures import frame_ring
 from functional_rb.structures.ring import modulus
 from functional_rb.versions.memory import Memory
-from functional_rb.versions.object_table import Table
 from functional_rb.versions.version import Version
 
 
@@ -27,24 +26,34 @@ class Library(abc.ABC):
     Attributes:
         ops: the primitives, which write in place.
         memory_type: the class of its memories.
-        table_type: the class of its tables of Python objects.
+        placement: says where the memories of a buffer belong.
         chain: the native version chain of its states, which does what is usual; None if there is none.
+        gpus: what it has of GPUs, which the chain asks how arrays are made there; None where it has none.
     """
 
     ops: Ops
     memory_type: type[Memory]
-    table_type: type[Table]
+    placement: Callable[[BufferSpec], object]
     chain: Any = None
-
-    @abc.abstractmethod
-    def placement(self, spec: BufferSpec) -> object:
-        """Where the memories of a buffer belong."""
+    gpus: Any = None
 
     # ---------------------------------------------------------------- how functions are carried out
 
     def is_tracing(self) -> bool:
         """Whether a program is being traced that will be compiled: it knows neither locks nor kernels."""
         return False
+
+    def is_batched(self, value: object) -> bool:
+        """Whether a value stands for many, over which a function is mapped: kernels cannot read it."""
+        return False
+
+    def check_single(self, array: BackendArray, spec: BufferSpec) -> None:
+        """Refuse tokens of Python objects that stand for many, as nobody can look at them."""
+        if self.is_batched(array):
+            raise TypeError(
+                f"leaf {spec.plan.first_object!r}: Python objects cannot be batched by torch.func.vmap; "
+                f"call the function for one state and one key after the other"
+            )
 
     def lock(self, version: Version) -> AbstractContextManager[object]:
         """The lock of a version's lineage."""
@@ -59,37 +68,26 @@ class Library(abc.ABC):
         """Within which the core makes arrays that will be written to later."""
 
     @abc.abstractmethod
-    def standing_in(self, memory: Memory) -> Replacing:
+    def standing_in(self, memory: Memory) -> Table:
         """What stands in for functions of the core on a memory; while a program is traced also for whole ones."""
-
-    def in_order(self, version: Version, counters: BackendArray) -> BackendArray:
-        """A state's counters, for what comes after the work that made them, on any stream of a GPU."""
-        return counters
 
     def natively(self, function: str, *given: object) -> Any:
         """What native code makes of checked arguments; `NotImplemented` where they, or the state, are not usual."""
         return NotImplemented if self.chain is None else getattr(self.chain, function)(*given)
 
-    def makers_on_gpu(self, memory: Memory, spec: BufferSpec) -> tuple[dict[str, object], ...] | None:
-        """With which dtypes and device arrays are made where a memory lies, if that is a GPU with kernels.
+    def drawn(self, state: Any, key: PRNGKey, batch: int, beta: ArrayLike) -> tuple[Any, Any]:
+        """What native code draws, as in `natively`, and the room on its way to the target that it has drawn to."""
+        return self.natively("draw", state, key, batch, beta, None), None
 
-        Of int32, float32, bool, uint8, and of each leaf as it is stored.
-        """
-        return None
-
-    def is_batched(self, value: object) -> bool:
-        """Whether a value stands for many, over which a function is mapped: kernels cannot read it."""
-        return False
+    def in_order(self, version: Version, counters: BackendArray) -> BackendArray:
+        """A state's counters, for what comes after the work that made them, on any stream of a GPU."""
+        return counters
 
     # ---------------------------------------------------------------- what comes and goes
 
     @abc.abstractmethod
     def check_key(self, key: PRNGKey) -> object:
         """Refuse a value that is no random key of the library."""
-
-    def key_beside(self, key: PRNGKey, memory: Memory) -> PRNGKey:
-        """A key from where native code that works on the memory can read it."""
-        return key
 
     @abc.abstractmethod
     def split(self, key: PRNGKey) -> Iterable[PRNGKey]:
@@ -103,21 +101,17 @@ class Library(abc.ABC):
     def number(self, beta: ArrayLike, memory: Memory) -> BackendArray:
         """The exponent of the importance weights as a float32 scalar."""
 
-    def sent(self, array: BackendArray, target: DeviceLike) -> BackendArray:
-        """A result, on its way to where samples go."""
+    def placed(self, name: str, array: BackendArray, memory: Memory, target: DeviceLike) -> BackendArray:
+        """A checked input as kernels take it, where the memory is; refused elsewhere."""
         return array
-
-    def room(self, spec: BufferSpec, batch: int, target: DeviceLike) -> Any:
-        """What has arrays, `parts`, that the rows of a sample are to be drawn to on their way to the target, if any.
-
-        Native code fills them, by random bits if the room says `by_bits`, of which several threads take a share each.
-        What it returns are those very arrays, or, where these did not fit it, others.
-        """
-        return None
 
     def gather(self, target: DeviceLike) -> frame_ring.Gather:
         """What makes stacks of frames, on their way to the target or not."""
         return frame_ring.gathered
+
+    def sent(self, array: BackendArray, target: DeviceLike) -> BackendArray:
+        """A result, on its way to where samples go."""
+        return array
 
     def sent_sample(
         self, leaves: list[BackendArray], selection: Selection, target: DeviceLike, room: Any = None
@@ -125,15 +119,9 @@ class Library(abc.ABC):
         """A sample, on its way to where samples go; its rows may lie in the room that was there for them."""
         return leaves, selection
 
-    def placed(self, name: str, array: BackendArray, memory: Memory, target: DeviceLike) -> BackendArray:
-        """A checked input as kernels take it, where the memory is; refused elsewhere."""
-        return array
-
     @abc.abstractmethod
     def items(self, state: Any) -> list[BackendArray]:
         """The leaves of all of the storage, tokens of objects among them; nobody writes to them."""
-
-    # ---------------------------------------------------------------- room in files
 
     def make_room(
         self, memory: Memory, spec: BufferSpec, counters: BackendArray, batch: int, handles: BackendArray | None = None
@@ -151,7 +139,3 @@ class Library(abc.ABC):
             known = (numbers >= 0) & (numbers < modulus(spec.capacity))
             # What names nothing may be written as slot 0, as it was.
             files.prepare_slots(np.where(known, numbers, 0) % np.int32(spec.capacity))
-
-
-# By the position of a leaf, other content for the items that are named beside it, [B, *shape].
-Replacements = Mapping[int, BackendArray]

@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
-import numpy as np
-
 from functional_rb.base.arrays import BackendArray, NumpyArray
 from functional_rb.core.draft import Arrays
 from functional_rb.ops.protocol import Ops
@@ -44,15 +42,11 @@ class Entry(NamedTuple):
 
 
 class Saved(Protocol):
-    """What the next version has overwritten, saved for this one."""
+    """What the next version has overwritten, saved for this one: a `Log`, or from kernels one piece of memory."""
 
     @property
     def nbytes(self) -> int:
         """Of all that was saved, and of what it takes to keep it."""
-
-    @property
-    def has_leaves_alone(self) -> bool:
-        """Whether of the tree leaves were saved without the nodes above, which follow from all leaves."""
 
     def writes(self, memory: Memory) -> Sequence[Entry]:
         """What single writes to arrays of the memory overwrote, in their order."""
@@ -68,8 +62,8 @@ class Memory(abc.ABC):
         tree: float32 [rows, FANOUT] or None.
         auxiliary: what else the sampler and the writer keep, by name.
         pinned: whether an array has been exported: then it is never written again.
-        written: whether anything may have been added: a host's knowledge, where looking would wait for a device.
-        fullest: no lane has more items than this, of a buffer that never overwrites; None where the host does not know.
+        fullest: no lane has more items than this: a host's knowledge, where looking would wait for a device. Nothing
+            was ever added where it is 0; None where the host does not know.
         history: the older versions, the oldest first, each with the bytes saved for it; see `versions.version.Version`.
         retained: the sum of those bytes.
         table: the Python objects whose tokens are in the arrays, an `object_table.Table`, if there are such leaves.
@@ -82,34 +76,16 @@ class Memory(abc.ABC):
     """
 
     __slots__ = (
-        *(
-            "__weakref__",
-            "auxiliary",
-            "files",
-            "fits",
-            "fullest",
-            "history",
-            "pinned",
-            "place",
-            "placement",
-            "retained",
-        ),
-        *("_nbytes", "_ordinary", "rows", "table", "tree", "wide", "written"),
+        *("__weakref__", "_nbytes", "auxiliary", "files", "fits", "fullest", "history", "pinned", "place"),
+        *("placement", "retained", "rows", "table", "tree", "wide"),
     )
 
     ops: ClassVar[Ops]
 
-    def __init__(
-        self,
-        rows: BackendArray,
-        wide: tuple[BackendArray, ...],
-        tree: BackendArray | None,
-        auxiliary: dict[str, BackendArray],
-        pinned: bool = False,
-    ) -> None:
-        """Take arrays over; pinned if somebody else may hold them."""
-        self.rows, self.wide, self.tree, self.auxiliary, self.pinned = rows, wide, tree, auxiliary, pinned
-        self.written = self.fits = True
+    def __init__(self, arrays: Arrays, pinned: bool = False) -> None:
+        """Take arrays over, but for the counters; pinned if somebody else may hold them."""
+        self.rows, self.wide, self.tree, _, self.auxiliary = arrays
+        self.pinned, self.fits = pinned, True
         self.fullest: int | None = None
         self.history: deque[tuple[weakref.ref[Any], int]] = deque()
         self.retained = 0
@@ -117,7 +93,6 @@ class Memory(abc.ABC):
         self.files: Any = None
         self.placement: Any = None
         self.place: Any = None
-        self._ordinary: bool | None = None
         self._nbytes: int | None = None
 
     # ------------------------------------------------------------ what depends on the array library
@@ -134,16 +109,6 @@ class Memory(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
-    def numpy_dtype(array: BackendArray) -> np.dtype[np.generic]:
-        """The dtype that NumPy has for an array's."""
-
-    @staticmethod
-    def part_of(holder: BackendArray, dtype: str, begin: int, shape: tuple[int, ...]) -> BackendArray:
-        """A part of an array of bytes on a GPU, as an array of a dtype by its name."""
-        raise TypeError("expected memory on a GPU, where alone what was saved lies in an array")
-
-    @staticmethod
-    @abc.abstractmethod
     def clone(array: BackendArray) -> BackendArray:
         """A copy of an array."""
 
@@ -152,33 +117,33 @@ class Memory(abc.ABC):
     def is_plain_array(array: BackendArray) -> bool:
         """Whether it is a contiguous one of the library's own, in the memory of some device."""
 
-    @abc.abstractmethod
-    def join_stream(self) -> None:
-        """Have what works on the arrays from now on come after what was asked for before, by any stream of a GPU."""
-
     @classmethod
     def is_ordinary_array(cls, array: BackendArray) -> bool:
         """Whether it is a plain one in the CPU's memory."""
         return cls.is_plain_array(array)
+
+    @abc.abstractmethod
+    def join_stream(self) -> None:
+        """Have what works on the arrays from now on come after what was asked for before, by any stream of a GPU."""
 
     # ------------------------------------------------------------ the arrays
 
     @property
     def by_name(self) -> dict[str, BackendArray]:
         """All arrays by their names, see `stored_arrays`."""
-        return _named(self.rows, self.wide, self.auxiliary, self.tree)
+        return named(self)
 
-    def take(self, named: Mapping[str, BackendArray]) -> None:
+    def take(self, arrays: Mapping[str, BackendArray]) -> None:
         """Have other arrays from now on, by their names: the rows, and all that is there now or not."""
-        self.rows, self.tree = named[ROWS], named.get(TREE)
-        self.wide = tuple(named[wide_name(k)] for k in range(len(self.wide)))
-        self.auxiliary = {own_name(name): array for name, array in named.items() if name.startswith(AUXILIARY)}
-        self.place = self._ordinary = self._nbytes = None
+        self.rows, self.tree = arrays[ROWS], arrays.get(TREE)
+        self.wide = tuple(arrays[wide_name(k)] for k in range(len(self.wide)))
+        self.auxiliary = {own_name(name): array for name, array in arrays.items() if name.startswith(AUXILIARY)}
+        self.place = self.fullest = self._nbytes = None
 
     @property
     def arrays(self) -> list[BackendArray]:
         """All arrays."""
-        return [self.rows, *self.wide, *self.auxiliary.values(), *([] if self.tree is None else [self.tree])]
+        return [*self.by_name.values()]
 
     def state_arrays(self, counters: BackendArray) -> Arrays:
         """The arrays of a state with these counters."""
@@ -193,10 +158,16 @@ class Memory(abc.ABC):
 
     @property
     def is_ordinary(self) -> bool:
-        """Whether compiled kernels can read and write the arrays, and these have the spec's shapes; asked once."""
-        if self._ordinary is None:
-            self._ordinary = self.fits and all(map(self.is_ordinary_array, self.arrays))
-        return self._ordinary
+        """Whether compiled kernels can read and write the arrays, and these have the spec's shapes."""
+        return self.fits and all(map(self.is_ordinary_array, self.arrays))
+
+    def like(self, arrays: Arrays, pinned: bool = False) -> Self:
+        """Memory of the same buffer with other arrays, in no files."""
+        made = type(self)(arrays, pinned)
+        made.fits, made.placement = self.fits, self.placement
+        if self.table is not None:
+            self.table.watch(made)
+        return made
 
     def copy(self) -> Self:
         """Fresh memory with the same content: in files without a name what lies in files, or belongs there."""
@@ -205,12 +176,11 @@ class Memory(abc.ABC):
             files = self.files.copy()
         else:
             files = None if self.placement is None else self.placement.filed(self)
-        filed = {} if files is None else _named(files.rows, files.wide, files.auxiliary, None)
-        copied = type(self)(self.rows, self.wide, self.tree, self.auxiliary)
+        there = {} if files is None else files.arrays()
+        copied = self.like(self.state_arrays(None))
+        filed = {name: there[own_name(name)] for name in self.by_name if own_name(name) in there}
         copied.take({n: self.taken(filed[n]) if n in filed else self.clone(x) for n, x in self.by_name.items()})
-        copied.files, copied.fits, copied.placement, copied.fullest = files, self.fits, self.placement, self.fullest
-        if self.table is not None:
-            self.table.watch(copied)
+        copied.files, copied.fullest = files, self.fullest
         return copied
 
     def wait_for_draws(self) -> None:
@@ -219,11 +189,6 @@ class Memory(abc.ABC):
             self.place.wait()
 
     # ------------------------------------------------------------ older versions
-
-    @property
-    def shared(self) -> bool:
-        """Whether an older version that needs the saved rows may be alive."""
-        return bool(self.history)
 
     @property
     def retains_too_much(self) -> bool:
@@ -241,6 +206,7 @@ class Memory(abc.ABC):
                         yield entry.name, self.taken(entry.old)
 
 
-def _named(rows: object, wide: Sequence[object], auxiliary: Mapping[str, object], tree: object) -> dict[str, Any]:
-    others = {auxiliary_name(name): array for name, array in auxiliary.items()}
-    return {**stored_arrays.named(rows, wide), **others, **({} if tree is None else {TREE: tree})}
+def named(of: Memory | Arrays) -> dict[str, BackendArray]:
+    """The arrays by their names, see `stored_arrays`, without the counters."""
+    auxiliary = {auxiliary_name(name): array for name, array in of.auxiliary.items()}
+    return {**stored_arrays.named(of.rows, of.wide), **auxiliary, **({} if of.tree is None else {TREE: of.tree})}

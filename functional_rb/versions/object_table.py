@@ -11,12 +11,13 @@ import dataclasses
 import math
 import secrets
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from functional_rb.base import forks
 from functional_rb.base.arrays import BackendArray
+from functional_rb.base.dtypes import shown
 from functional_rb.base.object_arrays import Objects, array_of
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.structures.row_layout import Layout
@@ -48,34 +49,20 @@ class Table:
 
         Fresh tokens begin somewhere at random: none is ever taken for one of another table.
         """
-        self.spec = spec
-        self.lock = forks.lock()
+        self.spec, self.lock = spec, forks.lock()
         self._objects: dict[int, object] = {NO_OBJECT: None, **(objects or {})}
         self._next = 1 + secrets.randbelow(2**62)
         self._memories: weakref.WeakSet[Memory] = weakref.WeakSet()
-        by_leaf = columns_of_leaves(spec)
-        self._columns = {name: [x for columns in leaves.values() for x in columns] for name, leaves in by_leaf.items()}
+        self._columns = {
+            name: [x for columns in leaves.values() for x in columns]
+            for name, leaves in columns_of_leaves(spec).items()
+        }
         self._limit = SLACK + spec.capacity * sum(math.prod(spec.plan.leaves[k].shape) for k in spec.plan.objects)
 
     def watch(self, memory: Memory) -> None:
         """Keep the objects whose tokens are in a memory, for as long as it lives. Hold the lock."""
-        self.check_readable(memory.rows)
         memory.table = self
         self._memories.add(memory)
-
-    # ------------------------------------------------------------ what depends on the array library
-
-    def check_readable(self, array: BackendArray) -> None:
-        """Refuse an array whose numbers cannot be looked at."""
-
-    def cells(self, rows: BackendArray, columns: Sequence[slice]) -> list[Tokens]:
-        """The tokens in rows int32 [..., words]."""
-        if not columns or not rows.size:
-            return []
-        words = rows.view(np.int64)
-        return [words[..., column].reshape(-1) for column in columns]
-
-    # ------------------------------------------------------------ in and out
 
     def tokens(self, objects: Objects) -> Tokens:
         """A fresh token for each object. Hold the lock until they are in memory."""
@@ -84,17 +71,9 @@ class Table:
         self._objects.update(zip(range(first, first + n), objects.reshape(-1).tolist(), strict=True))
         return np.arange(first, first + n, dtype=np.int64).reshape(objects.shape)
 
-    def stored(self, leaf: Objects, like: BackendArray) -> BackendArray:
-        """Fresh tokens of the objects of a leaf, beside another array. Hold the lock until they are there."""
-        return self.tokens(leaf)
-
-    def read(self, leaves: Sequence[BackendArray]) -> list[BackendArray]:
-        """The leaves of an item, with objects in place of tokens. Hold the lock since the tokens were read."""
-        found = list(leaves)
-        for k in self.spec.plan.objects:
-            self.check_readable(leaves[k])
-            found[k] = array_of(self._known(leaves[k].reshape(-1).tolist()), tuple(leaves[k].shape))
-        return found
+    def objects(self, tokens: BackendArray) -> Objects:
+        """The objects that tokens stand for. Hold the lock since these were read."""
+        return array_of(self._known(tokens.reshape(-1).tolist()), tuple(tokens.shape))
 
     def _known(self, tokens: list[int]) -> list[object]:
         try:
@@ -120,7 +99,11 @@ class Table:
 
     def _sweep(self) -> dict[int, object]:
         """Keep the objects whose tokens are found in a memory, or are saved for an older version; returns the old."""
-        found = [tokens for memory in list(self._memories) for tokens in self._tokens_of(memory)]
+        found = []
+        for memory in list(self._memories):
+            memory.join_stream()
+            for name, rows in (*memory.by_name.items(), *memory.saved_rows()):
+                found += _cells(memory, rows, self._columns.get(name, ()))
         old = self._objects
         kept: dict[int, object] = {NO_OBJECT: None}
         for token in np.unique(np.concatenate(found)).tolist() if found else ():
@@ -130,22 +113,19 @@ class Table:
         self._limit = len(self._objects) + sum(tokens.size for tokens in found) + SLACK
         return old
 
-    def _tokens_of(self, memory: Memory) -> Iterator[Tokens]:
-        """All tokens in a memory and in what is saved for older versions of it."""
-        memory.join_stream()
-        for name, rows in (*memory.by_name.items(), *memory.saved_rows()):
-            yield from self.cells(rows, self._columns.get(name, ()))
-
     # ------------------------------------------------------------ copies
 
     def held(self, memory: Memory) -> dict[int, object]:
         """The objects in a memory, by token."""
-        arrays = memory.by_name
-        return self._by_token([x for name, columns in self._columns.items() for x in self.cells(arrays[name], columns)])
+        with self.lock:
+            arrays = memory.by_name
+            return self._by_token(
+                [x for name, columns in self._columns.items() for x in _cells(memory, arrays[name], columns)]
+            )
 
-    def of_tokens(self, rows: BackendArray, columns: Sequence[slice]) -> dict[int, object]:
-        """The objects by token in rows int32 [..., words], whose tokens are in the columns. Hold the lock."""
-        return self._by_token(self.cells(rows, columns))
+    def of_tokens(self, memory: Memory, rows: BackendArray, columns: Sequence[slice]) -> dict[int, object]:
+        """The objects by token in rows int32 [..., words] of a memory, whose tokens are in the columns. Hold the lock."""
+        return self._by_token(_cells(memory, rows, columns))
 
     def _by_token(self, found: Sequence[Tokens]) -> dict[int, object]:
         tokens = np.unique(np.concatenate(found)).tolist() if found else []
@@ -153,8 +133,16 @@ class Table:
         return dict(zip(tokens, self._known(tokens), strict=True))
 
 
+def _cells(memory: Memory, rows: BackendArray, columns: Sequence[slice]) -> list[Tokens]:
+    """The tokens in rows int32 [..., words]; none in what a user's function over a pytree has put in their place."""
+    if shown(getattr(rows, "dtype", None)) != "int32":
+        return []
+    words = [np.ascontiguousarray(memory.as_numpy(rows[..., column])) for column in columns]
+    return [x.view(np.int64).reshape(-1) for x in words]
+
+
 def columns_of_leaves(spec: BufferSpec) -> dict[str, dict[int, list[slice]]]:
-    """Where the tokens of each leaf lie in rows, counted in int64, by the name of the array."""
+    """Where the tokens of each leaf lie in rows, in words of int32, by the name of the array."""
     found = {ROWS: {k: _slices(spec.plan.layout, spec.plan.stored.index(k)) for k in spec.plan.objects}}
     for transform in spec.transforms:
         for name, layout in transform.carried().items():
@@ -165,7 +153,7 @@ def columns_of_leaves(spec: BufferSpec) -> dict[str, dict[int, list[slice]]]:
 def _slices(layout: Layout, k: int) -> list[slice]:
     leaf = layout.leaves[k]
     first = leaf.offset or 0
-    return [slice(first // 8, (first + leaf.nbytes) // 8)] if leaf.nbytes else []
+    return [slice(first // 4, (first + leaf.nbytes) // 4)] if leaf.nbytes else []
 
 
 @dataclasses.dataclass(frozen=True)

@@ -70,7 +70,7 @@ class VersionReader(reader.Reader):
         for leaf, columns in columns_of_leaves(self.spec).get(name, {}).items():
             with version.lock:
                 memory, _ = version.found()
-                found = memory.table.of_tokens(memory.taken(piece), columns)
+                found = memory.table.of_tokens(memory, piece, columns)
             yield leaf, found  # not with the lock held, as whoever asks may never ask again
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from functional_rb.base.arrays import BackendArray
 from functional_rb.ops.part_kernels import Table
@@ -19,12 +20,11 @@ OVERHEAD = 512
 class Log:
     """What all writes of one function overwrote, in their order; see `versions.memory.Saved`."""
 
-    __slots__ = ("entries", "has_leaves_alone")
+    __slots__ = ("entries",)
 
     def __init__(self) -> None:
         """Begin with an empty log."""
         self.entries: list[Entry] = []
-        self.has_leaves_alone = False
 
     @property
     def nbytes(self) -> int:
@@ -75,29 +75,15 @@ class Recorder:
         """Part kernels that write down what they overwrite, as far as they write to a memory."""
         if sum_tree.set_leaves not in table:  # and none that writes
             return table
-        set_leaves, store = table[sum_tree.set_leaves], table[row_layout.store]
 
-        def recorded_set_leaves(
-            tree: BackendArray, capacity: int, leaves: BackendArray, *values: object, **others: object
-        ) -> BackendArray:
+        def set_leaves(tree: BackendArray, capacity: int, leaves: BackendArray, *values: object) -> object:
             self.save(tree, leaves, flat=True)
-            self._log.has_leaves_alone = True
-            return set_leaves(tree, capacity, leaves, *values, **others)
+            return table[sum_tree.set_leaves](tree, capacity, leaves, *values)
 
-        def recorded_store(
-            layout: Layout,
-            rows: BackendArray,
-            wide: Sequence[BackendArray],
-            slots: BackendArray,
-            source: object,
-            live: BackendArray | None,
-            leaves: object,
-        ) -> tuple[BackendArray, tuple[BackendArray, ...]]:
+        def store(layout: Layout, rows: BackendArray, wide: Sequence[BackendArray], *given: Any) -> object:
+            slots, _, live, _ = given
             for array in (rows, *wide):
                 self.save(array, slots if live is None else slots[live])
-            stored: tuple[BackendArray, tuple[BackendArray, ...]] = store(
-                layout, rows, wide, slots, source, live, leaves
-            )
-            return stored
+            return table[row_layout.store](layout, rows, wide, *given)
 
-        return {**table, sum_tree.set_leaves: recorded_set_leaves, row_layout.store: recorded_store}
+        return {**table, sum_tree.set_leaves: set_leaves, row_layout.store: store}

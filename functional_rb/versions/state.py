@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Self
 
+from functional_rb.base import forks
 from functional_rb.base.arrays import BackendArray, DeviceLike
 from functional_rb.base.errors import consumed
 from functional_rb.buffer import state as core
@@ -16,7 +18,7 @@ from functional_rb.versions.library import Library
 from functional_rb.versions.memory import Memory
 from functional_rb.versions.object_table import Table
 from functional_rb.versions.reader import VersionReader
-from functional_rb.versions.version import Version, begin
+from functional_rb.versions.version import Version
 
 
 class VersionedState(core.State):
@@ -64,7 +66,7 @@ class VersionedState(core.State):
         arrays: Arrays,
         spec: BufferSpec,
         pinned: bool = True,
-        table: Table | None = None,
+        objects: Table | Mapping[int, object] | None = None,
         target: object = None,
         files: object = None,
     ) -> Self:
@@ -74,17 +76,22 @@ class VersionedState(core.State):
             arrays: its content.
             spec: of the buffer.
             pinned: whether somebody else may hold the arrays: then they are never written.
-            table: of the objects whose tokens are in the arrays, if there are any; by default an empty one.
+            objects: by the tokens in the arrays, if there are such leaves, or the table that has them.
             target: the device that samples go to.
             files: the mapped files that some of the arrays lie in.
         """
-        if spec.plan.objects and table is None:
-            table = cls.library.table_type(spec)
-        memory = cls.library.memory_type(arrays.rows, arrays.wide, arrays.tree, arrays.auxiliary, pinned)
+        memory = cls.library.memory_type(arrays, pinned)
         memory.files, memory.placement = files, cls.library.placement(spec)
         together = getattr(arrays.counters, "device", None) == getattr(arrays.rows, "device", None)
         memory.fits = misfit(arrays, spec.plan) is None and memory.is_plain_array(arrays.counters) and together
-        return cls(begin(memory, table), arrays.counters, spec, None, target)
+        lock = forks.lock()
+        if spec.plan.objects:
+            cls.library.check_single(arrays.rows, spec)
+            table = objects if isinstance(objects, Table) else Table(spec, objects)
+            lock = table.lock
+            with lock:
+                table.watch(memory)
+        return cls(Version(memory, lock), arrays.counters, spec, None, target)
 
     def check_alive(self) -> None:
         """Refuse a state that was consumed."""
@@ -108,7 +115,7 @@ class VersionedState(core.State):
             return False
         version = readable(self)
         with self.library.lock(version):
-            fullest = None if version.memory is None else fullest_of(version.memory, self.spec, batch)
+            fullest = None if version.memory is None else fullest_after(version.memory, self.spec, batch)
         return fullest is not None and fullest <= self.spec.plan.ring.length
 
     def note_sizes(self, sizes: Array) -> None:
@@ -195,7 +202,7 @@ def readable(state: VersionedState) -> Version:
     return version
 
 
-def fullest_of(memory: Memory, spec: BufferSpec, batch: int) -> int | None:
+def fullest_after(memory: Memory, spec: BufferSpec, batch: int) -> int | None:
     """How many items the fullest lane has at most once a batch has been added, if the host knows that.
 
     More than a lane has room for where the batch may not fit.
@@ -205,8 +212,5 @@ def fullest_of(memory: Memory, spec: BufferSpec, batch: int) -> int | None:
 
 def held_objects(memory: Memory) -> dict[int, object] | None:
     """The Python objects whose tokens are in a memory, by token; None if its buffer has none."""
-    if memory.table is None:
-        return None
-    with memory.table.lock:
-        held: dict[int, object] = memory.table.held(memory)
-        return held
+    held: dict[int, object] | None = None if memory.table is None else memory.table.held(memory)
+    return held

@@ -13,12 +13,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from functional_rb.base import forks
 from functional_rb.base.arrays import BackendArray
 from functional_rb.core.draft import Arrays
 from functional_rb.structures import sum_tree
-from functional_rb.versions.memory import Entry, Memory, Saved
-from functional_rb.versions.object_table import Table
+from functional_rb.versions.memory import TREE, Entry, Memory, Saved, named
 from functional_rb.versions.recorder import Log
 
 
@@ -63,7 +61,6 @@ class Version:
     def _rebuild(self) -> None:
         source, later = self.found()
         memory = source.copy()
-        memory.fullest = None  # which is told of the newest version
         take_back(memory, later)
         # Those before this version are found from its memory now, those behind it as before.
         history = list(source.history)
@@ -75,61 +72,48 @@ class Version:
         # In one step: after an interrupt in its midst nobody would know of the versions that need what is saved.
         source.history, source.retained, self.memory, self.saved, self.next = deque(newer), kept, memory, None, None
 
-    def move(self, memory: Memory) -> None:
-        """Have the same content in other memory, of this version alone so far. Hold the lock."""
-        left = self.own()
-        memory.history, memory.retained = left.history, left.retained
-        memory.written, memory.fullest = left.written, left.fullest
-        left.history, left.retained, self.memory = deque(), 0, memory
-
     def succeed(self, memory: Memory, saved: Saved | None) -> Version:
         """The next version, which takes the memory over; `saved` is None if the memory is a copy."""
         following = Version(memory, self.lock)
         if saved is not None:
             self.memory, self.saved, self.next = None, saved, following
-            self.count_saved()
+            memory.history.append((weakref.ref(self), 0))
         return following
 
     def exchange(self, arrays: Arrays) -> Version:
-        """The next version, some of whose arrays are others: those of rows may be, the wide ones are not.
-
-        So nothing is copied that both have. Hold the lock.
-        """
+        """The next version, some of whose arrays are others, and nothing is copied that both have. Hold the lock."""
         memory, log = self.own(), Log()
-        following = type(memory)(arrays.rows, memory.wide, arrays.tree, arrays.auxiliary, memory.pinned)
-        for name in ("files", "fits", "placement", "written"):
-            setattr(following, name, getattr(memory, name))
-        if memory.table is not None:
-            memory.table.watch(following)
         if memory.pinned:  # nobody writes to it any more, so this version keeps it
-            return Version(following, self.lock)
-        following.history, following.retained = memory.history, memory.retained
-        ours, theirs = memory.by_name, following.by_name
+            return Version(memory.like(arrays, pinned=True), self.lock)
+        ours, theirs = memory.by_name, named(arrays)
         changed = [name for name in ours | theirs if ours.get(name) is not theirs.get(name)]
         log.entries = [Entry(name, False, None, ours.get(name)) for name in changed]
-        return self.succeed(following, log)
+        following = self.succeed(memory, log)
+        memory.take(theirs)
+        self.count_saved()
+        return following
 
     def roll_back(self) -> None:
         """Take the memory back from a next version that nobody has seen, with all that was written for it."""
         if self.next is not None:
             assert self.saved is not None
             memory = self.next.own()
-            memory.fullest = None
             take_back(memory, [self.saved])
-            self._forget_count(memory)
+            if memory.history and memory.history[-1][0]() is self:
+                memory.retained -= memory.history.pop()[1]
             self.memory, self.saved, self.next = memory, None, None
 
     def count_saved(self) -> None:
-        """Count what the next version has saved for this one so far.
+        """Count what the next version has saved for this one, now that it is written.
 
         Once more is saved than the storage takes, the oldest version gets a copy of its own. If there is no room for
         that copy, the next version has not been.
         """
+        # A function of the user's may have read this version meanwhile, which has a copy then.
         if self.next is None or self.saved is None or self.next.memory is None:
             return
         memory, nbytes = self.next.memory, self.saved.nbytes
-        self._forget_count(memory)
-        memory.history.append((weakref.ref(self), nbytes))
+        memory.history[-1] = (weakref.ref(self), nbytes)
         memory.retained += nbytes
         forget_dead(memory)
         try:
@@ -138,16 +122,13 @@ class Version:
             self.roll_back()
             raise
 
-    def _forget_count(self, memory: Memory) -> None:
-        if memory.history and memory.history[-1][0]() is self:
-            memory.retained -= memory.history.pop()[1]
-
 
 def take_back(memory: Memory, saved: Sequence[Saved]) -> None:
     """Undo writes, those of several functions in the order in which they were made."""
-    arrays = memory.by_name
+    arrays, changed = memory.by_name, set[str]()
     for writes in reversed(saved):
         for name, flat, where, old in reversed(writes.writes(memory)):
+            changed.add(name)
             if where is not None:
                 write = memory.ops.set_flat if flat else memory.ops.set_at
                 write(arrays[name], memory.taken(where), memory.taken(old))
@@ -156,8 +137,8 @@ def take_back(memory: Memory, saved: Sequence[Saved]) -> None:
             else:
                 del arrays[name]
     memory.take(arrays)
-    # Kernels save the leaves that they overwrite, and not the nodes above these.
-    if memory.tree is not None and any(writes.has_leaves_alone for writes in saved):
+    # Kernels save the leaves that they overwrite, and not the nodes above these, which follow from all leaves.
+    if memory.tree is not None and TREE in changed:
         sum_tree.rebuild(memory.ops, memory.tree, memory.rows.shape[0])
 
 
@@ -199,12 +180,3 @@ def separate(arrays: Arrays, others: Arrays, copy: Callable[[BackendArray], Back
     theirs = {id(x) for x in (others.rows, *others.wide, others.tree, others.counters, *others.auxiliary.values())}
 
     return arrays.each(lambda array: copy(array) if id(array) in theirs else array)
-
-
-def begin(memory: Memory, table: Table | None = None) -> Version:
-    """The first version of a lineage, with a table if there are Python objects."""
-    if table is None:
-        return Version(memory, forks.lock())
-    with table.lock:
-        table.watch(memory)
-    return Version(memory, table.lock)

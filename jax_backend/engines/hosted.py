@@ -13,7 +13,7 @@ from typing import TypeVar
 import jax
 import numpy as np
 
-from functional_rb.base import dtypes, nest
+from functional_rb.base import dtypes, forks, nest
 from functional_rb.base.arrays import BackendArray, DeviceLike, Nest, PRNGKey
 from functional_rb.base.object_arrays import is_non_tensor, is_object_array
 from functional_rb.buffer import checks, mapping
@@ -32,7 +32,7 @@ from functional_rb.storage.host_memory import Memory
 from functional_rb.storage.host_state import Bits, HostState, NumPy
 from functional_rb.versions.engine import Engine
 from functional_rb.versions.object_table import Held
-from functional_rb.versions.version import begin
+from functional_rb.versions.version import Version
 from jax_backend.arrays import devices, host_ops
 from jax_backend.arrays.convert import NUMBERS, NUMPY, exactly
 from jax_backend.arrays.convert import build_mapping as build_mapping
@@ -317,9 +317,9 @@ def of_arrays(arrays: Arrays, spec: BufferSpec, held: Held | None = None, device
     ]
     if all(known):
         arrays = jax.tree.map(np.asarray, arrays)
-        return HostState.of_arrays(arrays, spec, table=None if held is None else held.table, target=device)
+        return HostState.of_arrays(arrays, spec, objects=None if held is None else held.table, target=device)
     # Tracers, or whatever a mapped function has made of the leaves: only to be handed on.
-    version = begin(Memory(arrays.rows, arrays.wide, arrays.tree, arrays.auxiliary, pinned=True))
+    version = Version(Memory(arrays, pinned=True), forks.lock())
     return HostState(version, arrays.counters, spec, None, device)
 
 

@@ -19,7 +19,6 @@ from functional_rb.storage import elsewhere as other_storage
 from functional_rb.storage import mapped
 from functional_rb.storage.host_state import HostState
 from functional_rb.storage.mapped import MappedFiles
-from functional_rb.versions.object_table import Table
 from jax_backend.arrays import devices
 from jax_backend.engines import execute, hosted, shared
 from jax_backend.engines.execute import build_mapping as build_mapping
@@ -67,8 +66,7 @@ def restore(
         place = devices.resolve(device)
         if files is None and isinstance(spec.storage, Memmap):
             files, arrays = mapped.replaced(spec, arrays, in_place.create)
-        table = Table(spec, objects or {}) if spec.plan.objects else None
-        state = HostState.of_arrays(arrays, spec, False, table, place, files)
+        state = HostState.of_arrays(arrays, spec, False, objects, place, files)
         if stamp is not None:
             state.remember(save_history.NEW.saved(stamp))
         return state

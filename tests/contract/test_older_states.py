@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import functional_rb as frb
+from functional_rb.core.draft import Arrays
 from functional_rb.ops import numpy_ops as host_ops
 from functional_rb.storage.host_memory import Memory
 from functional_rb.structures import sum_tree
@@ -176,7 +177,7 @@ WRITES = st.lists(
 def test_rows_and_elements_of_one_array_are_taken_back_together(functions: Any) -> None:
     """Of each place what was there first, where rows and elements overlap, in one write or in several."""
     rows, kept = np.arange(18, dtype=np.int32).reshape(6, 3), {"kept": np.arange(12, dtype=np.int32).reshape(6, 2)}
-    memory = Memory(rows, (), None, kept)
+    memory = Memory(Arrays(rows, (), None, None, kept))
     before = [array.copy() for array in memory.arrays]
     logs, value = [], 100
     for writes in functions:

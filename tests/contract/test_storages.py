@@ -273,7 +273,7 @@ def test_in_place_forms_stay_in_the_files_whoever_holds_older_states(tmp_path: P
         memory = states[-1]._version.own()
         last = backend.rb.add_(states.pop(), batch(90, 3))
         assert last._version.own() is memory
-        assert (memory.retained, len(memory.history), memory.shared) == (0, 0, False)
+        assert (memory.retained, len(memory.history)) == (0, 0)
         assert memory.files.directory == str(tmp_path)
         for count, state in zip((0, 7, 21), states, strict=True):
             ring = [0.0] * 16

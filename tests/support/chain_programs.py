@@ -249,7 +249,6 @@ def check_books(state: Any) -> None:
     memory = version.memory
     history = memory.history or ()
     assert memory.retained == sum(size for _, size in history)
-    assert memory.shared or not any(older() is not None and older().memory is None for older, _ in history)
     largest = max((size for _, size in history), default=0)
     assert memory.retained <= max(memory.nbytes, LEAST) + largest
 

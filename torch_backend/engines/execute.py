@@ -117,10 +117,7 @@ def init(spec: BufferSpec, device: object = None) -> State:
         state = State.of_arrays(arrays, spec, pinned=False, target=target, files=files)
     # That nothing was ever added is known to the host from here on: `sample` then refuses without waiting for a device.
     assert state._version is not None
-    memory = state._version.own()
-    memory.written = False
-    if memory.rows.device.type != "cpu" and not spec.writer.overwrites:
-        memory.fullest = 0
+    state._version.own().fullest = 0
     return state
 
 

@@ -22,7 +22,6 @@ from torch_backend.arrays.convert import from_numpy
 from torch_backend.arrays.placement import device_of
 from torch_backend.engines import shared
 from torch_backend.engines.shared import SharedState
-from torch_backend.memory.objects import Table
 from torch_backend.memory.state import State
 
 
@@ -71,8 +70,7 @@ def restore(
 
     with modes.outside_inference():
         made = arrays.each(take)
-    table = Table(spec, objects or {}) if spec.plan.objects else None
-    state = State.of_arrays(made, spec, pinned=False, table=table, target=target, files=files)
+    state = State.of_arrays(made, spec, pinned=False, objects=objects, target=target, files=files)
     if stamp is not None:
         state.remember(save_history.NEW.saved(stamp))
     return state

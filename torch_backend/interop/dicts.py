@@ -32,7 +32,7 @@ def _on_device(spec: BufferSpec, target: CoreState | None, given: object, device
     memory = version.own()
     for mine, saved in zip(_in_order(memory), _in_order(arrays), strict=True):
         mine.copy_(saved)
-    memory.written, memory.fullest = True, None  # only the device knows how full it is
+    memory.fullest = None  # only the device knows how full it is
     return State(version, arrays.counters.to(state.counters.device, copy=True), spec, None, state._target)
 
 

@@ -52,13 +52,15 @@ def _shared(version: Version) -> Memory:
     memory: Any = version.own()
     strategy = torch.multiprocessing.get_sharing_strategy()
     if memory.sharing != strategy:
-        memory = memory.copy()
-        for array in memory.arrays:
+        copied = memory.copy()
+        for array in copied.arrays:
             array.share_memory_()
-        memory.sharing, memory.pinned = strategy, True
         # So the same memory serves each process that is started with this state, and later writes move away from it.
         if sending.starting():
-            version.move(memory)
+            memory.take(copied.by_name)
+        else:
+            memory = copied
+        memory.sharing, memory.pinned = strategy, True
     shared: Memory = memory
     return shared
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from functional_rb.base.arrays import BackendArray
+from functional_rb.base.arrays import ArrayLike, BackendArray
 from functional_rb.buffer import functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Selection
@@ -28,7 +28,6 @@ from torch_backend.arrays.convert import is_batched, number
 from torch_backend.memory import streams
 from torch_backend.memory.gpus import Gpus
 from torch_backend.memory.memory import Memory
-from torch_backend.memory.objects import Table as Objects
 from torch_backend.memory.shipping import PINS, Room, shipped, stacked_there
 
 _compiling, _transforms = torch.compiler.is_compiling, torch._C._functorch.peek_interpreter_stack
@@ -40,7 +39,7 @@ class Torch(Library):
 
     ops = ops.OPS
     memory_type = Memory
-    table_type = Objects
+    placement = Placement
     gpus: Gpus | None = None
     # A module with `TABLE` and `draws`, the kernels as eager functions call them, where there are any.
     kernels: Any
@@ -53,10 +52,6 @@ class Torch(Library):
     is_batched = staticmethod(is_batched)
     check_key = staticmethod(random.check_key)
     split = staticmethod(random.split)
-
-    def placement(self, spec: BufferSpec) -> Placement:
-        """Where the memories of a buffer belong."""
-        return Placement(spec)
 
     def lock(self, version: Version) -> AbstractContextManager[object]:
         """None while torch.compile traces, which knows no locks (the in-place forms own their memory)."""
@@ -111,17 +106,9 @@ class Torch(Library):
         """By the version chain."""
         return self.by_chain(function, *given)
 
-    def makers_on_gpu(self, memory: versioned.Memory, spec: BufferSpec) -> tuple[dict[str, object], ...] | None:
-        """On CUDA."""
-        return None if self.gpus is None else self.gpus.makers(memory, spec)
-
     def random_bits(self, key: torch.Tensor, shape: tuple[int, int], memory: versioned.Memory) -> torch.Tensor:
         """Uniform int32 in [0, 2^31) by a key, on the memory's device."""
         return numbers(key, shape, memory.rows.device)
-
-    def key_beside(self, key: torch.Tensor, memory: versioned.Memory) -> torch.Tensor:
-        """On the CPU for a memory there; keys are made on torch's default device."""
-        return key if _compiling() or is_batched(key) or not memory.is_ordinary else key.to("cpu")
 
     def number(self, beta: object, memory: versioned.Memory) -> torch.Tensor:
         """A float32 scalar on the memory's device."""
@@ -136,6 +123,17 @@ class Torch(Library):
     def sent(self, array: BackendArray, target: torch.device | None) -> BackendArray:
         """A result on the target."""
         return self._all_sent([array], target)[0]
+
+    def drawn(self, state: Any, key: torch.Tensor, batch: int, beta: ArrayLike) -> tuple[Any, Room | None]:
+        """By the version chain, where rows that go to CUDA whole are drawn to pinned memory."""
+        if self.chain_now() is None:
+            return NotImplemented, None
+        memory, room = readable(state).own(), self.room(state.spec, batch, state._target)
+        # Keys are made on torch's default device.
+        by = key.to("cpu") if memory.is_ordinary else key
+        if room is not None and room.by_bits:
+            by = self.random_bits(key, state.spec.draw_shape(batch), memory)
+        return self.by_chain("draw", state, by, batch, beta, None if room is None else room.parts), room
 
     def room(self, spec: BufferSpec, batch: int, target: torch.device | None) -> Room | None:
         """Pinned memory beside CUDA, for rows that are read whole."""

@@ -12,9 +12,6 @@ from functional_rb.core.draft import Arrays
 from functional_rb.versions import memory
 from torch_backend.arrays import modes, ops, pages
 from torch_backend.memory import streams
-from torch_backend.memory.shipping import part
-
-_NUMPY = {dtype: np.dtype(name) for name, dtype in ops.DTYPES.items() if dtype != torch.bfloat16}
 
 
 class Memory(memory.Memory):
@@ -30,8 +27,8 @@ class Memory(memory.Memory):
 
     ops = ops.OPS
 
-    def __init__(self, *arrays: Any, **more: Any) -> None:
-        super().__init__(*arrays, **more)
+    def __init__(self, arrays: Arrays, pinned: bool = False) -> None:
+        super().__init__(arrays, pinned)
         self.sharing: str | None = None
         self.stream: int | None = None
         self._last = streams.current(self.rows)  # the stream that worked on the arrays last
@@ -72,16 +69,6 @@ class Memory(memory.Memory):
         """The array as NumPy's, on the host."""
         found: NumpyArray = array if isinstance(array, np.ndarray) else array.cpu().numpy()
         return found
-
-    @staticmethod
-    def numpy_dtype(array: torch.Tensor) -> np.dtype[np.generic]:
-        """The dtype of the same name."""
-        return _NUMPY[array.dtype]
-
-    @staticmethod
-    def part_of(holder: torch.Tensor, dtype: str, begin: int, shape: tuple[int, ...]) -> torch.Tensor:
-        """A part of a tensor of bytes, as a tensor of a dtype by its name."""
-        return part(holder, begin, ops.DTYPES[dtype], shape)
 
     @staticmethod
     def clone(array: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch.utils import _pytree as pytree
 
+from functional_rb.base import forks
 from functional_rb.base.arrays import BackendArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays, by_name
@@ -16,10 +17,9 @@ from functional_rb.structures.row_layout import STORED_AS
 from functional_rb.versions.library import Library
 from functional_rb.versions.object_table import Held
 from functional_rb.versions.state import VersionedState, held_objects
-from functional_rb.versions.version import begin
+from functional_rb.versions.version import Version
 from torch_backend.arrays import ops
 from torch_backend.memory.library import TORCH
-from torch_backend.memory.objects import Table
 
 
 class State(VersionedState):
@@ -32,26 +32,15 @@ class State(VersionedState):
     def __deepcopy__(self, memo: dict[int, object]) -> State:
         copied, counters = self.copied_memory(), self.counters.clone()
         if copied.table is None:
-            return State(begin(copied), counters, self.spec, None, self._target)
+            return State(Version(copied, forks.lock()), counters, self.spec, None, self._target)
         # Python objects are copied as deeply, for a table of the copy's own.
         held = copy.deepcopy(held_objects(copied), memo)
-        return _rebuilt(copied.state_arrays(counters), self.spec, held, self._target)
+        return State.of_arrays(copied.state_arrays(counters), self.spec, False, held, self._target)
 
     def __reduce__(self) -> tuple[object, ...]:
         memory = self.exported_memory()
         arrays = signed(memory.state_arrays(self.counters))
         return unpickled, (arrays, self.spec, held_objects(memory), self._target)
-
-
-def _rebuilt(
-    arrays: Arrays,
-    spec: BufferSpec,
-    held: Mapping[int, object] | None = None,
-    target: torch.device | None = None,
-    pinned: bool = True,
-) -> State:
-    table = None if held is None else Table(spec, held)
-    return State.of_arrays(arrays, spec, pinned, table, target)
 
 
 def signed(arrays: Arrays) -> Arrays:
@@ -77,7 +66,7 @@ def unpickled(
     auxiliary = {
         name: array.view(ops.DTYPES[spec.plan.auxiliary[name].dtype]) for name, array in arrays.auxiliary.items()
     }
-    return _rebuilt(arrays._replace(wide=restored, auxiliary=auxiliary), spec, held, target, pinned)
+    return State.of_arrays(arrays._replace(wide=restored, auxiliary=auxiliary), spec, pinned, held, target)
 
 
 Outline = tuple[BufferSpec, int, Held | None, torch.device | None]
@@ -103,8 +92,7 @@ def _unflatten(leaves: Iterable[torch.Tensor], context: Outline) -> State:
     tree = rest[wide] if spec.plan.tree_shape else None
     auxiliary = dict(zip(spec.plan.auxiliary, rest[wide + (tree is not None) : -1], strict=True))
     arrays = Arrays(rows, tuple(rest[:wide]), tree, rest[-1], auxiliary)
-    table = None if held is None else held.table
-    return State.of_arrays(arrays, spec, table=table, target=target)
+    return State.of_arrays(arrays, spec, objects=None if held is None else held.table, target=target)
 
 
 pytree.register_pytree_node(

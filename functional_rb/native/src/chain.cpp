@@ -372,7 +372,10 @@ template <class Finish> PyObject* draw_and_keep(Turn& turn, const Draw& draw, bo
 }
 
 // Whether anything may have been added, which is not so either if there is an error.
-bool is_written(const Turn& turn) { return attribute(turn.memory.get(), names.written).is(Py_True); }
+bool is_written(const Turn& turn) {
+  const Ref fullest = attribute(turn.memory.get(), names.fullest);
+  return fullest && (fullest.is(Py_None) || PyObject_IsTrue(fullest.get()) == 1);
+}
 
 template <class Finish> PyObject* draw_by(Turn& turn, const Draw& draw, bool in_place, Finish finish) {
   if (!is_written(turn)) return not_here();

@@ -96,7 +96,7 @@ class Write {
     if ((saved_ || in_place_) && !turn_.unchanged()) return Found::ELSEWHERE;
     if (saved_ && !succeed(turn_, following_.get(), saved_)) return take_back(), Found::FAILED;
     if (in_place_ && !set(turn_.state(), names._version, Py_None)) return Found::FAILED;
-    set(turn_.memory.get(), names.written, Py_True);
+    if (rows_ && !handles_) set(turn_.memory.get(), names.fullest, Py_None);  // which the engine may know
     tell_of_saved(call, items);
     const int outcome = turn_.on_gpu() ? told(kernel(call)) : run(kernel, call, is_large(call, call.batch));
     if (outcome == DONE) return Found::READY;
