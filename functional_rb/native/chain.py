@@ -98,19 +98,18 @@ class SavedBlock(_native.Saved):
         places, first = np.unique(places, return_index=True)
         return places, old[first]
 
-    def _numbers(self, memory: Memory, dtype: str, begin: int, count: int) -> NumpyArray:
+    def _numbers(self, memory: Memory, dtype: str, begin: int, count: int) -> BackendArray:
         return self._array(memory, numpy_ops.dtype_of(dtype), begin, (count,))
 
-    def _copy(self, memory: Memory, like: Array, begin: int, count: int) -> NumpyArray:
+    def _copy(self, memory: Memory, like: Array, begin: int, count: int) -> BackendArray:
         """So many rows of an array as they were."""
         return self._array(memory, numpy_ops.dtype_of(shown(like.dtype)), begin, (count, *like.shape[1:]))
 
-    def _array(self, memory: Memory, dtype: np.dtype[np.generic], begin: int, shape: tuple[int, ...]) -> NumpyArray:
+    def _array(self, memory: Memory, dtype: np.dtype[np.generic], begin: int, shape: tuple[int, ...]) -> BackendArray:
         """A part of the piece."""
         if self.holder is not None:
             piece = self.holder[begin : begin + math.prod(shape) * dtype.itemsize]
-            part: NumpyArray = memory.ops.bitcast(piece, dtype.name).reshape(shape)
-            return part
+            return memory.ops.bitcast(piece, dtype.name).reshape(shape)
         return np.frombuffer(memoryview(self), dtype, math.prod(shape), begin).reshape(shape)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from functional_rb.base.arrays import ArrayLike, BackendArray, PRNGKey
+from functional_rb.base.arrays import BackendArray, PRNGKey
 from functional_rb.buffer import checks, functions, respec
 from functional_rb.buffer.reader import check_fits
 from functional_rb.buffer.spec import BufferSpec
@@ -22,12 +22,15 @@ from functional_rb.ops.part_kernels import NONE, carried_out, using
 from functional_rb.structures import frame_ring
 from functional_rb.versions.library import Library
 from functional_rb.versions.memory import Memory, Saved, named
-from functional_rb.versions.recorder import Log, Recorder
-from functional_rb.versions.state import VersionedState, fullest_after, held_objects, readable
+from functional_rb.versions.recorder import WRITERS, Log, Recorder
+from functional_rb.versions.state import VersionedState, held_objects, readable
 from functional_rb.versions.version import Version, forget_dead, part_with_older, separate
 
 R = TypeVar("R")
 V = TypeVar("V", bound=VersionedState)
+# Of the core: `function(ops, arrays, spec, *given)`.
+Function = Callable[..., Any]
+Finish = Callable[[list[BackendArray], Selection], R]
 
 
 class Engine:
@@ -64,8 +67,7 @@ class Engine:
             # Nothing is written; but whoever called an in-place function must go on with another state.
             if batch == 0:
                 return self.renamed(state, version) if consume else state
-            # A program that is being traced would be compiled again for each number.
-            fullest = None if library.is_tracing() else fullest_after(memory, spec, batch)
+            fullest = None if library.is_tracing() else state.fullest_after(batch)
             # Asked again, now that all is checked and converted: before, it may have been the input alone that was
             # unusual.
             after: V = library.natively("write_" if consume else "write", state, stored, mask, priorities, batch, key)
@@ -78,7 +80,7 @@ class Engine:
                     bits = library.random_bits(key, (spec.rows(batch), spec.writer.words), memory)
                 given = stored, batch, mask, priorities, bits
                 after, _ = self._write(state, version, past_of(state, batch), consume, functions.add, *given)
-            return _told(after, fullest)
+            return after.note_fullest(fullest)
 
     def update(
         self,
@@ -112,13 +114,7 @@ class Engine:
             return after
 
     def write_by(
-        self,
-        state: V,
-        function: Callable[..., object],
-        *given: object,
-        rows: int = 0,
-        consume: bool = False,
-        rewrites: bool = False,
+        self, state: V, function: Function, *given: object, rows: int = 0, consume: bool = False, rewrites: bool = False
     ) -> V:
         """The state with the arrays that `function(ops, arrays, spec, *given)` makes of its own.
 
@@ -131,16 +127,10 @@ class Engine:
                 self.library.make_room(memory, state.spec, state._counters, rows)
             past = None if rewrites else past_of(state, rows)
             after, _ = self._write(state, version, past, consume, function, *given)
-            return _told(after, None) if rows or rewrites else after
+            return after.note_fullest(None) if rows or rewrites else after
 
     def _write(
-        self,
-        state: V,
-        version: Version,
-        past: SaveHistory | None,
-        consume: bool,
-        function: Callable[..., Any],
-        *given: object,
+        self, state: V, version: Version, past: SaveHistory | None, consume: bool, function: Function, *given: object
     ) -> tuple[V, Any]:
         """The state after a write by a function of the core, with the saves that it succeeds; and what that gives.
 
@@ -190,7 +180,7 @@ class Engine:
                 bits = library.random_bits(other, spec.extra_shape(batch), memory)
             drawn, room = (NotImplemented, None) if wanted is not None else library.drawn(state, key, batch, beta)
             if drawn is NotImplemented:
-                after, leaves, selection = self._draw(state, version, key, bits, batch, beta, wanted, consume)
+                after, leaves, selection = self._draw(state, version, consume, key, beta, batch, bits, wanted)
             else:
                 after, leaves, slots, *numbers = drawn
                 selection = Selection(*numbers)
@@ -204,23 +194,15 @@ class Engine:
             if spec.sampler.takes_out and wanted is None and not library.is_tracing():
                 fullest = readable(after).own().fullest
                 if fullest is not None:
-                    _told(after, spec.sampler.most_left(fullest, batch // spec.plan.ring.lanes))
+                    after.note_fullest(spec.sampler.most_left(fullest, batch // spec.plan.ring.lanes))
             leaves = self._with_objects(state, memory, leaves)
             return after, *library.sent_sample(leaves, selection, state._target, room)
 
     def _draw(
-        self,
-        state: V,
-        version: Version,
-        key: object,
-        bits: BackendArray | None,
-        batch: int,
-        beta: ArrayLike,
-        wanted: BackendArray | None,
-        consume: bool,
+        self, state: V, version: Version, consume: bool, key: Any, beta: Any, batch: int, bits: Any, wanted: Any
     ) -> tuple[V, list[BackendArray], Selection]:
         """Draw by the core; the next state remembers it, if the sampler is such a one."""
-        library, spec, memory = self.library, state.spec, version.own()
+        library, spec, memory, after = self.library, state.spec, version.own(), state
         # Of a buffer of a mixture, of which some rows are wanted, others give what it has not.
         at_hand = batch > 0 and wanted is None and not library.is_tracing()
         if at_hand and memory.fullest == 0:  # known without a look at the device's numbers
@@ -228,7 +210,6 @@ class Engine:
         with library.core():
             words = library.random_bits(key, spec.draw_shape(batch), memory)
             given = words, library.number(beta, memory), batch, bits, wanted
-        after = state
         if spec.sampler.remembers and batch:
             after, made = self._write(state, version, past_of(state), consume, functions.draw, *given)
         else:
@@ -283,7 +264,7 @@ class Engine:
                 version = version.exchange(arrays)
             if memory.table is not None:
                 memory.table.tidy_soon()
-            return _told(type(state)(version, arrays.counters, spec, past, state._target), 0)
+            return type(state)(version, arrays.counters, spec, past, state._target).note_fullest(0)
 
     def with_spec(self, state: V, spec: BufferSpec) -> V:
         """Another spec, with the items in the same storage; rows that stay are handed on as they are."""
@@ -312,13 +293,7 @@ class Engine:
     # ---------------------------------------------------------------- whose memory it is
 
     def sample_(
-        self,
-        state: V,
-        key: PRNGKey,
-        batch: int,
-        beta: ArrayLike,
-        finish: Callable[[list[BackendArray], Selection], R],
-        wanted: BackendArray | None = None,
+        self, state: V, key: PRNGKey, batch: int, beta: Any, finish: Finish[R], wanted: BackendArray | None = None
     ) -> tuple[V, R]:
         """Draw items, of which the first `wanted` count, and finish the sample; then the state is consumed."""
         remembers = state.spec.sampler.remembers and batch > 0
@@ -415,11 +390,7 @@ class Engine:
         return self.read_by(state, functions.drawable, n)
 
     def look(
-        self,
-        state: VersionedState,
-        function: Callable[..., object],
-        handles: BackendArray | None = None,
-        n: int | None = None,
+        self, state: VersionedState, function: Function, handles: BackendArray | None = None, n: int | None = None
     ) -> BackendArray:
         """What a function of `buffer.functions` reads off a state, of items by their handles, or by a number."""
         version = readable(state)
@@ -429,7 +400,7 @@ class Engine:
             found = self.read_by(state, function, *given, *([] if n is None else [n]))
         return self.library.sent(found, state._target)
 
-    def read_by(self, state: VersionedState, function: Callable[..., object], *given: object) -> Any:
+    def read_by(self, state: VersionedState, function: Function, *given: object) -> Any:
         """What `function(ops, arrays, spec, *given)` reads off a state."""
         version = readable(state)
         with self.library.lock(version):
@@ -452,12 +423,7 @@ class Engine:
         return self.library.placed(f"leaf {state.spec.plan.names[k]!r}", leaf, memory, state._target)
 
     def _carry_out(
-        self,
-        function: Callable[..., object],
-        memory: Memory,
-        saved: Saved | None,
-        counters: BackendArray,
-        *given: object,
+        self, function: Function, memory: Memory, saved: Saved | None, counters: BackendArray, *given: object
     ) -> Any:
         """Carry a function of the core out: with part kernels where they can work, and what it overwrites recorded."""
         library, arrays = self.library, memory.state_arrays(counters)
@@ -472,8 +438,8 @@ class Engine:
             if saved is None and (memory.files is None or memory.files.undo is None):
                 return carried_out(table, function, library.ops, arrays, *given)
             log = saved if isinstance(saved, Log) else Log()  # of files the recorder tells the undo log too
-            recorder = Recorder(library.ops, memory, log)
-            return carried_out(recorder.kernels(table), function, recorder, arrays, *given)
+            table = {replaced: kernel for replaced, kernel in table.items() if replaced not in WRITERS}
+            return carried_out(table, function, Recorder(library.ops, memory, log), arrays, *given)
 
 
 def _fitting(state: VersionedState, version: Version, function: str) -> Memory:
@@ -482,14 +448,6 @@ def _fitting(state: VersionedState, version: Version, function: str) -> Memory:
     if not memory.fits:
         check_fits(memory.state_arrays(state._counters), state.spec.plan, function)
     return memory
-
-
-def _told(state: V, fullest: int | None) -> V:
-    """A new state, whose memory tells how many items its fullest lane has at most, if that is known."""
-    memory = readable(state).memory
-    assert memory is not None
-    memory.fullest = None if fullest is None else min(fullest, state.spec.plan.ring.length)
-    return state
 
 
 def past_of(state: VersionedState, added: int = 0) -> SaveHistory | None:

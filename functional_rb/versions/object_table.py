@@ -11,7 +11,7 @@ import dataclasses
 import math
 import secrets
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -119,15 +119,11 @@ class Table:
         """The objects in a memory, by token."""
         with self.lock:
             arrays = memory.by_name
-            return self._by_token(
-                [x for name, columns in self._columns.items() for x in _cells(memory, arrays[name], columns)]
-            )
+            return self.of_rows(memory, [(arrays[name], columns) for name, columns in self._columns.items()])
 
-    def of_tokens(self, memory: Memory, rows: BackendArray, columns: Sequence[slice]) -> dict[int, object]:
-        """The objects by token in rows int32 [..., words] of a memory, whose tokens are in the columns. Hold the lock."""
-        return self._by_token(_cells(memory, rows, columns))
-
-    def _by_token(self, found: Sequence[Tokens]) -> dict[int, object]:
+    def of_rows(self, memory: Memory, given: Iterable[tuple[BackendArray, Sequence[slice]]]) -> dict[int, object]:
+        """The objects by token in rows int32 [..., words] of a memory, each with the columns of its tokens."""
+        found = [tokens for rows, columns in given for tokens in _cells(memory, rows, columns)]
         tokens = np.unique(np.concatenate(found)).tolist() if found else []
         tokens = [token for token in tokens if token != NO_OBJECT]
         return dict(zip(tokens, self._known(tokens), strict=True))

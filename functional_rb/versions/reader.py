@@ -29,15 +29,10 @@ class VersionReader(reader.Reader):
     """
 
     def __init__(
-        self,
-        version: Version,
-        counters: Piece,
-        spec: BufferSpec,
-        save_history: SaveHistory,
-        snapshot: TakeSnapshot | None = None,
+        self, version: Version, counters: Piece, spec: BufferSpec, past: SaveHistory, snapshot: TakeSnapshot | None
     ) -> None:
         """Of a state's parts; of its files, a snapshot is taken under the lock."""
-        super().__init__(spec, save_history)
+        super().__init__(spec, past)
         self._counters = counters.copy()
         with version.lock:
             if version.memory is not None and snapshot is not None:
@@ -59,8 +54,11 @@ class VersionReader(reader.Reader):
             memory, array, entries = _found(version, name)
             memory.join_stream()
             piece = np.array(memory.as_numpy(array[start:stop]), order="C")
-            for entry in entries if len(piece) else ():
-                _undo(memory, entry, piece, start)
+            for _, flat, index, old in entries if len(piece) else ():
+                width, target = (piece[0].size, piece.reshape(-1)) if flat else (1, piece)
+                where = memory.as_numpy(index) - start * width
+                inside = (where >= 0) & (where < len(target))
+                target[where[inside]] = memory.as_numpy(old)[inside]
         return piece
 
     def objects(self, name: str, piece: Piece) -> Iterator[tuple[int, dict[int, object]]]:
@@ -70,7 +68,7 @@ class VersionReader(reader.Reader):
         for leaf, columns in columns_of_leaves(self.spec).get(name, {}).items():
             with version.lock:
                 memory, _ = version.found()
-                found = memory.table.of_tokens(memory, piece, columns)
+                found = memory.table.of_rows(memory, [(piece, columns)])
             yield leaf, found  # not with the lock held, as whoever asks may never ask again
 
     def close(self) -> None:
@@ -101,12 +99,3 @@ def _found(version: Version, name: str) -> tuple[Memory, BackendArray, list[Entr
             else:
                 entries.append(entry)
     return memory, array, entries
-
-
-def _undo(memory: Memory, entry: Entry, piece: Piece, start: int) -> None:
-    """Take a write back in rows of its array, from `start` on."""
-    width = piece[0].size if entry.flat else 1
-    target = piece.reshape(-1) if entry.flat else piece
-    where = memory.as_numpy(entry.where) - start * width
-    inside = (where >= 0) & (where < len(target))
-    target[where[inside]] = memory.as_numpy(entry.old)[inside]

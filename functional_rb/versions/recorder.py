@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from functional_rb.base.arrays import BackendArray
-from functional_rb.ops.part_kernels import Table
 from functional_rb.ops.protocol import Ops
 from functional_rb.structures import row_layout, sum_tree
-from functional_rb.structures.row_layout import Layout
 from functional_rb.structures.stored_arrays import is_items
 from functional_rb.versions.memory import Entry, Memory
 
 # Bytes that Python and the library take for each small array that is saved, about.
 OVERHEAD = 512
+# Of these kernels may stand in where nothing is recorded alone, as they do not tell what was there.
+WRITERS = sum_tree.set_leaves, row_layout.store
 
 
 class Log:
@@ -70,20 +69,3 @@ class Recorder:
         """`x` with elements set by their position in it as one vector, in place."""
         self.save(x, index, flat=True)
         return self._primitives.set_flat(x, index, values)
-
-    def kernels(self, table: Table) -> Table:
-        """Part kernels that write down what they overwrite, as far as they write to a memory."""
-        if sum_tree.set_leaves not in table:  # and none that writes
-            return table
-
-        def set_leaves(tree: BackendArray, capacity: int, leaves: BackendArray, *values: object) -> object:
-            self.save(tree, leaves, flat=True)
-            return table[sum_tree.set_leaves](tree, capacity, leaves, *values)
-
-        def store(layout: Layout, rows: BackendArray, wide: Sequence[BackendArray], *given: Any) -> object:
-            slots, _, live, _ = given
-            for array in (rows, *wide):
-                self.save(array, slots if live is None else slots[live])
-            return table[row_layout.store](layout, rows, wide, *given)
-
-        return {**table, sum_tree.set_leaves: set_leaves, row_layout.store: store}

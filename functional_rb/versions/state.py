@@ -13,7 +13,6 @@ from functional_rb.buffer.reader import TakeSnapshot, misfit
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
 from functional_rb.core.save_history import NEW, SaveHistory
-from functional_rb.ops.protocol import Array
 from functional_rb.versions.library import Library
 from functional_rb.versions.memory import Memory
 from functional_rb.versions.object_table import Table
@@ -84,14 +83,13 @@ class VersionedState(core.State):
         memory.files, memory.placement = files, cls.library.placement(spec)
         together = getattr(arrays.counters, "device", None) == getattr(arrays.rows, "device", None)
         memory.fits = misfit(arrays, spec.plan) is None and memory.is_plain_array(arrays.counters) and together
-        lock = forks.lock()
-        if spec.plan.objects:
-            cls.library.check_single(arrays.rows, spec)
-            table = objects if isinstance(objects, Table) else Table(spec, objects)
-            lock = table.lock
-            with lock:
-                table.watch(memory)
-        return cls(Version(memory, lock), arrays.counters, spec, None, target)
+        if not spec.plan.objects:
+            return cls(Version(memory, forks.lock()), arrays.counters, spec, None, target)
+        cls.library.check_single(arrays.rows, spec)
+        table = objects if isinstance(objects, Table) else Table(spec, objects)
+        with table.lock:
+            table.watch(memory)
+        return cls(Version(memory, table.lock), arrays.counters, spec, None, target)
 
     def check_alive(self) -> None:
         """Refuse a state that was consumed."""
@@ -111,19 +109,27 @@ class VersionedState(core.State):
 
     def surely_takes(self, batch: int) -> bool:
         """So it is if the host has kept account of how full the lanes are, and each has room for all of its rows."""
-        if self.library.is_tracing():
-            return False
-        version = readable(self)
-        with self.library.lock(version):
-            fullest = None if version.memory is None else fullest_after(version.memory, self.spec, batch)
+        # A program that is being traced would be compiled again for each number.
+        fullest = None if self.library.is_tracing() else self.fullest_after(batch)
         return fullest is not None and fullest <= self.spec.plan.ring.length
 
-    def note_sizes(self, sizes: Array) -> None:
-        """Keep account of how full the lanes are, now that somebody has looked: int32 [lanes]."""
+    def fullest_after(self, batch: int) -> int | None:
+        """How many items the fullest lane has at most once a batch has been added, if the host knows that.
+
+        More than a lane has room for where the batch may not fit.
+        """
+        version = readable(self)
+        with self.library.lock(version):
+            fullest = None if version.memory is None else version.memory.fullest
+        return None if fullest is None else fullest + self.spec.rows(batch) // self.spec.plan.ring.lanes
+
+    def note_fullest(self, fullest: int | None) -> Self:
+        """Keep account of how many items the fullest lane has at most, if that is known."""
         version = readable(self)
         with self.library.lock(version):
             if version.memory is not None:
-                version.memory.fullest = int(sizes.max())
+                version.memory.fullest = None if fullest is None else min(fullest, self.spec.plan.ring.length)
+        return self
 
     def reader(self, lasting: bool = False, snapshot: TakeSnapshot | None = None) -> VersionReader:
         """Read the arrays piece by piece; newer states may be written meanwhile in any case."""
@@ -200,14 +206,6 @@ def readable(state: VersionedState) -> Version:
     if memory is not None and memory.files is not None and not state.library.is_tracing():
         memory.files.check_process()
     return version
-
-
-def fullest_after(memory: Memory, spec: BufferSpec, batch: int) -> int | None:
-    """How many items the fullest lane has at most once a batch has been added, if the host knows that.
-
-    More than a lane has room for where the batch may not fit.
-    """
-    return None if memory.fullest is None else memory.fullest + spec.rows(batch) // spec.plan.ring.lanes
 
 
 def held_objects(memory: Memory) -> dict[int, object] | None:

@@ -143,12 +143,8 @@ def take_back(memory: Memory, saved: Sequence[Saved]) -> None:
 
 
 def part_with_oldest(memory: Memory) -> None:
-    """Give the oldest of the older versions copies of their own, until no more is saved than the storage takes.
-
-    The newest of them keeps what was saved for it, unless it is the only one.
-    """
-    single = len(memory.history) == 1
-    while memory.retains_too_much and (single or len(memory.history) > 1):
+    """Give the oldest of the older versions copies of their own, until no more is saved than the storage takes."""
+    while memory.retains_too_much and memory.history:
         oldest = memory.history[0][0]()
         if oldest is not None and oldest.memory is None:
             oldest._rebuild()

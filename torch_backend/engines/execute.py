@@ -134,5 +134,5 @@ def known(state: CoreState, mask: torch.Tensor | None) -> tuple[NumpyArray, Nump
         return None
     numbers = counters.cpu().numpy()
     if counters.device.type != "cpu" and not state.spec.writer.overwrites:
-        own_state(state, "add").note_sizes(core_counters.read(state.spec.plan, numbers).ends.sizes)
+        own_state(state, "add").note_fullest(int(core_counters.read(state.spec.plan, numbers).ends.sizes.max()))
     return numbers, None if mask is None else mask.cpu().numpy()
