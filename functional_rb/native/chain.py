@@ -108,8 +108,7 @@ class SavedBlock(_native.Saved):
     def _array(self, memory: Memory, dtype: np.dtype[np.generic], begin: int, shape: tuple[int, ...]) -> BackendArray:
         """A part of the piece."""
         if self.holder is not None:
-            piece = self.holder[begin : begin + math.prod(shape) * dtype.itemsize]
-            return memory.ops.bitcast(piece, dtype.name).reshape(shape)
+            return memory.part_of(self.holder, dtype.name, begin, shape)
         return np.frombuffer(memoryview(self), dtype, math.prod(shape), begin).reshape(shape)
 
 

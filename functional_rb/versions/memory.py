@@ -108,6 +108,11 @@ class Memory(abc.ABC):
         """An array as NumPy has it, in the same memory where that can be."""
 
     @staticmethod
+    def part_of(holder: BackendArray, dtype: str, begin: int, shape: tuple[int, ...]) -> BackendArray:
+        """A part of an array of bytes on a GPU, as an array of a dtype by its name, in the same memory."""
+        raise TypeError("expected memory on a GPU, where alone what was saved lies in an array")
+
+    @staticmethod
     @abc.abstractmethod
     def clone(array: BackendArray) -> BackendArray:
         """A copy of an array."""

@@ -27,7 +27,6 @@ from functional_rb.versions import object_table as tokens
 from tests.contract.notes import STEPS, WITH_OBJECTS, Note, batch, spec_of, steps, values
 from tests.support import backends, emulated_gpu
 from tests.support.backends import Backend
-from torch_backend.memory import objects
 
 
 @pytest.fixture(params=WITH_OBJECTS)
@@ -285,17 +284,17 @@ def test_others_do_not_sweep_before_new_tokens_are_in_memory(
 ) -> None:
     base = rb.add(rb.init(spec_of()), batch(0, 1))
     state = rb.own_(rb.add(base, batch(2)))
-    stored, others = objects.Table.stored, []
+    given_out, others = tokens.Table.tokens, []
 
     def interrupted(*args: Any) -> Any:
-        tokens = stored(*args)
+        fresh = given_out(*args)
         if threading.current_thread() is threading.main_thread():
             others.append(threading.Thread(target=lambda: rb.add(base, batch(9))))
             others[-1].start()
             others[-1].join(0.1)
-        return tokens
+        return fresh
 
-    monkeypatch.setattr(objects.Table, "stored", interrupted)
+    monkeypatch.setattr(tokens.Table, "tokens", interrupted)
     state = (rb.add if pure else rb.add_)(state, batch(3, 4))
     state = (rb.update if pure else rb.update_)(state, np.array([0], np.int32), items={"note": [Note("stale")]})
     state = (rb.update if pure else rb.update_)(state, np.array([1], np.int32), items={"note": [Note("new")]})

@@ -70,7 +70,6 @@ def test_the_usual_loop_keeps_nothing_and_reuses_its_memory(sampler: Any) -> Non
     forget_dead(memory)
     assert not memory.history
     assert memory.retained == 0
-    assert not memory.shared
 
 
 def test_what_is_kept_for_one_old_state_is_at_most_one_copy_of_the_storage() -> None:

@@ -12,6 +12,7 @@ from functional_rb.core.draft import Arrays
 from functional_rb.versions import memory
 from torch_backend.arrays import modes, ops, pages
 from torch_backend.memory import streams
+from torch_backend.memory.shipping import part
 
 
 class Memory(memory.Memory):
@@ -69,6 +70,11 @@ class Memory(memory.Memory):
         """The array as NumPy's, on the host."""
         found: NumpyArray = array if isinstance(array, np.ndarray) else array.cpu().numpy()
         return found
+
+    @staticmethod
+    def part_of(holder: torch.Tensor, dtype: str, begin: int, shape: tuple[int, ...]) -> torch.Tensor:
+        """A part of a tensor of bytes, as a tensor of a dtype by its name."""
+        return part(holder, begin, ops.DTYPES[dtype], shape)
 
     @staticmethod
     def clone(array: torch.Tensor) -> torch.Tensor:
