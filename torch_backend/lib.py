@@ -17,11 +17,11 @@ from torch_backend.memory.library import TORCH
 from torch_backend.scale import engine as sharded
 
 if HAVE_KERNELS:
-    from torch_backend.kernels import cpu_kernels, custom_ops, launches
+    from torch_backend.kernels import cpu_kernels, custom_ops, launches, mixing
     from torch_backend.kernels.chain import CHAIN
 
     TORCH.chain, TORCH.kernels, TORCH.operations = CHAIN, cpu_kernels, custom_ops
-    TORCH.on_gpu = launches
+    TORCH.on_gpu, TORCH.mixing = launches, mixing
 
 
 def _as_array(x: object, like: torch.Tensor | None) -> torch.Tensor:

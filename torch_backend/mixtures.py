@@ -142,7 +142,10 @@ def draw(mixture: drawing.M, request: Request, consume: bool) -> tuple[drawing.M
         at_once = _at_once(mixture, request) if known else None
         if at_once is not None:
             return mixture, *at_once
-        after, leaves, selection = drawing.draw(_Torch(known, consume and not known), mixture, request)
+        by_launches = TORCH.mixing.draw(_Torch(False), mixture, request) if known and TORCH.mixing else None
+        if by_launches is None:
+            by_launches = drawing.draw(_Torch(known, consume and not known), mixture, request)
+        after, leaves, selection = by_launches
         return mixture.with_buffers(after), leaves, selection
 
 

@@ -214,11 +214,15 @@ def _of_mixture(
             if not size and any(sizes):
                 after += [None] * (len(node.buffers) if isinstance(node, Mixture) else 1)
                 continue
-            given = one, own_key, size, counts[k]
             if isinstance(node, Mixture):
-                new, found, selection = _of_mixture(carrier, layout, inner, node, *given)
+                new, found, selection = _of_mixture(carrier, layout, inner, node, one, own_key, size, counts[k])
             else:
-                new, found, selection = _of_buffer(carrier, layout, inner, node, *given)
+                new, found, selection = of_buffer(carrier, layout, inner, node, own_key, size, counts[k])
+                if (
+                    not node.spec.sampler.single_law
+                ):  # no draw has a chance of its own: all items count as the least likely one
+                    least = ops.full_like(selection.probabilities, 0) + one.status.least
+                    selection = selection._replace(weights=least)
             handles = selection.handles
             nothing = handles[..., -1:] >> 31  # all bits of a negative handle: -1 beside -1
             padding = [nothing] * (columns - 1 - handles.shape[-1])
@@ -242,20 +246,16 @@ def _of_mixture(
     return after, rows, selection if carrier.known else _only_real(ops, assignment, selection)
 
 
-def _of_buffer(
-    carrier: Carrier[After],
-    layout: Layout,
-    leaves: Leaves,
-    state: State,
-    looked: _Looked,
-    key: PRNGKey,
-    size: int,
-    count: BackendArray,
+def of_buffer(
+    carrier: Carrier[After], layout: Layout, leaves: Leaves, state: State, key: PRNGKey, size: int, count: BackendArray
 ) -> Rows[After]:
+    """What a buffer gives, so many rows of which the first `count` count; handles have an axis for columns."""
     spec, sampler, batch = state.spec, state.spec.sampler, size
     is_mapped = spec.on_sample is not None and layout.function is None
     if size and is_mapped and needs_whole_batch(spec):
         batch = layout.size  # else the function would see as many rows as happen to be known to be needed
+        if not (carrier.known or sampler.remembers):
+            count = carrier.ops.full_like(count, batch)  # else kernels would leave out the rows that do not count
     # A sampler that takes items out refuses an odd number of windows, unless it is asked for some of a batch.
     some = not carrier.known or sampler.takes_out or (batch > size and sampler.remembers)
     after, rows, selection = carrier.draw(state, key, batch, count if some else None)
@@ -269,12 +269,8 @@ def _of_buffer(
 
     probabilities = selection.probabilities if batch == size else selection.probabilities[:size]
     selection = each(first, selection)
-    # Where no draw has a chance of its own, all items count as the least likely one.
-    chances = probabilities
-    if not sampler.single_law:
-        chances = carrier.row_ops.full_like(probabilities, 0) + looked.status.least
     handles = selection.handles[..., None]
-    selection = selection._replace(handles=handles, weights=chances, probabilities=probabilities)
+    selection = selection._replace(handles=handles, weights=probabilities, probabilities=probabilities)
     return [after], [first(leaf) for leaf in rows], selection
 
 
@@ -296,17 +292,25 @@ def _joined(
     selections: Sequence[Selection],
     order: BackendArray | None,
 ) -> tuple[list[BackendArray], Selection]:
-    told = {name: [getattr(one, name) for one in selections] for name in Selection._fields if name != "extras"}
-    if any(mask is not None for mask in told["mask"]):
-        # Only a mask may be missing of some buffers: they give slices all, which have the other flags, or none.
-        told["mask"] = [one.handles[..., -1] >= 0 if one.mask is None else one.mask for one in selections]
-    told = {name: pieces for name, pieces in told.items() if pieces[0] is not None}
-    shared = [name for name in selections[0].extras if all(name in one.extras for one in selections)]
-    extras = [[one.extras[name] for one in selections] for name in shared]
-    whole = iter(carrier.join([*zip(*leaves, strict=True), *told.values(), *extras], order))
+    numbers = {name: [getattr(one, name) for one in selections] for name in ("handles", "weights", "probabilities")}
+    flags, extras = told_of_all(selections)
+    whole = iter(
+        carrier.join([*zip(*leaves, strict=True), *numbers.values(), *flags.values(), *extras.values()], order)
+    )
     made = [next(whole) for _ in leaves[0]]
-    fields = {name: next(whole) for name in told}
-    return made, Selection(**fields, extras={name: next(whole) for name in shared})
+    fields = {name: next(whole) for name in (*numbers, *flags)}
+    return made, Selection(**fields, extras={name: next(whole) for name in extras})
+
+
+def told_of_all(selections: Sequence[Selection]) -> tuple[dict[str, list[BackendArray]], dict[str, list[BackendArray]]]:
+    """The flags that any of some buffers tells, and the extras that all tell, by their names, of each buffer one."""
+    flags = {name: [getattr(one, name) for one in selections] for name in FLAGS}
+    if any(mask is not None for mask in flags["mask"]):
+        # Only a mask may be missing of some buffers: they give slices all, which have the other flags, or none.
+        flags["mask"] = [one.handles[..., -1] >= 0 if one.mask is None else one.mask for one in selections]
+    shared = [name for name in selections[0].extras if all(name in one.extras for one in selections)]
+    extras = {name: [one.extras[name] for one in selections] for name in shared}
+    return {name: pieces for name, pieces in flags.items() if pieces[0] is not None}, extras
 
 
 def _only_real(ops: Ops, assignment: Assignment, selection: Selection) -> Selection:

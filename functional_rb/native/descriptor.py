@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -429,9 +429,21 @@ def encode_mixture(spec: MixtureSpec, count: int, batch: int, listed: tuple[floa
         weighs: whether there are weights.
     """
     rows = batch // spec.parts if spec.how == "buffers" else 1
-    settings = {"buffers": count, "exact": spec.how == "exact", "rows_of_a_part": rows, "weighs": weighs}
+    parts = spec.parts if spec.how == "buffers" else 0
+    settings = {
+        "buffers": count,
+        "exact": spec.how == "exact",
+        "rows_of_a_part": rows,
+        "parts": parts,
+        "weighs": weighs,
+    }
     shares = np.array(listed or (0,) * count, np.float32).view(np.int32)
     return _read_only([*record("MixtureRecord", **settings, by_size=listed == ()), *shares.tolist()])
+
+
+def encode_places(settings: Mapping[str, int], bytes_of_rows: Sequence[int]) -> Vector:
+    """Where rows go that a buffer of a mixture has drawn, and behind it the bytes of a row of each array."""
+    return _read_only([*record("PlacesRecord", **settings, arrays=len(bytes_of_rows)), *bytes_of_rows])
 
 
 @functools.cache

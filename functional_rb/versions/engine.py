@@ -178,7 +178,7 @@ class Engine:
             if spec.plan.extra_words:  # what is left of the key is the sampler's
                 key, other = library.split(key)
                 bits = library.random_bits(other, spec.extra_shape(batch), memory)
-            drawn, room = (NotImplemented, None) if wanted is not None else library.drawn(state, key, batch, beta)
+            drawn, room = library.drawn(state, key, batch, beta, wanted)
             if drawn is NotImplemented:
                 after, leaves, selection = self._draw(state, version, consume, key, beta, batch, bits, wanted)
             else:

@@ -75,9 +75,14 @@ class Library(abc.ABC):
         """What native code makes of checked arguments; `NotImplemented` where they, or the state, are not usual."""
         return NotImplemented if self.chain is None else getattr(self.chain, function)(*given)
 
-    def drawn(self, state: Any, key: PRNGKey, batch: int, beta: ArrayLike) -> tuple[Any, Any]:
-        """What native code draws, as in `natively`, and the room on its way to the target that it has drawn to."""
-        return self.natively("draw", state, key, batch, beta, None), None
+    def drawn(
+        self, state: Any, key: PRNGKey, batch: int, beta: ArrayLike, wanted: BackendArray | None
+    ) -> tuple[Any, Any]:
+        """What native code draws, as in `natively`, and the room on its way to the target that it has drawn to.
+
+        Of the rows the first `wanted` count, or all; where some are wanted, it draws on GPUs alone.
+        """
+        return self.natively("draw", state, key, batch, beta, None, wanted), None
 
     def in_order(self, version: Version, counters: BackendArray) -> BackendArray:
         """A state's counters, for what comes after the work that made them, on any stream of a GPU."""

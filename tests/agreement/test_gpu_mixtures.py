@@ -300,3 +300,93 @@ def test_functions_of_items_that_all_buffers_have_are_carried_out_on_what_launch
         assert all(torch.equal(one.items[key], expected.items[key]) for key in expected.items)
         for field in ("indices", "weights", "probabilities"):
             assert torch.equal(getattr(one, field), getattr(expected, field))
+
+
+# --- buffers of any kind, and mixtures in mixtures --------------------------------------------------------------------
+
+
+STEPS: Final = {"x": frb.Unbounded((3,)), "reward": frb.Unbounded(()), "done": frb.Binary(())}
+
+
+def of_steps(seed: int, sampler: Any = None, transforms: Any = (), count: int = 20) -> Any:
+    sampler, rng = sampler or frb.Uniform(), np.random.default_rng(seed)
+    batch = {name: rng.random((count, *STEPS[name].shape), np.float32) for name in ("x", "reward")}
+    state = torch_backend.init(frb.BufferSpec(STEPS, 32, sampler, transforms=transforms))
+    priorities = rng.random(count, np.float32) if sampler.has_priorities else None
+    return torch_backend.add(state, batch | {"done": np.arange(count) % 7 == 6}, priorities=priorities)
+
+
+def centered(items: dict[str, Any]) -> dict[str, Any]:
+    return items | {"x": items["x"] - items["x"].mean(0)}
+
+
+def tripled(items: dict[str, Any]) -> dict[str, Any]:
+    return items | {"x": items["x"] * 3}
+
+
+def nested(*samplers: Any, **how: Any) -> list[Any]:
+    inner = frb.Mixture([of_steps(k, sampler) for k, sampler in enumerate(samplers)], [0.3, 0.7], **how)
+    return [inner, of_steps(2, samplers[0])]
+
+
+SLICED: Final = frb.Slices(3, strict_length=False), frb.PrioritizedSlices(3, strict_length=False)
+# What is mixed, and the launches for each buffer beside those that share rows out, and place them.
+MIXED: Final[dict[str, tuple[Callable[[], list[Any]], list[str]]]] = {
+    "n-step returns": (
+        lambda: [of_steps(1, frb.Prioritized(), frb.n_step(3, 0.9)), of_steps(2, None, frb.n_step(2, 0.9))],
+        ["sample", "read_drawn"] * 2,
+    ),
+    "limits": (
+        lambda: [of_steps(1, frb.Prioritized(max_times_sampled=2)), of_steps(2, frb.Uniform(max_times_sampled=1))],
+        ["sample", "spend"] * 2,
+    ),
+    "functions": (
+        lambda: [of_steps(1, None, frb.map_items(centered)), of_steps(2, None, frb.map_items(tripled))],
+        ["sample"] * 2,
+    ),
+    "in turn": (
+        lambda: [of_steps(1, frb.Queue()), of_steps(2, frb.WithoutReplacement())],
+        ["draw_in_turn", "draw_epoch", "read_epoch"],
+    ),
+    "a mixture": (lambda: nested(frb.Uniform(), frb.Prioritized(), how="buffers", parts=3), ["sample"] * 3),
+    "a mixture of slices": (lambda: nested(*SLICED, how="items"), ["draw_slices"] * 3),
+}
+
+
+@pytest.mark.parametrize("how", ["exact", "items", "buffers"])
+@pytest.mark.parametrize("kind", MIXED)
+def test_buffers_of_any_kind_are_drawn_from_by_their_own_launches(kind: str, how: Any) -> None:
+    """Three batches, of which some depend on those before; also beside an empty buffer."""
+    make, launches = MIXED[kind]
+    is_nested = kind.startswith("a mixture")
+
+    def mixture(more: list[Any], states: list[Any]) -> frb.Mixture:
+        parts = {"parts": 5} if how == "buffers" else {}
+        return frb.Mixture([*states, *more], [0.4, 0.6, 0.5][: len(states) + len(more)], how, **parts)
+
+    def drawn(mixed: frb.Mixture) -> list[bytes]:
+        found = []
+        for k in range(3):
+            mixed, sample = torch_backend.sample(mixed, torch_backend.key(k), 15, 0.5 if k else 0.0)
+            real = sample.indices[..., 0] >= 0
+            found += [
+                *told(sample),
+                *(np.asarray(x[real]).tobytes() for x in sample.extras.values() if x.ndim == real.ndim),
+            ]
+        return [*found, np.asarray(torch_backend.size(mixed, each=True)).tobytes()]
+
+    spec = frb.BufferSpec(STEPS, 8, make()[-1].spec.sampler, transforms=make()[-1].spec.transforms)
+    mixtures: list[Callable[[], frb.Mixture]] = [
+        lambda: mixture([], make()),
+        lambda: mixture([torch_backend.init(spec)], make()),
+    ]
+    expected = [drawn(mixed()) for mixed in mixtures]
+    with emulated_gpu.using("scattered", 3, share=30) as emulated:
+        assert [drawn(mixed()) for mixed in mixtures] == expected
+        state = mixtures[0]()
+        emulated.note()
+        before = len(emulated.launched)
+        torch_backend.sample(state, torch_backend.key(0), 15, 0.5)
+    names = [name for name, _ in emulated.launched[before:]]
+    others = ["share_rows"] * (3 if is_nested else 1) + ["place_rows"] * (4 if is_nested else 2)
+    assert sorted(names) == sorted(launches + others)

@@ -359,9 +359,37 @@ def test_torch_mixtures_are_launches_alone(given: str | None, kernels: emulated_
     assert sample.indices.tolist() == expected.indices.tolist()
     assert torch.equal(sample.weights.cpu(), expected.weights)
     assert torch.equal(sample.items["obs"].cpu(), expected.items["obs"])
-    nested = frb.Mixture([mixture, mixture.states[0]], [0.5, 0.5])  # of which no launches draw
+    nested = frb.Mixture([mixture, mixture.states[0]], [0.5, 0.5])
     by_number, by_beta = (rb.sample(nested, rb.key(1), 16, each)[1] for each in (0.3, beta))
     assert torch.equal(by_beta.weights, by_number.weights)
+
+
+def test_torch_mixtures_of_any_buffers_are_launches_alone(kernels: emulated_gpu.Emulated) -> None:
+    """Of n-step returns, items that come once, and a mixture: nobody waits, and nothing is copied."""
+
+    def mixed(where: str) -> frb.Mixture:
+        item = ITEM | {"reward": frb.Unbounded(()), "done": frb.Binary(())}
+        steps = batch_of(25, where) | {
+            "reward": torch.ones(25, device=where),
+            "done": torch.arange(25, device=where) % 5 == 4,
+        }
+        kinds = [(frb.Prioritized(), 3), (frb.Uniform(max_times_sampled=1), 2), (frb.Uniform(), 1)]
+        specs = [frb.BufferSpec(item, 40, sampler, transforms=frb.n_step(n, 0.9)) for sampler, n in kinds]
+        first, second, third = (rb.add(rb.init(spec, where), steps) for spec in specs)
+        return frb.Mixture([first, frb.Mixture([second, third], how="items")], [0.6, 0.4])
+
+    mixture, on_host, key = mixed(device.NAME), mixed("cpu"), rb.key(0).cpu()
+    before, launched = device.counts(), len(kernels.launched)
+    after, sample = rb.sample(mixture, key, 16, 0.3)
+    kernels.note()
+    assert device.counts().waits == before.waits
+    names = [name for name, _ in kernels.launched[launched:] if not name.startswith("add")]
+    assert sorted(names) == sorted(["share_rows"] * 3 + ["sample", "read_drawn"] * 3 + ["spend"] + ["place_rows"] * 4)
+    expected = rb.sample(on_host, key, 16, 0.3)[1]
+    for name in ("indices", "weights", "probabilities"):
+        assert torch.equal(getattr(sample, name).cpu(), getattr(expected, name))
+    assert torch.equal(sample.items["reward"].cpu(), expected.items["reward"])
+    assert rb.sample(after, rb.key(1), 16)[1].indices.device.type == device.NAME  # by a key on the device, too
 
 
 @pytest.mark.parametrize("flat", [False, True])

@@ -47,6 +47,8 @@ class Torch(Library):
     operations: Any
     # A module with `TABLE`, the launches for arrays on GPUs.
     on_gpu: Any
+    # A module with `draw`, which draws from mixtures by launches; None where there are none.
+    mixing: Any = None
     # These are entered often, so they are the functions themselves.
     is_tracing = staticmethod(_compiling)
     is_batched = staticmethod(is_batched)
@@ -124,16 +126,19 @@ class Torch(Library):
         """A result on the target."""
         return self._all_sent([array], target)[0]
 
-    def drawn(self, state: Any, key: torch.Tensor, batch: int, beta: ArrayLike) -> tuple[Any, Room | None]:
+    def drawn(
+        self, state: Any, key: torch.Tensor, batch: int, beta: ArrayLike, wanted: torch.Tensor | None
+    ) -> tuple[Any, Room | None]:
         """By the version chain, where rows that go to CUDA whole are drawn to pinned memory."""
         if self.chain_now() is None:
             return NotImplemented, None
-        memory, room = readable(state).own(), self.room(state.spec, batch, state._target)
+        memory = readable(state).own()
+        room = None if wanted is not None else self.room(state.spec, batch, state._target)
         # Keys are made on torch's default device.
         by = key.to("cpu") if memory.is_ordinary else key
         if room is not None and room.by_bits:
             by = self.random_bits(key, state.spec.draw_shape(batch), memory)
-        return self.by_chain("draw", state, by, batch, beta, None if room is None else room.parts), room
+        return self.by_chain("draw", state, by, batch, beta, None if room is None else room.parts, wanted), room
 
     def room(self, spec: BufferSpec, batch: int, target: torch.device | None) -> Room | None:
         """Pinned memory beside CUDA, for rows that are read whole."""

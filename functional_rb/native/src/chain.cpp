@@ -77,8 +77,10 @@ struct Draw {
   float beta = 0;
   Random random;
   PyObject* given = Py_None;  // arrays that rows are drawn to
+  const int32_t* wanted_at = nullptr;  // on a GPU, how many of the first rows count
 
   void tell(BufferCall& call) const {
+    call.wanted_at = wanted_at;
     call.key = random.key, call.key_at = random.key_at, call.draws = random.bits, call.beta = beta;
   }
 };
@@ -413,10 +415,11 @@ template <bool IN_PLACE> PyObject* sample(PyObject* self, PyObject* const* args,
   });
 }
 
-// draw(state, key or random bits, size, beta, given): what `Drawn::as_parts` tells, for the engine. What is given are arrays for
-// the leaves, or None; if they fit, they have the rows then, and several threads share what random bits choose.
+// draw(state, key or random bits, size, beta, given, wanted): what `Drawn::as_parts` tells, for the engine. What is given are
+// arrays for the leaves, or None; if they fit, they have the rows then, and several threads share what random bits choose.
+// Wanted are, on a GPU, the first rows alone, as many as an array says; or None.
 PyObject* draw(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  if (count != 5) return not_here();
+  if (count != 6) return not_here();
   Turn turn(reinterpret_cast<VersionChain*>(self), args[0]);
   FRB_TRY(turn.begin());
   Draw draw;
@@ -425,6 +428,12 @@ PyObject* draw(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (turn.known()->draws == NO_DRAWS || !take_size(turn.known(), args[2], &draw.draws) ||
       !draw.random.take(turn.chain(), turn.known(), turn.place()->where, args[1], draw.draws, true))
     return not_here();
+  Seen wanted;
+  if (args[5] != Py_None) {
+    const Where& where = turn.place()->where;
+    if (!where.on_gpu || !turn.chain()->arrays.see(args[5], wanted, where) || !(wanted.dtype == INT32) || wanted.ndim) return not_here();
+    draw.wanted_at = reinterpret_cast<const int32_t*>(wanted.data);
+  }
   return draw_by(turn, draw, false, [&turn](Drawn& drawn, PyObject* made) { return drawn.as_parts(turn.chain(), made).give(); });
 }
 

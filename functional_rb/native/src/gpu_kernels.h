@@ -22,7 +22,8 @@ constexpr int THREADS = 256, THREADS_OF_ONE = 1024;
   X(add_with_frames, THREADS_OF_ONE) X(store_frames, THREADS) X(sample_frames, THREADS)      \
   X(line_up, THREADS_OF_ONE) X(add_waiting, THREADS_OF_ONE) X(keep_waiting, THREADS) X(read_drawn, THREADS)   \
   X(find_keys, THREADS) X(enter_keys, THREADS_OF_ONE) X(keep_keys, THREADS)              \
-  X(sample_mixture, THREADS) X(sample_mixed_slices, THREADS) X(apart, THREADS) X(pack_keys, THREADS) X(find_goals, THREADS) \
+  X(sample_mixture, THREADS) X(sample_mixed_slices, THREADS) X(apart, THREADS) X(share_rows, THREADS_OF_ONE) \
+  X(place_rows, THREADS) X(pack_keys, THREADS) X(find_goals, THREADS) \
   X(spend, THREADS_OF_ONE) X(choose, THREADS_OF_ONE) X(arrive, THREADS_OF_ONE)
 
 }  // namespace gpu

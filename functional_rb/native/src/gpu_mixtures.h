@@ -15,10 +15,23 @@ constexpr int32_t BELOW = 1073741823;
 constexpr float PART = 1073741824.0f, ROUNDING = 4.76837158203125e-7f;
 constexpr float LEAST_SHARE = 7.888609052210118e-31f, MOST_SHARE = 1.2676506002282294e30f;
 
-// What stands behind the record of a mixture: where what a draw has to know of each of its buffers lies.
+// What stands behind the record of a mixture: where what a draw has to know of each of its buffers lies. Without counters the
+// first are three numbers, as `drawing.Status` has them.
 struct OfBuffer {
   const int32_t* counters;
   const float *sums, *smallest;  // the root's rows: null without a tree, and the smallest also where it counts windows
+  FRB_INLINE float size() const { return counters ? float(counters[SIZE]) : sums[1]; }
+  FRB_INLINE bool drawable() const {
+    if (!counters) return sums[0] > 0;
+    return counters[SIZE] > 0 && (!sums || Children(sums).sum() > 0);
+  }
+  // The least chance of an item.
+  FRB_INLINE float least_chance() const {
+    if (!counters) return sums[2];
+    if (!sums) return 1.0f / float(most(counters[SIZE], 1));
+    const float sum = Children(sums).sum();
+    return smallest ? most(Children(smallest).smallest() * (1.0f / (sum > 0 ? sum : 1.0f)), LEAST_CHANCE) : 1.0f / most(sum, 1.0f);
+  }
 };
 FRB_INLINE OfBuffer buffer_of(const Call& call, int64_t k) {
   char* const* at = call.others() + 3 * k;
@@ -43,13 +56,9 @@ FRB_INLINE float normalize(const Call& call, Mixture mixture, Shares& shares) {
   float total = 0.0f;
   for (int64_t k = 0; k < mixture->buffers; ++k) {
     const OfBuffer of = buffer_of(call, k);
-    const int32_t size = of.counters[SIZE];
-    const float sum = of.sums ? Children(of.sums).sum() : 1.0f;
-    const float p = given ? given[k] : mixture->by_size ? float(size) : float_of(mixture.behind()[k]);
-    shares.of[k] = size > 0 && sum > 0 && p >= LEAST_SHARE ? least(p, MOST_SHARE) : 0.0f;
-    shares.chances[k] = of.smallest ? most(Children(of.smallest).smallest() * (1.0f / (sum > 0 ? sum : 1.0f)), LEAST_CHANCE)
-                        : of.sums   ? 1.0f / most(sum, 1.0f)
-                                    : 1.0f / float(most(size, 1));
+    const float p = given ? given[k] : mixture->by_size ? of.size() : float_of(mixture.behind()[k]);
+    shares.of[k] = of.drawable() && p >= LEAST_SHARE ? least(p, MOST_SHARE) : 0.0f;
+    shares.chances[k] = of.least_chance();
     total = total + shares.of[k];
   }
   const float scale = 1.0f / (total > 0 ? total : 1.0f);
@@ -193,6 +202,132 @@ template <class Block> FRB_INLINE void sample_mixed_slices(const Block& block, c
   });
   read_windows(block, call, plan, ring, cuts, begin, here,
                [&](int64_t row, int32_t handle) { name_in_mixture(call, row, handle); });
+}
+
+// --- mixtures of buffers of any kind, and of mixtures -----------------------------------------------------------------
+//
+// One launch shares a batch out, each buffer draws as many rows as it may have to give, of which the first count, by its own
+// launches, and one for each puts its rows where they belong in the batch.
+
+// The part that a row is of: part k begins at ceil(k * wanted / parts).
+FRB_INLINE int64_t part_of(int64_t row, int64_t wanted, int64_t parts) {
+  int64_t low = 0, high = parts;
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    if ((middle * wanted + parts - 1) / parts <= row) low = middle;
+    else high = middle;
+  }
+  return low;
+}
+
+// The arrays that `share_rows` writes: of the mixture a `drawing.Status`; of each buffer its share and the least chance of its
+// items; and `shares.Assignment`, if that is asked for.
+enum Sharing { STATUS_OUT, SHARES_OUT, IDS_OUT, RANKS_OUT, COUNTS_OUT };
+
+template <class Block> FRB_INLINE void share_rows(const Block& block, const Call& call) {
+  const Mixture mixture = mixture_of(call);
+  const int64_t count = mixture->buffers;
+  const Words choices = key_of(call, 0);
+  Shares& shares = *reinterpret_cast<Shares*>(block.shared());
+  int32_t *ids = reinterpret_cast<int32_t*>(call.items[IDS_OUT]), *ranks = reinterpret_cast<int32_t*>(call.items[RANKS_OUT]);
+  int32_t* counts = reinterpret_cast<int32_t*>(call.items[COUNTS_OUT]);
+  const int64_t asked_for = call.wanted_at ? most<int64_t>(0, least<int64_t>(*call.wanted_at, call.batch)) : call.batch;
+  block.each(1, [&](int64_t) {
+    const float total = normalize(call, mixture, shares);
+    float stored = 0.0f, *status = reinterpret_cast<float*>(call.items[STATUS_OUT]);
+    for (int64_t k = 0; k < count; ++k) stored = stored + (shares.of[k] > 0 ? buffer_of(call, k).size() : 0.0f);
+    status[0] = total > 0 ? 1.0f : 0.0f, status[1] = stored, status[2] = shares.least;
+    for (int64_t k = 0; k < count; ++k) {
+      float* of = reinterpret_cast<float*>(call.items[SHARES_OUT]) + 2 * k;
+      of[0] = shares.of[k], of[1] = shares.chances[k];
+    }
+    if (mixture->exact) round_quotas(count, total > 0 ? asked_for : 0, total, choices(0) >> 1, shares);
+    else find_borders(count, shares);
+  });
+  if (!ids) return;
+  bool any = false;
+  for (int64_t k = 0; k < count; ++k) any |= shares.of[k] > 0;
+  const int64_t wanted = any ? asked_for : 0;
+  block.each(call.batch, [&](int64_t row) {
+    const int64_t chosen = mixture->exact ? row
+                           : int64_t(choices(mixture->parts ? part_of(row, wanted, mixture->parts) : row)) >> 1;
+    int64_t id = 0;
+    while (id + 1 < count && chosen >= shares.ends[id]) ++id;
+    ids[row] = int32_t(id);
+    ranks[row] = mixture->exact && row < shares.ends[count - 1] ? int32_t(row - (id ? shares.ends[id - 1] : 0)) : 0;
+  });
+  for (int64_t k = 0; k < count; ++k) {
+    int64_t given = mixture->exact ? shares.ends[k] - (k ? shares.ends[k - 1] : 0) : 0;
+    if (!mixture->exact)
+      given = block.ranks(wanted, [&](int64_t row) { return ids[row] == k; },
+                          [&](int64_t row, int64_t rank) { ranks[row] = int32_t(rank); });
+    block.each(1, [&](int64_t) { counts[k] = int32_t(given); });
+  }
+}
+
+// The arrays that `place_rows` reads and writes, beside those that are taken as they are.
+enum Placing { IDS, RANKS, COUNTS, SHARES, STATUS, HANDLES, PROBABILITIES, CHANCES, ALL_HANDLES, ALL_PROBABILITIES, ALL_WEIGHTS };
+
+template <class Block> FRB_INLINE void place_rows(const Block& block, const Call& call) {
+  const Places places = record_of<Places>(call.beside);
+  auto ints = [&](Placing k) { return reinterpret_cast<int32_t*>(call.storage[k]); };
+  auto floats = [&](Placing k) { return reinterpret_cast<float*>(call.storage[k]); };
+  const int64_t begin = block.x() * call.tile, here = most<int64_t>(least(call.tile, call.batch - begin), 0);
+  const int64_t number = places->number, steps = places->steps, columns = places->columns, all = places->columns_of_all;
+  auto is_own = [&](int64_t row) { return ints(IDS)[row] == number; };
+  auto is_real = [&](int64_t row) { return ints(COUNTS)[number] > ints(RANKS)[row]; };
+  if (block.y() == 0) {
+    block.each(here * steps, [&](int64_t j) {
+      const int64_t row = begin + j / steps, step = j % steps;
+      if (!is_own(row)) return;
+      const int32_t* from = ints(HANDLES) + (ints(RANKS)[row] * steps + step) * columns;
+      int32_t* to = ints(ALL_HANDLES) + (row * steps + step) * all;
+      const bool nothing = from[columns - 1] < 0 || !is_real(row);
+      to[0] = nothing ? -1 : int32_t(number);
+      for (int64_t c = 1; c < all; ++c) to[c] = nothing ? -1 : c == all - 1 ? from[columns - 1] : c < columns ? from[c - 1] : 0;
+    });
+    block.each(here, [&](int64_t i) {
+      const int64_t row = begin + i;
+      if (!is_own(row)) return;
+      const int64_t from = ints(RANKS)[row];
+      const float share = floats(SHARES)[2 * number], least_of_it = floats(SHARES)[2 * number + 1];
+      const float probability = floats(PROBABILITIES)[from];
+      const float chance = (call.storage[CHANCES] ? floats(CHANCES)[from] : places->has_chances ? probability : least_of_it) * share;
+      floats(ALL_PROBABILITIES)[row] = is_real(row) ? probability * share : 0.0f;
+      float weight = chance;
+      if (places->tells_weights) {
+        const bool there = is_real(row) && ints(HANDLES)[from * steps * columns + columns - 1] >= 0;
+        weight = !there ? 0.0f : places->weighs ? weight_of(chance, floats(STATUS)[2], beta_of(call)) : 1.0f;
+      }
+      floats(ALL_WEIGHTS)[row] = weight;
+    });
+  }
+  auto copy = [&](int64_t k, auto piece) {
+    using Piece = decltype(piece);
+    const int64_t pieces = places.behind()[k] / int64_t(sizeof(Piece)), each_line = parts(pieces, block.rows());
+    const int64_t first = block.y() * each_line, count = most<int64_t>(least(each_line, pieces - first), 0);
+    const Piece* from = reinterpret_cast<const Piece*>(call.items[k]);
+    Piece* to = reinterpret_cast<Piece*>(call.others()[k]);
+    block.each(here * count, [&](int64_t j) {
+      const int64_t i = j / count, row = begin + i, at = first + j - i * count;
+      if (is_own(row)) to[row * pieces + at] = from[ints(RANKS)[row] * pieces + at];
+    });
+  };
+  for (int64_t k = 0; k < places->arrays; ++k) {
+    const int64_t bytes = places.behind()[k];
+    if (k < places->flags) {
+      block.each(block.y() ? 0 : here * bytes, [&](int64_t j) {
+        const int64_t row = begin + j / bytes;
+        if (is_own(row)) call.others()[k][row * bytes + j % bytes] = is_real(row) && call.items[k][ints(RANKS)[row] * bytes + j % bytes];
+      });
+    } else if (bytes % int64_t(sizeof(Four)) == 0) {
+      copy(k, Four{});
+    } else if (bytes % int64_t(sizeof(int32_t)) == 0) {
+      copy(k, int32_t{});
+    } else {
+      copy(k, char{});
+    }
+  }
 }
 
 // Handles for each buffer: its own among those of a mixture, int32 [batch, columns], and -1 in place of those of others.

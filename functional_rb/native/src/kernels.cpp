@@ -46,7 +46,7 @@ const frb::RecordFields records[] = {FRB_FIELDS(BufferRecord), FRB_FIELDS(LevelR
                                      FRB_FIELDS(RingRecord),   FRB_FIELDS(EpochRecord), FRB_FIELDS(ChainRecord),
                                      FRB_FIELDS(FramesRecord), FRB_FIELDS(StackRecord), FRB_FIELDS(QueueRecord),
                                      FRB_FIELDS(MapRecord),    FRB_FIELDS(KnownRecord),
-                                     FRB_FIELDS(MixtureRecord), FRB_FIELDS(PathsRecord), FRB_FIELDS(GoalsRecord), {}};
+                                     FRB_FIELDS(MixtureRecord), FRB_FIELDS(PathsRecord), FRB_FIELDS(PlacesRecord), FRB_FIELDS(GoalsRecord), {}};
 
 // A kernel as the version chain calls it.
 template <frb::Outcome (*F)(const frb::BufferCall&)> int outcome_of(const frb::BufferCall& call) {

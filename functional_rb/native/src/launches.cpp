@@ -368,6 +368,17 @@ int sample_mixture(MixtureRecord mixture, const float* shares, const float* arra
   return DONE;
 }
 
+int share_rows(Call& call) { return launch(call, share_rows_kernel, THREADS_OF_ONE, 1); }
+
+int place_rows(Call& call) {
+  const Places places = record_of<Places>(call.beside);
+  int64_t widest = 0;
+  for (int64_t k = 0; k < places->arrays; ++k) widest = std::max<int64_t>(widest, places.behind()[k]);
+  call.tile = std::min<int64_t>(parts(call.batch, most_blocks), MOST_DRAWS);
+  const int64_t lines = std::max<int64_t>(1, std::min<int64_t>(parts(widest, BYTES_A_ROW * share), 64));
+  return launch(call, place_rows_kernel, THREADS, parts(call.batch, call.tile), lines);
+}
+
 int apart(const BufferCall& c) {
   Call call{};
   static_cast<BufferCall&>(call) = c;

@@ -47,6 +47,10 @@ int sample_mixture(MixtureRecord mixture, const float* shares, const float* arra
 // Put what all kernels have to know of a mixture into a call.
 void tell_mixture(const MixtureRecord& mixture, const float* shares, const float* array, const BufferCall* calls, Call& call);
 
+// Share a batch out, and put what a buffer has drawn where it belongs: calls have what `gpu_mixtures.h` says.
+int share_rows(Call& call);
+int place_rows(Call& call);
+
 // Part a mixture's handles, the first of the items, for each of its buffers: the others.
 int apart(const BufferCall& c);
 

@@ -67,9 +67,15 @@ FRB_RECORD(QueueRecord, n, lanes, pending, id, terminated, truncated, agents, en
 FRB_RECORD(MapRecord, capacity, words, table_size, hash_bits, mask, factor, seed_low, seed_high, seed_above);
 
 // A mixture of buffers that single items are drawn from, and which of them gives its rows: whether the batch is shared out
-// exactly, else how many rows are chosen for together; whether shares are in proportion to what is stored, else they stand
-// behind it as float32 if no array has them; and whether there are weights.
-FRB_RECORD(MixtureRecord, buffers, number, exact, rows_of_a_part, by_size, weighs);
+// exactly, else how many rows are chosen for together, and in how many parts, or 0; whether shares are in proportion to what
+// is stored, else they stand behind it as float32 if no array has them; and whether there are weights.
+FRB_RECORD(MixtureRecord, buffers, number, exact, rows_of_a_part, parts, by_size, weighs);
+
+// What one buffer of a mixture, or a mixture in it, has drawn and where it goes: its number; how many columns its handles have,
+// and those of the mixture; steps of a row; whether each draw has a chance of its own; whether weights come in place of
+// chances, and are not all 1; and how many arrays there are, of which the first are flags. Behind it lie the bytes of a row
+// of each.
+FRB_RECORD(PlacesRecord, number, columns, columns_of_all, steps, has_chances, tells_weights, weighs, arrays, flags);
 
 // Handles of a mixture, which have so many columns. Behind it lie the numbers that name each buffer, for each column but the last.
 FRB_RECORD(PathsRecord, buffers, columns);
@@ -100,6 +106,7 @@ using Queue = Record<QueueRecord>;
 using Map = Record<MapRecord>;
 using Mixture = Record<MixtureRecord>;
 using Paths = Record<PathsRecord>;
+using Places = Record<PlacesRecord>;
 using Goals = Record<GoalsRecord>;
 
 // Most frames that a step takes, and how many so many steps of a lane may take, of which no more than a limit count.

@@ -2,6 +2,7 @@
 //
 // Behind the results of `functional_rb/native/kernels.py` there is memory for the time of the call, int32, which all calls of
 // a frame take turns with.
+#include <algorithm>
 #include <deque>
 #include <string>
 #include <vector>
@@ -53,6 +54,40 @@ int sample_mixed(const frb::Call& call, void* stream, int64_t device) {
   const float* listed = reinterpret_cast<const float*>(told.at + sizeof mixture / sizeof(int32_t));
   return sample_mixture(mixture, listed, call.in<float>(1), calls.data());
 }
+// A mixture with its shares, and the size of the batch with two words of a key. Operands are how many rows count, an array of
+// shares, a key in place of the words, and three for each buffer, see `OfBuffer`; results as `Sharing` has them.
+int share_by_call(const frb::Call& call, void* stream, int64_t device) {
+  gpu::Call one{};
+  one.stream = stream, one.device = device;
+  const Span<const int32_t> mixture = call.record_words<int32_t>(0), told = call.record_words<int32_t>(1);
+  if (mixture.size > RECORD_BESIDE || call.operands() > 3 + 3 * MOST_MIXED) throw Misread();
+  std::copy_n(mixture.at, mixture.size, one.beside);
+  one.batch = told.at[0], one.key = int64_t(uint64_t(uint32_t(told.at[1])) << 32 | uint32_t(told.at[2]));
+  one.wanted_at = call.in<int32_t>(0), one.key_at = call.in<int64_t>(2);
+  for (int64_t k = 3; k < call.operands(); ++k) one.items[MOST + k - 3] = const_cast<char*>(call.in<char>(k));
+  one.items[MOST + call.operands() - 3] = reinterpret_cast<char*>(const_cast<float*>(call.in<float>(1)));
+  for (int64_t k = STATUS_OUT; k <= COUNTS_OUT; ++k) one.items[k] = call.out<char>(k);
+  return share_rows(one);
+}
+
+// Places, and the size of the batch with the bits of beta. Operands are those that `Placing` has first, an array of beta, and
+// arrays that are taken as they are; results are the others of `Placing`, and where these arrays go.
+int place_by_call(const frb::Call& call, void* stream, int64_t device) {
+  gpu::Call one{};
+  one.stream = stream, one.device = device;
+  const Span<const int32_t> places = call.record_words<int32_t>(0), told = call.record_words<int32_t>(1);
+  const int64_t arrays = record_of<Places>(places.at)->arrays;
+  if (places.size > RECORD_BESIDE || arrays > MOST || call.operands() != ALL_HANDLES + 1 + arrays) throw Misread();
+  std::copy_n(places.at, places.size, one.beside);
+  one.batch = told.at[0], one.beta = float_of(told.at[1]), one.beta_at = call.in<float>(ALL_HANDLES);
+  for (int64_t k = 0; k < ALL_HANDLES; ++k) one.storage[k] = const_cast<char*>(call.in<char>(k));
+  for (int64_t k = ALL_HANDLES; k <= ALL_WEIGHTS; ++k) one.storage[k] = call.out<char>(k - ALL_HANDLES);
+  for (int64_t k = 0; k < arrays; ++k) {
+    one.items[k] = const_cast<char*>(call.in<char>(ALL_HANDLES + 1 + k));
+    one.items[MOST + k] = call.out<char>(ALL_WEIGHTS - ALL_HANDLES + 1 + k);
+  }
+  return place_rows(one);
+}
 int carried_out(int (*launch)(const frb::Call&, void*, int64_t), const frb::Call& call, void* stream, int64_t device) {
   return launch(call, stream, device);
 }
@@ -86,7 +121,9 @@ template <auto F> void* handle_on_gpu(xla::Frame* frame) {
   X(add) X(add_to_rings) X(update) X(update_priorities) X(draw) X(read_drawn) X(map_lookup) X(map_insert)            \
   X(apart) X(pack_keys) X(find_goals)
 #define FRB_HANDLED(name) {#name, reinterpret_cast<void*>(&handle_on_gpu<static_cast<int (*)(const BufferCall&)>(&name)>)},
-const Handler handlers[] = {FRB_LAUNCHES(FRB_HANDLED) {"sample_mixture", reinterpret_cast<void*>(&handle_on_gpu<&sample_mixed>)}, {}};
+const Handler handlers[] = {FRB_LAUNCHES(FRB_HANDLED) {"sample_mixture", reinterpret_cast<void*>(&handle_on_gpu<&sample_mixed>)},
+                            {"share_rows", reinterpret_cast<void*>(&handle_on_gpu<&share_by_call>)},
+                            {"place_rows", reinterpret_cast<void*>(&handle_on_gpu<&place_by_call>)}, {}};
 
 // What a handler launches.
 int (*launch_of(const std::string& handler))(const BufferCall&) {
