@@ -166,9 +166,9 @@ def few_threads(fault: str) -> None:
 
     state, key, count = filled("prioritized"), rb.key(1), 130
     given, bits = room(state.spec, count), TORCH.kernels.draws(key, *state.spec.draw_shape(count))
-    expected = TORCH.chain.draw(state, key, count, 0.4, None)
+    expected = TORCH.chain.draw(state, key, count, 0.4, None, None)
     _native.plant(int(fault))
-    found = TORCH.chain.draw(state, bits, count, 0.4, given)
+    found = TORCH.chain.draw(state, bits, count, 0.4, given, None)
     _native.plant(0)
     assert found[1] is given
     for ours, theirs in zip([*given, *found[3:]], [*expected[1], *expected[3:]], strict=True):
