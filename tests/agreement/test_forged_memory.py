@@ -67,7 +67,7 @@ def test_arrays_that_others_have_made_are_not_written_beyond(name: str) -> None:
             if spec.sampler.has_priorities:
                 state = rb.update(state, torch.from_numpy(rng.choice(EXTREMES, 6)), torch.ones(6))
                 assert chain.done == 2
-            drawn = chain.draw(state, torch.tensor(int(rng.integers(9))), 6, 0.5, None)
+            drawn = chain.draw(state, torch.tensor(int(rng.integers(9))), 6, 0.5, None, None)
             assert drawn is NotImplemented or set(drawn[1][[*ITEM].index("id")].reshape(-1).tolist()) <= set(range(7))
             assert all((x[:64] == -5).all() and (x[-64:] == -5).all() for x in around.values())
         del older
