@@ -210,3 +210,15 @@ def test_compiled(kind: Any) -> None:
     compiled = torch.compile(drawn, backend="eager", fullgraph=True)
     wanted = rb.sample(state, rb.key(3), 4)[1].items.get("obs")
     assert torch.equal(compiled(rb.add(rb.init(spec), given), rb.key(3)), wanted)
+
+
+def test_a_tuple_in_a_tensordict_is_refused(twin: None) -> None:
+    """TensorDict would make one tensor of equal parts, and an object of others."""
+    inner = (frb.Unbounded((2,)), frb.Unbounded((3,)))
+    for part in (inner, frb.specs.Stacked(inner), inner[:1] * 2):
+        spec = frb.Composite.like(TensorDict, {"a": part})
+        with pytest.raises(TypeError, match=r"part 'a' is a tuple, which no TensorDict .*; name its parts in a dict"):
+            rb.rand(spec, rb.key(0), 4)
+        state = rb.add(rb.init(frb.BufferSpec(spec, 4)), rb.zeros(frb.Composite(spec), batch=2))
+        with pytest.raises(TypeError, match="part 'a' is a tuple"):
+            rb.sample(state, rb.key(0), 2)

@@ -193,13 +193,23 @@ def _tensordict() -> Any:
 def build_mapping(
     container: type | Container | Registered | None, parts: dict[str, Nest], batch_shape: tuple[int, ...]
 ) -> Any:
-    """A dict, or the container that the spec was derived from: what is registered, a TensorDict or a tensorclass."""
+    """A dict, or the container that the spec was derived from: what is registered, a TensorDict or a tensorclass.
+
+    Raises:
+        TypeError: if a TensorDict or tensorclass would hold a tuple, of which it makes something else.
+    """
     if container is None:
         return parts
     if isinstance(container, Registered):
         return container.together(parts)
     tensordict = _tensordict()
     parts = {name: _non_tensor(part) if is_object_array(part) else part for name, part in parts.items()}
+    for name, part in parts.items():
+        if isinstance(part, tuple | list):
+            raise TypeError(
+                f"item spec: part {name!r} is a tuple, which no TensorDict or tensorclass can hold; name its parts in "
+                f"a dict, or let a dict hold what is beside it: frb.Composite(...) in place of Composite.like"
+            )
     options: dict[str, object] = {}
     names_below: dict[str, object] = {}
     if isinstance(container, Container):
