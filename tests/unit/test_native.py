@@ -31,6 +31,7 @@ from functional_rb.structures import episode_windows, exponential_race, hash_map
 from tests.children import native_life
 from tests.support import headers
 from tests.support.backends import needs_native
+from tools import native_build
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,8 +109,21 @@ def test_the_protocol_of_shared_buffers_is_the_same() -> None:
 
 
 def test_the_extension_is_compiled_from_these_records() -> None:
-    assert headers.records("records.h") == _native.RECORDS, "rebuild it: python tools/native_build.py"
+    assert native_build.sources_digest() == f"{_native.SOURCES:016x}", "rebuild it: python tools/native_build.py"
+    assert headers.records("records.h") == _native.RECORDS
     assert _native.RECORDS["LevelRecord"] == "nodes, groups, sums, smallest, largest"
+
+
+def test_an_extension_of_other_sources_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_build, "compiler", list)  # there is none
+    copied = tmp_path / "copied.so"
+    copied.write_bytes(native_build.TARGET.read_bytes())
+    assert native_build.build(target=copied) == copied  # nothing is compiled
+
+    stale = copied.read_bytes().replace(native_build.sources_digest().encode(), b"0" * 16)
+    copied.write_bytes(stale)  # newer than all sources
+    with pytest.raises(SystemExit, match="needs a C\\+\\+ compiler"):
+        native_build.build(target=copied)
 
 
 def test_a_record_has_its_fields_in_their_order() -> None:

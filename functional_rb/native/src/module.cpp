@@ -123,7 +123,10 @@ int fill(PyObject* module) {
 }
 
 PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void*>(fill)}, {0, nullptr}};
-PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", nullptr, 0, nullptr, slots, nullptr, nullptr, nullptr};
+#define FRB_TEXT_OF(x) #x
+#define FRB_TEXT(x) FRB_TEXT_OF(x)
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", "The kernels of the sources " FRB_TEXT(FRB_SOURCES), 0, nullptr,
+                          slots, nullptr, nullptr, nullptr};
 
 }  // namespace
 
