@@ -193,6 +193,15 @@ def spanned(backend: Backend, table: Table) -> Bits:
     return told
 
 
+def in_place(backend: Backend, spec: frb.BufferSpec) -> Bits:
+    """The bits of a buffer that is written without a record of what was there, after each addition."""
+    state, told = backend.rb.init(spec), []
+    for k in range(STEPS):
+        state = backend.rb.add_(state, backend.tree(items(spec, BATCH * k)))
+        told.append(lives.bits(backend, backend.rb.items(state)))
+    return told
+
+
 def allocate(stop: threading.Event) -> None:
     """Take blocks that are too small for the fence, write to them, and free them."""
     rng = random.Random(0)
@@ -260,7 +269,8 @@ def without_chain() -> Iterator[None]:
 def on_torch(wanted: dict[str, frb.BufferSpec], expected: dict[str, Bits], directory: Path) -> None:
     """All of them, wherever they may lie; once before, so that kernels are loaded, which leaves free blocks behind."""
     with backends.make("torch-core") as core:
-        drawn, numbers = iterated(core, wanted["prioritized, plain"]), counted(core)
+        again = wanted["prioritized, plain"]
+        drawn, added, numbers = iterated(core, again), in_place(core, again), counted(core)
         among = spanned(core, {})
 
     def run(everywhere: bool = True) -> None:
@@ -271,7 +281,7 @@ def on_torch(wanted: dict[str, frb.BufferSpec], expected: dict[str, Bits], direc
             with without_chain():
                 for name in wanted.keys() & IN_PARTS:
                     compare(name, wanted[name], expected[name], life(kernels, wanted[name]))
-            again = wanted["prioritized, plain"]
+                compare("in place", again, added, in_place(kernels, again))
             compare("iterate", again, drawn, iterated(kernels, again))
             assert counted(kernels) == numbers
             assert spanned(kernels, cpu_kernels.TABLE) == among
