@@ -140,6 +140,8 @@ class Engine:
         memory, tracing = version.own(), self.library.is_tracing()
         following, saved = version, None
         if consume:
+            following = version if tracing else self._owner(state)  # before the lock was held, others may have come
+            memory = following.own()
             state.consume()
         elif tracing and memory.files is not None:
             raise ValueError(
@@ -160,7 +162,7 @@ class Engine:
             version.count_saved()
             return new, made
         except BaseException:  # whatever interrupts it
-            version.roll_back()
+            version.roll_back(following)
             raise
 
     def sample(
@@ -189,7 +191,7 @@ class Engine:
                     try:  # transforms call functions of the user's, which may fail
                         leaves, selection = carried_out(library.standing_in(memory), self._completed, *known)
                     except BaseException:
-                        version.roll_back()
+                        version.roll_back(after._version)
                         raise
             if spec.sampler.takes_out and wanted is None and not library.is_tracing():
                 fullest = readable(after).own().fullest
@@ -217,7 +219,7 @@ class Engine:
         _, leaves, selection = made
         is_known = at_hand and memory.is_ordinary and not library.is_batched(selection.handles)
         if is_known and not bool(selection.handles.max() >= 0):
-            version.roll_back()
+            version.roll_back(after._version)
             checks.check_nonempty(spec, False, int(state._counters[core_counters.SIZE]))
         return after, leaves, selection
 
@@ -253,6 +255,8 @@ class Engine:
         library, spec = self.library, state.spec
         version = self._writable(state, "clear_", consume)
         with library.lock(version), library.making(), library.core():
+            if consume and not library.is_tracing():
+                version = self._owner(state)  # before the lock was held, others may have come
             memory = version.own()
             arrays = functions.clear(library.ops, memory.state_arrays(state._counters), spec)
             # Of Python objects the tokens go, so rows change that nobody has added.
@@ -307,7 +311,7 @@ class Engine:
             try:  # transforms call functions of the user's, which may fail
                 sample = finish(leaves, selection)
             except Exception:
-                version.roll_back()
+                version.roll_back(after._version)
                 raise
             del version  # so that nobody holds it but other states
             return self.taken_over(state, after), sample

@@ -93,9 +93,12 @@ class Version:
         self.count_saved()
         return following
 
-    def roll_back(self) -> None:
-        """Take the memory back from a next version that nobody has seen, with all that was written for it."""
-        if self.next is not None:
+    def roll_back(self, following: Version | None = None) -> None:
+        """Take the memory back from the next version, with all that was written for it; nobody may have seen that one.
+
+        Not if another than the `following` one came next meanwhile: a function of the user's may have made it.
+        """
+        if self.next is not None and following in (None, self.next):
             assert self.saved is not None
             memory = self.next.own()
             take_back(memory, [self.saved])

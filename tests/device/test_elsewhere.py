@@ -476,6 +476,25 @@ def test_torch_buffers_that_stop_know_without_a_look_that_there_is_room(lanes: i
     assert int(rb.size(cleared)) == 50
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("by_launches", [False, True])
+def test_torch_buffers_that_were_emptied_refuse_to_be_drawn_from_without_a_look(
+    by_launches: bool, in_place: bool, request: pytest.FixtureRequest
+) -> None:
+    if by_launches:
+        request.getfixturevalue("kernels")
+    full = rb.add(rb.init(frb.BufferSpec(ITEM, 40)), batch_of(25))
+    waits = device.counts().waits
+    state = (rb.clear_ if in_place else rb.clear)(full)
+    for sample in (rb.sample, rb.sample_):
+        with pytest.raises(ValueError, match="buffer is empty"):
+            sample(state, rb.key(0), 8)
+    state, sampled = rb.sample(rb.add(state, batch_of(3)), rb.key(0), 8)
+    assert device.counts().waits == waits
+    assert (int(rb.size(state)), int(sampled.indices.max()) < 28) == (3, True)
+    assert in_place or int(rb.size(rb.sample(full, rb.key(0), 8)[0])) == 25
+
+
 @pytest.mark.parametrize(("length", "lanes"), [(None, None), (2, 5)])
 @pytest.mark.parametrize("by_launches", [False, True])
 def test_torch_queues_know_without_a_look_that_there_is_room(

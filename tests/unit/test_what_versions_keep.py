@@ -15,6 +15,7 @@ import functional_rb as frb
 import torch_backend as rb
 from functional_rb.versions import memory as versioned
 from functional_rb.versions import version
+from functional_rb.versions.engine import Engine
 from functional_rb.versions.recorder import Log
 from functional_rb.versions.version import Version, forget_dead
 from tests.support import backends, torch_steps
@@ -202,3 +203,65 @@ def test_an_interrupt_while_writing_leaves_older_states_whole(
     assert_reads_as(state, frozen[1])
     assert_reads_as(older, frozen[0])
     assert_reads_as(rb.add(state, batch(40, 3)), rb.add(frozen[1], batch(40, 3)))
+
+
+NAMES = "rows", "tree"
+WRITES: dict[str, Any] = {
+    "add_": lambda state: rb.add_(state, batch(50, 4)),
+    "update_": lambda state: rb.update_(state, torch.arange(5, 9, dtype=torch.int32), torch.full((4,), 7.0)),
+    "clear_": rb.clear_,
+}
+
+
+@pytest.mark.parametrize("other", ["exports", "reads piece by piece"])
+@pytest.mark.parametrize("write", WRITES)
+def test_a_thread_that_comes_before_an_in_place_write_has_the_lock(
+    write: str, other: str, twin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread asks for the state's arrays after the call has found that nobody else has any."""
+    if twin == "torch":
+        pytest.skip("the version chain looks and writes under one lock")
+    had: list[Any] = []
+    state, looked = full(), Engine._writable
+    wanted = [x.clone() for x in (copy.deepcopy(state).rows, copy.deepcopy(state).tree)]
+
+    def and_then(engine: Engine, *given: Any) -> Version:
+        version = looked(engine, *given)
+        had.append(state.exported_memory() if other == "exports" else state.reader())
+        return version
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Engine, "_writable", and_then)
+        after = WRITES[write](state)
+    assert int(rb.size(after)) == (0 if write == "clear_" else 13)
+    (mine,) = had
+    found = [mine.rows, mine.tree] if other == "exports" else [torch.from_numpy(mine.read(x, 0, 99)) for x in NAMES]
+    for x, expected in zip(found, wanted, strict=True):
+        torch.testing.assert_close(x, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("sampler", [frb.Uniform(), frb.WithoutReplacement()], ids=repr)
+@pytest.mark.parametrize("function", ["sample", "sample_"])
+def test_what_a_failing_function_has_made_of_the_state_stays(function: str, sampler: Any) -> None:
+    """A reward adds to the very state that is drawn from, and fails: what it has made has memory of its own."""
+    made: list[Any] = []
+
+    def steps(n: int, value: float) -> Any:
+        point = {"achieved_goal": torch.full((n, 2), value)}
+        flags = {name: torch.zeros(n, dtype=torch.bool) for name in ("terminated", "truncated")}
+        return point | flags | {"next": point, "desired_goal": torch.zeros(n, 2), "reward": torch.zeros(n)}
+
+    def reward(achieved: Any, goal: Any) -> Any:
+        made.append(rb.add(state, steps(1, 100.0)))
+        raise ArithmeticError("a failing reward")
+
+    her = frb.her("future", 4, reward=reward, achieved_key=("next", "achieved_goal"), goal_keys=("desired_goal",))
+    point = {"achieved_goal": frb.Unbounded((2,))}
+    flags = {"terminated": frb.Binary(()), "truncated": frb.Binary(())}
+    item = point | flags | {"next": point, "desired_goal": frb.Unbounded((2,)), "reward": frb.Unbounded(())}
+    state = rb.add(rb.init(frb.BufferSpec(item, 8, sampler, transforms=her)), steps(4, 1.0))
+    with pytest.raises(ArithmeticError):
+        getattr(rb, function)(state, rb.key(0), 4)
+    after = rb.add(state, steps(1, 7.0))
+    for found, last in ((state, 0.0), (made[0], 100.0), (after, 7.0)):
+        assert rb.items(found)["achieved_goal"][:6, 0].tolist() == [1.0, 1.0, 1.0, 1.0, last, 0.0]
