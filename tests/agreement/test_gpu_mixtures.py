@@ -390,3 +390,18 @@ def test_buffers_of_any_kind_are_drawn_from_by_their_own_launches(kind: str, how
     names = [name for name, _ in emulated.launched[before:]]
     others = ["share_rows"] * (3 if is_nested else 1) + ["place_rows"] * (4 if is_nested else 2)
     assert sorted(names) == sorted(launches + others)
+
+
+def test_rows_that_begin_anywhere() -> None:
+    # Of a batch of one row `x[:, 1:]` lies in one piece, 4 bytes behind where x begins.
+    def buffer_of(first: float, function: Callable[..., Any]) -> frb.State[Any]:
+        spec = frb.BufferSpec({"x": frb.Unbounded((5,))}, 8, transforms=frb.map_items(function))
+        return torch_backend.add(torch_backend.init(spec), {"x": first + np.arange(20, dtype=np.float32).reshape(4, 5)})
+
+    functions = [lambda items: {"x": items["x"][:, 1:]}, lambda items: {"x": 2 * items["x"][:, 1:]}]
+    mixed = frb.Mixture([buffer_of(20 * k, function) for k, function in enumerate(functions)], p=[0.5, 0.5])
+    draws = [functools.partial(torch_backend.sample, mixed, torch_backend.key(k), 1) for k in range(4)]
+    expected = [told(draw()[1]) for draw in draws]
+    with emulated_gpu.using("scattered") as emulated:
+        assert [told(draw()[1]) for draw in draws] == expected
+    assert "place_rows" in [name for name, _ in emulated.launched]

@@ -315,14 +315,16 @@ template <class Block> FRB_INLINE void place_rows(const Block& block, const Call
   };
   for (int64_t k = 0; k < places->arrays; ++k) {
     const int64_t bytes = places.behind()[k];
+    // What a function of items gives may begin anywhere.
+    const uint64_t unit = unit_of(uint64_t(bytes) | aligned(call.items[k], 0, call.others()[k], 0));
     if (k < places->flags) {
       block.each(block.y() ? 0 : here * bytes, [&](int64_t j) {
         const int64_t row = begin + j / bytes;
         if (is_own(row)) call.others()[k][row * bytes + j % bytes] = is_real(row) && call.items[k][ints(RANKS)[row] * bytes + j % bytes];
       });
-    } else if (bytes % int64_t(sizeof(Four)) == 0) {
+    } else if (unit == sizeof(Four)) {
       copy(k, Four{});
-    } else if (bytes % int64_t(sizeof(int32_t)) == 0) {
+    } else if (unit == sizeof(int32_t)) {
       copy(k, int32_t{});
     } else {
       copy(k, char{});
