@@ -203,7 +203,7 @@ def kinds(examples: str) -> None:
 
     import functional_rb as frb
     from tests.agreement.random_programs import Program
-    from tests.agreement.test_random_programs import KINDS
+    from tests.agreement.random_specs import KINDS
     from tests.support import backends
 
     @hypothesis.settings(max_examples=int(examples), derandomize=True, deadline=None, database=None)

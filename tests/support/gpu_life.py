@@ -68,6 +68,7 @@ LIVES = (
     Life(frb.BufferSpec(REACHING, 51, frb.Prioritized(), lanes=3, transforms=frb.her("episode")), (10, 13, 1), 33),
     Life(frb.BufferSpec(SMALL, 50, frb.Prioritized(0.7)), (30, 40, 7), 33, mixed=True),
     Life(frb.BufferSpec(SMALL, 50, WINDOWS), (30, 40, 7), 11, mixed=True),
+    Life(frb.BufferSpec(SMALL, 50, frb.Prioritized(max_times_sampled=9)), (30, 40, 7), 33, mixed=True),
 )
 # Words of a key of the hash map, of which there are then more than one block keeps.
 WORDS = 600
