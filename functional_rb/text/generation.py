@@ -40,28 +40,42 @@ class Settings(NamedTuple):
 
 
 class Generation(NamedTuple):
-    """Replies to B prompts, r of each: N = B * r rows, reply j to prompt b in row b * r + j."""
+    """Replies to B prompts, r of each: N = B * r rows, reply j to prompt b in row b * r + j.
 
-    tokens: BackendArray  # int32 [N, n], the replies, and `pad` behind them
-    mask: BackendArray  # bool [N, n], which of these are tokens of the reply; the eos that ends it is one
-    lengths: BackendArray  # int32 [N], how many
-    terminated: BackendArray  # bool [N], whether the reply ended by an eos
-    truncated: BackendArray  # bool [N], whether it was cut off after n tokens without one
-    # float32 [N, n], of each token by the model, as its logits are, before any law; 0 behind the reply.
+    Attributes:
+        tokens: int32 [N, n], the replies, and `pad` behind them.
+        mask: bool [N, n], which of these are tokens of the reply; the eos that ends it is one.
+        lengths: int32 [N], how many.
+        terminated: bool [N], whether the reply ended by an eos.
+        truncated: bool [N], whether it was cut off after n tokens without one.
+        log_probs: float32 [N, n], of each token by the model, as its logits are, before any law; 0 behind the reply.
+        law_log_probs: float32 [N, n], by the law that it was drawn from; 0 behind the reply, and at temperature 0.
+        rejected: bool [N], whether it ended before a token that could not be drawn, as the logits were NaN, infinite or
+            all minus infinity. Outside of compiled programs that is an error.
+    """
+
+    tokens: BackendArray
+    mask: BackendArray
+    lengths: BackendArray
+    terminated: BackendArray
+    truncated: BackendArray
     log_probs: BackendArray
-    # float32 [N, n], by the law that it was drawn from; 0 behind the reply, and at temperature 0.
     law_log_probs: BackendArray
-    # bool [N], whether it ended before a token that could not be drawn, as the logits were NaN, infinite or all minus
-    # infinity. Outside of compiled programs that is an error.
     rejected: BackendArray
 
 
 class Joined(NamedTuple):
-    """Prompts and their replies, N rows of S = L + n places: the prompt from place 0 on, the reply, then padding."""
+    """Prompts and their replies, N rows of S = L + n places: the prompt from place 0 on, then the reply, then padding.
 
-    ids: BackendArray  # int32 [N, S]
-    mask: BackendArray  # bool [N, S], where tokens are
-    reply: BackendArray  # bool [N, S], which of these are the reply's
+    Attributes:
+        ids: int32 [N, S].
+        mask: bool [N, S], where tokens are.
+        reply: bool [N, S], which of these are the reply's.
+    """
+
+    ids: BackendArray
+    mask: BackendArray
+    reply: BackendArray
 
 
 def model_of(ops: TextOps, step: Callable[..., object], params: object) -> Model:

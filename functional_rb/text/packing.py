@@ -18,14 +18,19 @@ class Packed(NamedTuple):
     """Sequences side by side in R rows of C places.
 
     A piece is a sequence, or a part of one that was split. Pieces are numbered in the order of the sequences.
+
+    Attributes:
+        ids: int32 [R, C], the tokens, and `pad` where there is none.
+        segments: int32 [R, C], the number of the piece that each token is of, -1 where there is no token: what has
+            another segment must not be seen.
+        positions: int32 [R, C], the position of each token in its piece, -1 where there is none.
+        sequence: int32 [P], which sequence each piece is of.
     """
 
-    ids: Ints  # int32 [R, C], the tokens, and `pad` where there is none
-    # int32 [R, C], the number of the piece that each token is of, -1 where there is no token: what has another segment
-    # must not be seen.
+    ids: Ints
     segments: Ints
-    positions: Ints  # int32 [R, C], the position of each token in its piece, -1 where there is none
-    sequence: Ints  # int32 [P], which sequence each piece is of
+    positions: Ints
+    sequence: Ints
 
     def unpack(self) -> list[Ints]:
         """The sequences that were packed, int32 [T_i] in their order; those that were split are whole again.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import dis
+import inspect
 import operator
 import pkgutil
 import re
@@ -20,6 +21,9 @@ import pytest
 import functional_rb
 import jax_backend
 import torch_backend
+from functional_rb.text.api import Advantages, Rollout
+from functional_rb.text.generation import Generation, Joined
+from functional_rb.text.packing import Packed
 from tests.support.backends import Backend
 from tests.support.effort import effort
 
@@ -204,6 +208,12 @@ def test_attributes_that_are_documented_are_there() -> None:
                 documented += len(told)
                 assert {one for line in told for one in line.split(", ")} <= words(name), name
     assert documented > 500
+
+
+@pytest.mark.parametrize("given", [Advantages, Generation, Joined, Packed, Rollout])
+def test_help_tells_of_each_field_that_functions_of_text_give(given: Any) -> None:
+    told = re.findall(r"^    (\w+): .*\w", inspect.getdoc(given) or "", re.MULTILINE)
+    assert told == list(given._fields)
 
 
 def test_there_are_pages_with_code() -> None:
