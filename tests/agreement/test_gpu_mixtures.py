@@ -405,3 +405,14 @@ def test_rows_that_begin_anywhere() -> None:
     with emulated_gpu.using("scattered") as emulated:
         assert [told(draw()[1]) for draw in draws] == expected
     assert "place_rows" in [name for name, _ in emulated.launched]
+
+
+def test_chances_without_replacement_are_those_of_the_rows_that_come() -> None:
+    """Of six rows a buffer gives three: an item's chance is that to be among three, not six."""
+    spec = frb.BufferSpec({"x": frb.Unbounded(())}, 8, frb.Prioritized(beta=0.0, replacement=False))
+    numbers = {"x": np.arange(8, dtype=np.float32)}
+    mixed = frb.Mixture([torch_backend.add(torch_backend.init(spec), numbers) for _ in range(2)], p=[0.5, 0.5])
+    draw = functools.partial(torch_backend.sample, mixed, torch_backend.key(0), 6)
+    expected = told(draw()[1])
+    with emulated_gpu.using("scattered"):
+        assert told(draw()[1]) == expected

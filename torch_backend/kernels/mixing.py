@@ -60,6 +60,9 @@ def draw(carrier: Carrier[State], mixture: Mixture, request: Request) -> Rows[St
     if len(devices) > 1 or not any(memory.fullest != 0 for memory in memories):
         return None
     specs = [state.spec for state in states]
+    # Without replacement the chance of an item is that to be among the rows that come, however many a launch draws.
+    if any(spec.known.draws is Draws.ARRIVALS for spec in specs):
+        return None
     if any(spec.plan.objects or spec.known.on_hosts_alone or not spec.sampler.heeds_wanted for spec in specs):
         return None
     most = _native.GPU_MIXED
