@@ -82,6 +82,7 @@ OTHERS: Final[dict[str, dict[str, Any]]] = {
     "a limit": {"sampler": frb.Prioritized(max_times_sampled=2)},
     "a limit of uniform draws": {"sampler": frb.Uniform(max_times_sampled=2), "lanes": 2},
     "the earliest": {"sampler": frb.Prioritized(replacement=False), "lanes": 2},
+    "in epochs": {"sampler": frb.WithoutReplacement(), "lanes": 2},
     "in turn": {"sampler": frb.WithoutReplacement(shuffle=False), "lanes": 2},
     "a queue": {"sampler": frb.Queue()},
     "newer ones": {"sampler": frb.Recency(), "lanes": 2},
@@ -93,7 +94,7 @@ OTHERS: Final[dict[str, dict[str, Any]]] = {
 
 
 # Those that remember what counts of a draw.
-MIXED: Final = ["a limit", "a limit of uniform draws", "in turn", "a queue", "from an end, with a limit"]
+MIXED: Final = ["a limit", "a limit of uniform draws", "in epochs", "in turn", "a queue", "from an end, with a limit"]
 
 
 def items_of(spec: frb.BufferSpec, seed: int) -> Any:
@@ -144,7 +145,7 @@ def test_other_kinds(kind: str) -> None:
     assert agreeing(life, spec) == expected | ({"places"} if spec.compact else set())
 
 
-@pytest.mark.parametrize("kind", effort(["a queue", "in turn"], [*MIXED]))
+@pytest.mark.parametrize("kind", effort(["a queue", "in epochs", "in turn"], [*MIXED]))
 def test_draws_of_which_some_count(kind: str) -> None:
     """A mixture has each buffer draw a whole batch, and says how many of it count."""
 

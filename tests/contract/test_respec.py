@@ -424,9 +424,10 @@ def test_where_jax_cannot_go_while_traced() -> None:
 @pytest.mark.parametrize("backend", CORES, indirect=True)
 def test_python_objects_come_along(backend: Backend) -> None:
     rb, storage = backend.rb, frb.Objects() if backend.name != "torch" else frb.Device()
-    spec = frb.BufferSpec({"id": frb.Unbounded((), "int32"), "note": frb.specs.NonTensor()}, 4, storage=storage)
-    notes = ["a", {"b": 1}, None, (2,), "e", "f"]
-    state = rb.add(rb.init(spec), {"id": np.arange(6, dtype=np.int32), "note": notes})
+    item = {"id": frb.Unbounded((), "int32"), "note": frb.specs.NonTensor(), "wide": frb.Unbounded((1100,), "uint8")}
+    spec = frb.BufferSpec(item, 4, storage=storage)
+    notes, wide = ["a", {"b": 1}, None, (2,), "e", "f"], np.tile(np.arange(6, dtype=np.uint8)[:, None], 1100)
+    state = rb.add(rb.init(spec), {"id": np.arange(6, dtype=np.int32), "note": notes, "wide": wide})
     for other in (
         dataclasses.replace(spec, sampler=frb.Prioritized()),
         dataclasses.replace(spec, capacity=3),
@@ -436,9 +437,11 @@ def test_python_objects_come_along(backend: Backend) -> None:
         count = min(other.capacity, 4)
         handles = np.arange(6 - count, 6)
         assert rb.get(after, handles)["note"].tolist() == notes[6 - count :]
-        after = rb.add(after, {"id": np.int32(6), "note": "g"})
+        after = rb.add(after, {"id": np.int32(6), "note": "g", "wide": wide[0]})
         assert rb.get(after, np.array([6, 5]))["note"].tolist() == ["g", "f"]
-        assert rb.get(state, np.arange(2, 6))["note"].tolist() == notes[2:]
+        kept = rb.get(state, np.arange(2, 6))
+        assert kept["note"].tolist() == notes[2:]
+        np.testing.assert_array_equal(backend.numpy(kept["wide"]), wide[2:])  # no array belongs to both
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax-host"], indirect=True)

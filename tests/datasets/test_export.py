@@ -332,7 +332,9 @@ def numbers(spec: Any, n: int, rng: np.random.Generator) -> Any:
 
 
 @settings(max_examples=effort(4, 200), deadline=None, derandomize=True)
-@example(lengths=[2], kinds={"a": ((2, 2), "uint8"), "b c": ((), "bool")}, compact=True)
+@example(
+    lengths=[2], kinds={"a": ((2, 2), "uint8"), "b c": ((), "bool"), "état": ((1, 2, 1, 3, 1), "int8")}, compact=True
+)
 @given(
     lengths=st.lists(st.integers(1, 5), min_size=1, max_size=4),
     kinds=st.dictionaries(

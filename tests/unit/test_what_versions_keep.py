@@ -109,6 +109,22 @@ def test_each_of_many_old_states_costs_at_most_a_copy() -> None:
         assert_reads_as(state, wanted)
 
 
+def test_an_older_state_is_as_full_as_it_was_before_another_was_cleared() -> None:
+    first = full()
+    frozen = copy.deepcopy(first)
+    assert rb.size(rb.clear(first)) == 0
+    assert_reads_as(first, frozen)
+
+
+def test_trees_that_were_cleared_are_counted_too() -> None:
+    first = state = full()
+    frozen = copy.deepcopy(first)
+    for _ in range(100):  # each has a tree of its own, which is kept for the first
+        state = rb.clear(state)
+    assert first._version.memory is not None
+    assert_reads_as(first, frozen)
+
+
 def test_an_old_state_that_was_dropped_is_forgotten() -> None:
     first = full()
     second = rb.add(first, batch(1, 2))
