@@ -62,8 +62,8 @@ class Memory(abc.ABC):
         tree: float32 [rows, FANOUT] or None.
         auxiliary: what else the sampler and the writer keep, by name.
         pinned: whether an array has been exported: then it is never written again.
-        fullest: no lane has more items than this: a host's knowledge, where looking would wait for a device. Nothing
-            was ever added where it is 0; None where the host does not know.
+        fullest: no lane has more items than this: a host's knowledge, where looking would wait for a device. The buffer
+            is empty where it is 0; None where the host does not know.
         history: the older versions, the oldest first, each with the bytes saved for it; see `versions.version.Version`.
         retained: the sum of those bytes.
         table: the Python objects whose tokens are in the arrays, an `object_table.Table`, if there are such leaves.

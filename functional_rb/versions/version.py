@@ -138,7 +138,7 @@ def take_back(memory: Memory, saved: Sequence[Saved]) -> None:
             elif old is not None:
                 arrays[name] = memory.clone(memory.taken(old))  # as others may be made of the same ones
             else:
-                del arrays[name]
+                arrays.pop(name, None)  # not there yet, if an interrupt came before it
     memory.take(arrays)
     # Kernels save the leaves that they overwrite, and not the nodes above these, which follow from all leaves.
     if memory.tree is not None and TREE in changed:

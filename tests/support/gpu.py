@@ -98,8 +98,8 @@ def not_on_one(reason: str) -> pytest.MarkDecorator:
 def sees_values(library: str, state: Any = None) -> bool:
     """Whether a call is refused for a number in an array: on a GPU torch's functions do not wait for it, and go on.
 
-    That a buffer is empty they know without waiting as long as nothing has ever been added to it, and where it lies in
-    the host's memory.
+    That a buffer is empty they know without waiting before anything is added to it and after `clear`, and where it lies
+    in the host's memory.
     """
     if not ASKED or library != "torch":
         return True

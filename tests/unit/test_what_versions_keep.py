@@ -281,3 +281,23 @@ def test_what_a_failing_function_has_made_of_the_state_stays(function: str, samp
     after = rb.add(state, steps(1, 7.0))
     for found, last in ((state, 0.0), (made[0], 100.0), (after, 7.0)):
         assert rb.items(found)["achieved_goal"][:6, 0].tolist() == [1.0, 1.0, 1.0, 1.0, last, 0.0]
+
+
+@pytest.mark.parametrize("samplers", [(frb.Uniform(), frb.Prioritized()), (frb.Prioritized(), frb.Uniform())], ids=str)
+def test_an_interrupt_before_arrays_are_exchanged_leaves_the_state(
+    samplers: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = full(sampler=samplers[0])
+    wanted, take = rb.items(copy.deepcopy(state)), Memory.take
+
+    def interrupted(memory: Memory, arrays: Any) -> None:
+        monkeypatch.setattr(Memory, "take", take)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Memory, "take", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rb.with_spec(state, frb.BufferSpec(state.spec.item, state.spec.capacity, samplers[1]))
+    after = rb.add(state, batch(50, 2))
+    rb.sample(after, rb.key(0), 4)
+    assert int(rb.size(after)) == int(rb.size(state)) == 13
+    assert_equal(rb.items(state), wanted)

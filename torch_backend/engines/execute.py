@@ -115,7 +115,7 @@ def init(spec: BufferSpec, device: object = None) -> State:
         stored = None if files is None else placement.tensors(files)
         arrays = functions.init(ops.OPS, spec, device, stored)
         state = State.of_arrays(arrays, spec, pinned=False, target=target, files=files)
-    # That nothing was ever added is known to the host from here on: `sample` then refuses without waiting for a device.
+    # That it is empty is known to the host from here on: `sample` then refuses without waiting for a device.
     assert state._version is not None
     state._version.own().fullest = 0
     return state
