@@ -68,7 +68,7 @@ def test_empty_buffers_are_left_out(library: Backend, how: str) -> None:
     _, sample = library.rb.sample(mixture, library.rb.key(1), 12)
     found = numbers(library, sample)
     assert set(found["ids"]) <= {1, 3}
-    assert (found["weights"] > 0).all()
+    np.testing.assert_allclose(found["weights"].max(), 1, rtol=1e-5)  # those of no share count as no least chance
     if how == "exact":  # 1 to 2, as the shares of the others are
         assert (found["ids"] == 1).sum() == 4
 
