@@ -18,6 +18,7 @@ import functional_rb as frb
 import jax_backend as jrb
 import torch_backend as trb
 from functional_rb.buffer import functions
+from tests.agreement.bridged import address, arrays, as_bytes
 from tests.support import backends, gpu
 from tests.support.effort import effort
 from tests.support.versions import enable_x64
@@ -51,20 +52,6 @@ def numbers(start: int, n: int) -> dict[str, Any]:
         },
         "done": number % 3 == 0,
     }
-
-
-def address(array: Any) -> int:
-    return array.data_ptr() if isinstance(array, torch.Tensor) else array.unsafe_buffer_pointer()
-
-
-def as_bytes(array: Any) -> bytes:
-    if isinstance(array, torch.Tensor):
-        array = array.contiguous().reshape(-1).view(torch.uint8).numpy() if array.numel() else np.empty(0)
-    return np.asarray(array).tobytes()
-
-
-def arrays(state: Any) -> list[Any]:
-    return [state.rows, *state.wide, *([] if state.tree is None else [state.tree]), state.counters]
 
 
 def bits(state: Any) -> list[bytes]:

@@ -16,6 +16,7 @@ from tensordict import TensorDict
 import functional_rb as frb
 import jax_backend as jrb
 import torch_backend as trb
+from tests.agreement.bridged import address, arrays, as_bytes
 from tests.support.versions import enable_x64, is_version
 
 SHARED = ["bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "bfloat16", "float32", "complex64"]
@@ -25,20 +26,6 @@ WITH_64_BITS = ["int64", "uint64", "float64"]
 
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-
-
-def address(array: Any) -> int:
-    return array.data_ptr() if isinstance(array, torch.Tensor) else array.unsafe_buffer_pointer()
-
-
-def as_bytes(array: Any) -> bytes:
-    if isinstance(array, torch.Tensor):
-        array = array.contiguous().reshape(-1).view(torch.uint8).numpy() if array.numel() else np.empty(0)
-    return np.asarray(array).tobytes()
-
-
-def arrays(state: Any) -> list[Any]:
-    return [state.rows, *state.wide, *([] if state.tree is None else [state.tree]), state.counters]
 
 
 def aligned(n: int, dtype: str) -> torch.Tensor:

@@ -19,21 +19,15 @@ from functional_rb.checkpoint import background, saving
 from functional_rb.core import save_history
 from functional_rb.core.counters import BASE
 from tests.support.backends import Backend
-from tests.support.checkpoints import SPEC, advanced, bits, numpy_state, small_blocks, stored_bits
+from tests.support.checkpoints import SPEC, advanced, bits, numpy_state, small_blocks, steps, stored_bits
 
 STEP = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,)), "done": frb.Binary()}
-
-
-def items(start: int, count: int) -> dict[str, np.ndarray]:
-    """Steps that tell their number."""
-    ids = np.arange(start, start + count, dtype=np.int32)
-    return {"id": ids, "x": np.stack([ids, -ids], 1).astype(np.float32), "done": ids % 5 == 4}
 
 
 def test_training_goes_on_in_place_while_a_state_is_saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small_blocks(monkeypatch)
     spec = frb.BufferSpec(STEP, 400, frb.Prioritized())
-    state = torch_backend.add(torch_backend.init(spec), items(0, 400))
+    state = torch_backend.add(torch_backend.init(spec), steps(0, 400))
     expected = bits(state)
     go, original = threading.Event(), saving._Save.run
     monkeypatch.setattr(saving._Save, "run", lambda self: go.wait(60) and original(self))
@@ -43,12 +37,12 @@ def test_training_goes_on_in_place_while_a_state_is_saved(monkeypatch: pytest.Mo
     with pytest.raises(TimeoutError):
         handle.result(0.001)
     for k in range(30):
-        state = torch_backend.add(state, items(400 + 3 * k, 3))
+        state = torch_backend.add(state, steps(400 + 3 * k, 3))
         state = torch_backend.update(state, np.arange(380, 390, dtype=np.int32), np.full(10, k + 1, np.float32))
         if k == 10:
             go.set()
     assert state._version.memory.rows.data_ptr() == place, "no copy was made"
-    state = torch_backend.add_(state, items(0, 5))
+    state = torch_backend.add_(state, steps(0, 5))
     assert handle.result(60).items == 400
     assert handle.done()
     assert stored_bits(tmp_path) == expected
@@ -60,9 +54,9 @@ def test_training_goes_on_in_place_while_a_state_is_saved(monkeypatch: pytest.Mo
 def test_in_place_forms_leave_what_is_being_saved_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     go, original = threading.Event(), saving._Save.run
     monkeypatch.setattr(saving._Save, "run", lambda self: go.wait(60) and original(self))
-    state = torch_backend.add_(torch_backend.init(frb.BufferSpec(STEP, 8)), items(0, 8))
+    state = torch_backend.add_(torch_backend.init(frb.BufferSpec(STEP, 8)), steps(0, 8))
     handle = frb.save(state, tmp_path, background=True)
-    state = torch_backend.add_(state, items(50, 6))
+    state = torch_backend.add_(state, steps(50, 6))
     go.set()
     handle.result(60)
     assert torch_backend.items(frb.load(tmp_path, "torch"))["id"].tolist() == [*range(8)]
@@ -72,7 +66,7 @@ def test_saves_in_the_background_follow_each_other(library: Backend, tmp_path: P
     state = library.rb.init(frb.BufferSpec(STEP, 64))
     handles = []
     for k in range(6):
-        state = library.rb.add(state, library.tree(items(4 * k, 4)))
+        state = library.rb.add(state, library.tree(steps(4 * k, 4)))
         handles.append(frb.save(state, tmp_path, incremental=True, keep=6, background=True))
     last = frb.save(state, tmp_path, incremental=True, keep=7)
     assert [handle.result().generation for handle in handles] == [1, 2, 3, 4, 5, 6]

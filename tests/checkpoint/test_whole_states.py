@@ -19,7 +19,7 @@ import jax_backend
 import torch_backend
 from tests.support import backends, lives
 from tests.support.backends import Backend
-from tests.support.checkpoints import bits, files, small_blocks, stored_bits
+from tests.support.checkpoints import bits, files, small_blocks, steps, stored_bits
 from tests.support.members import BATCH, ITEM, MEMBERS
 
 STEP = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,)), "done": frb.Binary()}
@@ -62,12 +62,12 @@ def test_going_on_on_jax(tmp_path: Path) -> None:
 
 
 def test_donating_what_was_loaded_leaves_the_checkpoint_alone(tmp_path: Path) -> None:
-    state = jax_backend.add(jax_backend.init(frb.BufferSpec(STEP, 8)), items(0, 8))
+    state = jax_backend.add(jax_backend.init(frb.BufferSpec(STEP, 8)), steps(0, 8))
     frb.save(state, tmp_path)
     before = stored_bits(tmp_path)
     for mmap in (False, True):
         loaded = frb.load(tmp_path, jax_backend, frb.checkpoint.LoadOptions(mmap=mmap))
-        added = jax.jit(jax_backend.add, donate_argnums=0)(loaded, items(8, 3))
+        added = jax.jit(jax_backend.add, donate_argnums=0)(loaded, steps(8, 3))
         assert np.asarray(jax_backend.items(added)["id"]).tolist() == [8, 9, 10, 3, 4, 5, 6, 7]
         assert stored_bits(tmp_path) == before
 
@@ -77,7 +77,7 @@ def test_nodes_of_the_tree_are_computed_to_the_same_bits(sampler: Any, tmp_path:
     rng = np.random.default_rng(0)
     state = torch_backend.init(frb.BufferSpec(STEP, 5000, sampler))
     for k in range(3):
-        state = torch_backend.add(state, items(1300 * k, 1300))
+        state = torch_backend.add(state, steps(1300 * k, 1300))
         if sampler.has_priorities:
             some = rng.integers(0, 1300 * (k + 1), 900).astype(np.int32)
             new = (10.0 ** rng.uniform(-9, 9, 900) * (rng.random(900) < 0.8)).astype(np.float32)
@@ -85,12 +85,6 @@ def test_nodes_of_the_tree_are_computed_to_the_same_bits(sampler: Any, tmp_path:
     frb.save(state, tmp_path)
     loaded = frb.load(tmp_path, "torch")
     assert loaded.tree.numpy().tobytes() == state.tree.numpy().tobytes()
-
-
-def items(start: int, count: int) -> dict[str, np.ndarray]:
-    """Steps that tell their number."""
-    ids = np.arange(start, start + count, dtype=np.int32)
-    return {"id": ids, "x": np.stack([ids, -ids], 1).astype(np.float32), "done": ids % 5 == 4}
 
 
 @pytest.mark.parametrize("spec", [frb.BufferSpec((), 3), frb.BufferSpec({"x": frb.Unbounded((0, 2))}, 3)])
@@ -115,7 +109,7 @@ def test_specs_come_back_with_what_is_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["host", "files", "named files", "objects"])
 def test_storages_come_back_and_can_be_exchanged(name: str, library: Backend, tmp_path: Path) -> None:
-    rb, item, batch = library.rb, STEP, items(0, 9)
+    rb, item, batch = library.rb, STEP, steps(0, 9)
     if name == "objects":
         item, batch = STEP | {"note": frb.specs.NonTensor()}, batch | {"note": [[k] for k in range(9)]}
     storages = {"files": frb.Memmap(), "named files": frb.Memmap(str(tmp_path / "rows")), "objects": frb.Objects()}
@@ -185,7 +179,7 @@ def test_arguments_are_checked_before_anything_is_touched(tmp_path: Path) -> Non
 def test_files_are_safetensors_with_the_arrays_as_they_are(tmp_path: Path) -> None:
     state = torch_backend.init(frb.BufferSpec({**STEP, **IMAGES}, 6, frb.Prioritized()))
     for k in range(4):
-        batch = items(2 * k, 2) | {
+        batch = steps(2 * k, 2) | {
             "image": torch.full((2, 32, 32), k, dtype=torch.bfloat16),
             "flags": torch.ones((2, 1024), dtype=torch.bool),
         }
@@ -214,7 +208,7 @@ def test_what_was_never_written_is_not_written(monkeypatch: pytest.MonkeyPatch, 
 def test_keep_and_what_is_there(tmp_path: Path) -> None:
     state = torch_backend.init(frb.BufferSpec(STEP, 8))
     for k in range(5):
-        state = torch_backend.add(state, items(k, 1))
+        state = torch_backend.add(state, steps(k, 1))
         frb.save(state, tmp_path, keep=3)
     found = frb.checkpoint.checkpoints(tmp_path)
     assert [(c.generation, c.items, c.problem) for c in found] == [(5, 5, None), (4, 4, None), (3, 3, None)]
@@ -236,7 +230,7 @@ def test_keep_and_what_is_there(tmp_path: Path) -> None:
 def test_what_is_listed_is_what_save_has_given(tmp_path: Path) -> None:
     state, saved = torch_backend.init(frb.BufferSpec(STEP, 4096)), []
     for k, incremental in enumerate([False, True, True]):
-        state = torch_backend.add(state, items(k, 1))
+        state = torch_backend.add(state, steps(k, 1))
         saved.append(frb.save(state, tmp_path, incremental=incremental, keep=3))
     saved.append(frb.save(state, tmp_path, incremental=True, keep=3))
     assert frb.checkpoint.checkpoints(tmp_path) == saved[:0:-1]
@@ -328,11 +322,11 @@ def test_segments_stay_few_and_small_ones_are_joined(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("in_place", [False, True])
 def test_rewritten_items_are_written(in_place: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small_blocks(monkeypatch)
-    state = torch_backend.add(torch_backend.init(frb.BufferSpec(STEP, 64)), items(0, 64))
+    state = torch_backend.add(torch_backend.init(frb.BufferSpec(STEP, 64)), steps(0, 64))
     frb.save(state, tmp_path)
     update = torch_backend.update_ if in_place else torch_backend.update
     state = update(state, np.array([5, 40], np.int32), None, {"x": torch.full((2, 2), 9.0)})
-    state = torch_backend.add(state, items(64, 2))
+    state = torch_backend.add(state, steps(64, 2))
     assert not frb.save(state, tmp_path, incremental=True).full
     assert stored_bits(tmp_path) == bits(state)
 
@@ -358,10 +352,10 @@ def test_siblings_with_the_same_cursors_are_told_apart(monkeypatch: pytest.Monke
     # Counters and the newest rows agree: only what each knows of its past, or the content, tells.
     root = torch_backend.init(frb.BufferSpec(STEP, 64))
     frb.save(root, tmp_path)
-    left = torch_backend.add(torch_backend.add(root, items(0, 8)), items(100, 8))
-    right = torch_backend.add(torch_backend.add(root, items(50, 8)), items(100, 8))
+    left = torch_backend.add(torch_backend.add(root, steps(0, 8)), steps(100, 8))
+    right = torch_backend.add(torch_backend.add(root, steps(50, 8)), steps(100, 8))
     frb.save(left, tmp_path, incremental=True)
-    frb.save(torch_backend.add(right, items(7, 1)), tmp_path, incremental=True)
+    frb.save(torch_backend.add(right, steps(7, 1)), tmp_path, incremental=True)
     assert torch_backend.items(frb.load(tmp_path, "torch"))["id"].tolist()[:17] == [*range(50, 58), *range(100, 108), 7]
 
 

@@ -19,7 +19,7 @@ import functional_rb as frb
 import torch_backend as rb
 from tests.support import backends, gpu, torch_steps
 from tests.support.effort import effort
-from tests.support.torch_steps import ITEM, READERS, assert_equal, assert_reads_as, batch
+from tests.support.torch_steps import ITEM, READERS, assert_equal, assert_reads_as, batch, memory_of
 
 SAMPLERS = [frb.Uniform(), frb.Prioritized(alpha=1.0), frb.Prioritized(alpha=0.6, new_priority="ever")]
 
@@ -132,12 +132,6 @@ def test_the_same_step_from_an_older_state_gives_the_same_again() -> None:
         assert_reads_as(first_again, copy.deepcopy(first))
         assert rb.items(other)["id"][5] == 91 + step
     assert_reads_as(older, full())
-
-
-def memory_of(state: Any) -> Any:
-    memory = state._version.memory
-    assert memory is not None
-    return memory
 
 
 @gpu.not_on_one("torch's functions do not wait there to see that nothing can be drawn")

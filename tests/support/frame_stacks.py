@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import functional_rb as frb
+from functional_rb.structures import frame_ring
 
 WIDE, SMALL = frb.Bounded(0, 255, (30, 40, 4), "uint8"), frb.Unbounded((3, 2))
 STACKS: dict[str, tuple[dict[str, Any], frb.Compact]] = {
@@ -30,3 +31,9 @@ def steps_of_stacks(item: dict[str, Any], axis: int, count: int) -> dict[str, np
         stacks = np.broadcast_to(numbers.reshape(count, *shape), (count, *leaf.shape))
         found[name] = np.ascontiguousarray(stacks.astype(leaf.dtype))
     return found
+
+
+def chain_of(item: Any, compact: frb.Compact, capacity: int = 64, **others: Any) -> frame_ring.Chain:
+    chain = frb.BufferSpec(item, capacity, compact=compact, **others).plan.frames
+    assert chain is not None
+    return chain

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 import functional_rb as frb
 import torch_backend as rb
+from torch_backend.memory.memory import Memory
 
 ITEM = {
     "id": frb.Unbounded((), "int32"),
@@ -106,3 +107,9 @@ def draw_when_told(inbox: Any, outbox: Any) -> None:
         outbox.put((as_bytes(sample.indices), as_bytes(sample.items["x"]), as_bytes(state.counters)))
     state = rb.add(state, batch(700, 5))
     outbox.put((as_bytes(state.rows), as_bytes(state.tree), as_bytes(state.counters)))
+
+
+def memory_of(state: Any) -> Memory:
+    memory = state._version.memory
+    assert memory is not None
+    return memory

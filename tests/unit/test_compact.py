@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import functional_rb as frb
+from tests.support.frame_stacks import chain_of
 
 X, Y = frb.Unbounded((4, 3)), frb.Unbounded((3, 4))
 
@@ -18,12 +19,6 @@ PAIR = {"obs": X, "next_obs": X, "done": DONE}
 
 
 STACK = {"obs": X, "reward": frb.Unbounded(())}
-
-
-def chain_of(item: Any, compact: frb.Compact, capacity: int = 64, **others: Any) -> Any:
-    chain = frb.BufferSpec(item, capacity, compact=compact, **others).plan.frames
-    assert chain is not None
-    return chain
 
 
 def pairs(item: Any, compact: frb.Compact | None = None) -> dict[str, str | None]:

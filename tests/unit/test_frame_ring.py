@@ -15,18 +15,13 @@ from functional_rb.core import counters, frame_store
 from functional_rb.structures import frame_ring
 from functional_rb.structures.ring import RingState
 from tests.support.backends import Backend, _torch_array, _torch_numpy
+from tests.support.frame_stacks import chain_of
 from tests.support.part_kernels import Jax, Numpy, Torch
 
 X, DONE = frb.Unbounded((4, 3)), frb.Binary(())
 TORCH = torch_ops, _torch_array, _torch_numpy
 PAIR = {"obs": X, "next_obs": X, "done": DONE}
 STACK = {"obs": X, "reward": frb.Unbounded(())}
-
-
-def chain_of(item: Any, compact: frb.Compact, capacity: int = 64, **others: Any) -> frame_ring.Chain:
-    chain = frb.BufferSpec(item, capacity, compact=compact, **others).plan.frames
-    assert chain is not None
-    return chain
 
 
 @pytest.mark.parametrize("on", [Jax, Torch, Numpy], ids=["jax", "torch", "numpy"])

@@ -20,7 +20,7 @@ from functional_rb.versions.recorder import Log
 from functional_rb.versions.version import Version, forget_dead
 from tests.support import backends, torch_steps
 from tests.support.effort import effort
-from tests.support.torch_steps import assert_equal, assert_reads_as, batch
+from tests.support.torch_steps import assert_equal, assert_reads_as, batch, memory_of
 from torch_backend.arrays import ops
 from torch_backend.memory.memory import Memory
 
@@ -34,12 +34,6 @@ def twin(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def full(capacity: int = 13, added: int = 17, sampler: Any = None) -> Any:
     return torch_steps.full(frb.Prioritized(alpha=1.0) if sampler is None else sampler, capacity, added=added)
-
-
-def memory_of(state: Any) -> Memory:
-    memory = state._version.memory
-    assert memory is not None
-    return memory
 
 
 def alive(kind: type) -> int:

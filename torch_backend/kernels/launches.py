@@ -20,6 +20,7 @@ from functional_rb.ops.part_kernels import Table
 from functional_rb.structures import hash_map
 from functional_rb.transforms.her import find_goals
 from torch_backend.arrays import ops
+from torch_backend.memory.gpus import Gpus
 from torch_backend.memory.library import TORCH
 
 
@@ -57,7 +58,7 @@ def launch(
     TORCH.chain.call(_native.GPU_HANDLERS[name], records, operands, [*results, scratch], where, stream)
 
 
-def gpus() -> Any:
+def gpus() -> Gpus:
     """Those that torch has."""
     assert TORCH.gpus is not None
     return TORCH.gpus

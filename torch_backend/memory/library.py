@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from contextlib import AbstractContextManager
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -42,13 +43,13 @@ class Torch(Library):
     placement = Placement
     gpus: Gpus | None = None
     # A module with `TABLE` and `draws`, the kernels as eager functions call them, where there are any.
-    kernels: Any
+    kernels: ModuleType
     # A module with `TABLE` and `draws`, the kernels as torch.compile sees them, where there are any.
-    operations: Any
+    operations: ModuleType
     # A module with `TABLE`, the launches for arrays on GPUs.
-    on_gpu: Any
+    on_gpu: ModuleType
     # A module with `draw`, which draws from mixtures by launches; None where there are none.
-    mixing: Any = None
+    mixing: ModuleType | None = None
     # These are entered often, so they are the functions themselves.
     is_tracing = staticmethod(_compiling)
     is_batched = staticmethod(is_batched)
