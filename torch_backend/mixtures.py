@@ -137,15 +137,16 @@ def draw(mixture: drawing.M, request: Request, consume: bool) -> tuple[drawing.M
         traced = any(map(is_batched, (request.key, request.p, request.beta, mixture.p, *counters)))
     known = not traced and bool(request.batch)
     with modes.without_gradients():
+        drawn = None
         if not known:
             drawing.check_heeding(mixture)
-        at_once = _at_once(mixture, request) if known else None
-        if at_once is not None:
+        elif (at_once := _at_once(mixture, request)) is not None:
             return mixture, *at_once
-        by_launches = TORCH.mixing.draw(_Torch(False), mixture, request) if known and TORCH.mixing else None
-        if by_launches is None:
-            by_launches = drawing.draw(_Torch(known, consume and not known), mixture, request)
-        after, leaves, selection = by_launches
+        elif TORCH.mixing is not None:
+            drawn = TORCH.mixing.draw(_Torch(False), mixture, request)
+        if drawn is None:
+            drawn = drawing.draw(_Torch(known, consume and not known), mixture, request)
+        after, leaves, selection = drawn
         return mixture.with_buffers(after), leaves, selection
 
 

@@ -218,9 +218,7 @@ def _of_mixture(
                 new, found, selection = _of_mixture(carrier, layout, inner, node, one, own_key, size, counts[k])
             else:
                 new, found, selection = of_buffer(carrier, layout, inner, node, own_key, size, counts[k])
-                if (
-                    not node.spec.sampler.single_law
-                ):  # no draw has a chance of its own: all items count as the least likely one
+                if not node.spec.sampler.single_law:  # no draw has a chance of its own: all count as the least likely
                     least = ops.full_like(selection.probabilities, 0) + one.status.least
                     selection = selection._replace(weights=least)
             handles = selection.handles
