@@ -226,7 +226,6 @@ class Registered:
     names: tuple[str, ...] = dataclasses.field(compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be part of a spec."""
         try:
             hash(self.static)
         except TypeError:

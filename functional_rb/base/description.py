@@ -33,7 +33,7 @@ class Description(abc.ABC):
         """What descriptions are compared by."""
 
     def __init_subclass__(cls) -> None:
-        """Let compiled functions take descriptions as arguments, whichever library compiles them."""
+        # Compiled functions take descriptions as arguments, whichever library compiles them.
         super().__init_subclass__()
         register_static(cls)
 
@@ -50,17 +50,16 @@ class Description(abc.ABC):
         REMEMBERED.setdefault(self.token, self)
 
     def __eq__(self, other: object) -> bool:
-        """Whether two describe the same. JAX asks this at every call: identity answers at once."""
+        # JAX asks this at every call: identity answers at once.
         if self is other:
             return True
         return isinstance(other, type(self)) and self._hash == other._hash and self._key == other._key
 
     def __hash__(self) -> int:
-        """The hash, which is computed once."""
         return self._hash
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by the arguments: hashes of strings differ from process to process."""
+        # Hashes of strings differ from process to process, so that arguments are pickled and not the hash.
         return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.init)
 
 

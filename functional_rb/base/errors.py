@@ -54,7 +54,6 @@ class CorruptCheckpointError(CheckpointError):
     """
 
     def __init__(self, file: str, reason: str) -> None:
-        """Name the file."""
         super().__init__(
             f"{file}: {reason}; give frb.load(..., frb.checkpoint.LoadOptions(fall_back=True)) for the "
             f"newest checkpoint there that is whole"
@@ -72,7 +71,6 @@ class CheckpointWriteError(CheckpointError, OSError):
     """
 
     def __str__(self) -> str:
-        """Name the file and the remedy."""
         return f"{super().__str__()}; {LIMIT if self.errno in MANY else self.remedy}"
 
     remedy = "give a directory that can be written; the checkpoints there are as they were"

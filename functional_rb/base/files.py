@@ -43,7 +43,6 @@ class UnusableFileError(Exception):
     """
 
     def __init__(self, file: str, reason: str) -> None:
-        """Name the file."""
         super().__init__(f"{file}: {reason}")
         self.file, self.reason = file, reason
 

@@ -24,11 +24,9 @@ class Partial(functools.partial):  # type: ignore[type-arg]  # of anything
     """
 
     def __eq__(self, other: object) -> bool:
-        """Whether both call the same function with the same arguments."""
         return isinstance(other, Partial) and self._call == other._call
 
     def __hash__(self) -> int:
-        """The hash of the function and its arguments."""
         return hash(self._call)
 
     @property

@@ -47,7 +47,6 @@ class Structure:
     named: tuple[tuple[str, int], ...] = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Derive `flat` and `named`."""
         object.__setattr__(self, "flat", all(child.kind == "leaf" for child in self.children))
         places = range(len(self.keys)) if self.given is None else self.given
         object.__setattr__(self, "named", tuple((str(self.keys[k]), k) for k in places))
@@ -108,7 +107,7 @@ class Keys(tuple[Key, ...]):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        """As users write it: a plain tuple of names would be one path."""
+        # As users write it: a plain tuple of names would be one path.
         return repr(list(self))
 
 

@@ -60,7 +60,6 @@ class Compact:
     spare: int | None = None
 
     def __post_init__(self) -> None:
-        """Check what can be known without an item, and make all of it hashable."""
         if self.next is not None:
             pairs = _by_name("next", self.next)
             object.__setattr__(self, "next", tuple((name, nest.show_key(key)) for name, key in pairs))

@@ -147,9 +147,8 @@ class ArrayReader(Reader):
                 ) from error
 
     def read(self, name: str, start: int, stop: int) -> Piece:
-        """A view, where the array is contiguous."""
+        # A view, where the array is contiguous.
         return np.ascontiguousarray(self._arrays[name][start:stop])
 
     def close(self) -> None:
-        """Let go of the arrays."""
         self._arrays = {}

@@ -194,7 +194,6 @@ class BufferSpec(Description, Generic[Drawn]):
         def __init__(self, item: object, capacity: int, *args: object, **more: object) -> None: ...
 
     def __post_init__(self) -> None:
-        """Check everything that can be known now, and plan the storage once."""
         object.__setattr__(self, "capacity", checked_count("BufferSpec.capacity", self.capacity, 1, ring.INT32_MAX))
         if self.batch_size is not None:
             object.__setattr__(

@@ -93,11 +93,9 @@ class State(Generic[Drawn]):
         return self.counters[..., counters.SIZE] * 0
 
     def __repr__(self) -> str:
-        """The description, not the arrays."""
         return f"State({self.spec!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by the fields, in their order."""
         return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     def reader(self, lasting: bool = False, snapshot: TakeSnapshot | None = None) -> Reader:

@@ -52,7 +52,6 @@ class Device(StorageBase):
     on_host = False
 
     def __post_init__(self) -> None:
-        """Check the types of the fields."""
         if self.device is not None and not isinstance(self.device, str):
             raise TypeError(
                 f"Device.device: expected a name such as 'cuda:0', got {self.device!r}; write str(device), "
@@ -102,7 +101,6 @@ class Memmap(StorageBase):
     shared: bool = False
 
     def __post_init__(self) -> None:
-        """Take paths of any kind, check the types."""
         if self.path is not None:
             object.__setattr__(self, "path", as_path(self.path, "Memmap.path"))
         for name in ("existsok", "shared"):
@@ -113,7 +111,7 @@ class Memmap(StorageBase):
                 raise ValueError("Memmap: auto_cleanup=False needs a path: files without one go with the last state")
 
     def check(self, plan: Plan) -> None:
-        """Python objects are no bytes that another process could read."""
+        # Python objects are no bytes that another process could read.
         if plan.objects:
             raise ValueError(
                 f"Memmap: leaf {plan.first_object!r} holds Python objects, which cannot lie in files; "

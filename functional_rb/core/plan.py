@@ -95,7 +95,6 @@ class Plan:
     names: tuple[str, ...] = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Take over what the outline knows."""
         for name in ("structure", "leaves", "names"):
             object.__setattr__(self, name, getattr(self.outline, name))
 

@@ -48,7 +48,6 @@ class HashMap(Described):
     spec: HashMapSpec
 
     def __repr__(self) -> str:
-        """The description, not the arrays."""
         return f"HashMap({self.spec!r})"
 
 

@@ -51,7 +51,6 @@ class HashMapSpec(Description):
     arrays: tuple[Expected, ...] = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Check everything that can be known now, and plan the arrays once."""
         self._put(
             capacity=checked_count("HashMapSpec.capacity", self.capacity, 1, hash_map.MOST),
             hash_bits=checked_count("HashMapSpec.hash_bits", self.hash_bits, 0, hash_map.HASH_BITS),

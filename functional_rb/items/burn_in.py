@@ -26,13 +26,11 @@ class BurnIn(InSlices):
     out: Key = "burn_in"
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         object.__setattr__(self, "out", name_of(self.out, "out", self.who))
         dtypes.checked_count("burn_in: n", self.n, 0, LONGEST)
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
-        """One truth value more."""
         self.check_slices(leaves, lead)
         if path_of(self.out) in leaves:
             raise ValueError(
@@ -43,13 +41,12 @@ class BurnIn(InSlices):
     def apply(
         self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
     ) -> Leaves:
-        """The first steps, as long as they are of the slice's first episode."""
+        # The first steps, as long as they are of the slice's first episode.
         first = self.starts(ops, leaves, lead)
         marked = (first == 0) & (ops.arange(lead[1], like=first)[None, :] < self.n)
         return leaves | {path_of(self.out): marked if mask is None else marked & mask}
 
     def inverse(self, item: object) -> ItemFunction:
-        """Without that leaf."""
         return Select((self.out,), left_out=True)
 
 

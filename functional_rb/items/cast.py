@@ -26,20 +26,16 @@ class Cast(Leafwise):
     keys: tuple[Key, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Bring the fields into their hashable form."""
         super().__post_init__()
         object.__setattr__(self, "dtype", dtypes.name_of(self.dtype))
 
     def leaf_spec(self, spec: ArraySpec, name: str) -> ArraySpec:
-        """The other dtype."""
         return plain(spec.shape, self.dtype)
 
     def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
-        """Convert values."""
         return ops.cast(x, self.dtype)
 
     def inverse(self, item: object) -> ItemFunction:
-        """The dtypes that the leaves had."""
         leaves = leaves_of(item)
         return Recast(tuple((path, leaves[path]) for path in self.chosen(leaves, 0)))
 
@@ -53,7 +49,6 @@ class Recast(LeafwiseBack):
     before: By
 
     def leaf(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
-        """Convert values back."""
         return ops.cast(x, before.dtype)
 
 

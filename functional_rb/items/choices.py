@@ -32,13 +32,11 @@ class OneHotted(Leafwise):
     dtype: str = "bool"
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         object.__setattr__(self, "n", dtypes.checked_count("one_hot: n", self.n, 1, 2**20))
         object.__setattr__(self, "dtype", dtypes.name_of(self.dtype))
 
     def leaf_spec(self, spec: ArraySpec, name: str) -> ArraySpec:
-        """One of n, with the mask that the choices had."""
         low, high, _ = spec.domain
         if isinstance(spec, Categorical | MultiCategorical | Bounded) and (np.min(low) < 0 or np.max(high) >= self.n):
             raise ValueError(
@@ -48,7 +46,7 @@ class OneHotted(Leafwise):
         return OneHot(self.n, mask, (*spec.shape, self.n), self.dtype)
 
     def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
-        """Compare with every number; a number that is none of them has no one."""
+        # Compare with every number; a number that is none of them has no one.
         dtype = dtypes.shown(x.dtype)
         if dtypes.ITEMSIZE[dtype] < 4:  # which need not hold all n numbers
             x, dtype = ops.cast(x, "int32"), "int32"
@@ -56,7 +54,6 @@ class OneHotted(Leafwise):
         return ones if self.dtype == "bool" else ops.cast(ones, self.dtype)
 
     def inverse(self, item: object) -> ItemFunction:
-        """The numbers again."""
         leaves = leaves_of(item)
         return Numbered(tuple((path, leaves[path]) for path in self.chosen(leaves, 0)))
 
@@ -70,7 +67,6 @@ class Numbered(LeafwiseBack):
     before: By
 
     def leaf(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
-        """Where the one is."""
         return ops.cast(ops.argmax(ops.cast(x, "int32") if "bool" in str(x.dtype) else x), before.dtype)
 
 
@@ -86,7 +82,6 @@ class ActionDiscretize(Leafwise):
     within: Within = "center"
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         counts = np.asarray(self.bins)
         if counts.dtype.kind not in "iu" or (counts < 2).any() or (counts > 2**20).any():
@@ -108,7 +103,6 @@ class ActionDiscretize(Leafwise):
             )
 
     def leaf_spec(self, spec: ArraySpec, name: str) -> ArraySpec:
-        """One of so many, or several."""
         if (spec.shape, spec.dtype) != (self.space.shape, self.space.dtype):
             raise ValueError(
                 f"action_discretize: leaf {name!r}: expected actions of {self.space}, got {spec}; give space=..., or "
@@ -119,7 +113,7 @@ class ActionDiscretize(Leafwise):
         return MultiCategorical(self.bins, shape=spec.shape)
 
     def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
-        """`floor((x - low) bins / (high - low))`, between 0 and bins - 1."""
+        # `floor((x - low) bins / (high - low))`, between 0 and bins - 1.
         low, width, count = (ops.table(values, self.space.dtype, x) for values in self._tables())
         place = (x - low) / width * count
         place = ops.minimum(ops.maximum(place, ops.full_like(place, 0)), ops.full_like(place, 0) + (count - 1))
@@ -137,7 +131,6 @@ class ActionDiscretize(Leafwise):
         return low, high - low, np.asarray(self.bins, np.float64)
 
     def inverse(self, item: object) -> ItemFunction:
-        """Actions again."""
         leaves = leaves_of(item)
         return Undiscretized(tuple((path, leaves[path]) for path in self.chosen(leaves, 0)), self)
 
@@ -152,7 +145,6 @@ class Undiscretized(LeafwiseBack):
     function: ActionDiscretize
 
     def leaf(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
-        """The number that stands for the bin."""
         return self.function.back(ops, x)
 
 

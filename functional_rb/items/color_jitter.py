@@ -38,7 +38,6 @@ class ColorJitter(ImageFunction):
     per: Per = "slice"
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         for name in ("brightness", "contrast", "saturation", "hue"):
             most, value = (0.5 if name == "hue" else math.inf), getattr(self, name)
@@ -48,24 +47,21 @@ class ColorJitter(ImageFunction):
 
     @property
     def words(self) -> int:
-        """One random word for each of the four."""
         return 4
 
     def leaf_spec(self, spec: ArraySpec, name: str) -> ArraySpec:
-        """Numbers from 0 to 1."""
         count = self.sizes(spec.shape)[2]
         if self.saturation or self.hue or self.contrast:
             check_colours(self.who, name, count)
         return Bounded(0, 1, spec.shape)
 
     def common(self, ops: ItemOps, arrays: Sequence[Array], lead: tuple[int, ...], draws: Array | None) -> list[Array]:
-        """Numbers in [0, 1) for each of the four, [n, 1, 1, 1, 1]."""
+        # Numbers in [0, 1) for each of the four, [n, 1, 1, 1, 1].
         assert draws is not None
         draws = drawn_per(ops, draws, lead, self.per)
         return [fraction(ops, draws[:, k]).reshape(-1, 1, 1, 1, 1) for k in range(4)]
 
     def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: list[Array]) -> Array:
-        """One after the other."""
         shape, amounts = tuple(x.shape[len(lead) :]), common
         where, (rows, columns, count) = self.where(shape), self.sizes(shape)
         frames = (count // 3, 3) if count % 3 == 0 else (count, 1)

@@ -15,7 +15,6 @@ class Compose(ItemFunction):
     functions: tuple[ItemFunction, ...]
 
     def __post_init__(self) -> None:
-        """Check the functions."""
         object.__setattr__(self, "functions", tuple(self.functions))
         for function in self.functions:
             if not isinstance(function, ItemFunction):
@@ -23,11 +22,10 @@ class Compose(ItemFunction):
 
     @property
     def words(self) -> int:
-        """Those of all functions: each takes its own."""
+        # Those of all functions: each takes its own.
         return sum(function.words for function in self.functions)
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
-        """What the last one gives."""
         for function in self.functions:
             leaves = function.spec(leaves, lead)
         return leaves
@@ -35,7 +33,6 @@ class Compose(ItemFunction):
     def apply(
         self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
     ) -> Leaves:
-        """What the last one gives."""
         start = 0
         for function in self.functions:
             words = function.words
@@ -44,7 +41,7 @@ class Compose(ItemFunction):
         return leaves
 
     def inverse(self, item: object) -> ItemFunction:
-        """The inverses, the last function's first."""
+        # The inverses, the last function's first.
         backwards: list[ItemFunction] = []
         for function in self.functions:
             backwards.insert(0, function.inverse(item))

@@ -64,7 +64,7 @@ class Windows(ImageFunction):
         """The first row and column of each window, int32 [n], for words int32 [n, w]."""
 
     def common(self, ops: ItemOps, arrays: Sequence[Array], lead: tuple[int, ...], draws: Array | None) -> Corners:
-        """The first row and column of each window, for images of so many rows and columns."""
+        # The first row and column of each window, for images of so many rows and columns.
         words, found = draws, {}
         for x in arrays:
             rows, columns, _ = self.sizes(tuple(x.shape[len(lead) :]))
@@ -75,12 +75,10 @@ class Windows(ImageFunction):
         return found
 
     def leaf_spec(self, spec: ArraySpec, name: str) -> ArraySpec:
-        """The size of the windows."""
         rows, columns, count = self.sizes(spec.shape)
         return within(spec, self.shape(*self.window(rows, columns), count, spec.shape))
 
     def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Corners) -> Array:
-        """Take the windows."""
         shape = tuple(x.shape[len(lead) :])
         (rows, columns, count), n = self.sizes(shape), math.prod(lead)
         size, (top, left) = self.window(rows, columns), common[rows, columns]
@@ -100,16 +98,13 @@ class Crop(Windows):
     size: tuple[int, int] = (1, 1)
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         object.__setattr__(self, "size", pair(self.size, self.who))
 
     def window(self, rows: int, columns: int) -> tuple[int, int]:
-        """The size given."""
         return self.size
 
     def leaf_spec(self, spec: ArraySpec, name: str) -> ArraySpec:
-        """The size given, if the image has so many pixels."""
         rows, columns, _ = self.sizes(spec.shape)
         if self.size[0] > rows or self.size[1] > columns:
             raise ValueError(
@@ -126,7 +121,7 @@ class CenterCrop(Crop):
     who: ClassVar[str] = "crop"
 
     def corner(self, ops: ItemOps, words: Array, rows: int, columns: int) -> tuple[Array, Array]:
-        """Half of what is left over, rounded down."""
+        # Half of what is left over, rounded down.
         over = (rows - self.size[0]) // 2, (columns - self.size[1]) // 2
         return ops.full_like(words[:, 0], over[0]), ops.full_like(words[:, 0], over[1])
 
@@ -138,17 +133,16 @@ class RandomWindows(Windows):
     per: Per = "slice"
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         check_per(self.per, self.who)
 
     @property
     def words(self) -> int:
-        """Two random words: one number below how many places there are."""
+        # Two random words: one number below how many places there are.
         return 2
 
     def common(self, ops: ItemOps, arrays: Sequence[Array], lead: tuple[int, ...], draws: Array | None) -> Corners:
-        """Of each step by its own words, or of its slice."""
+        # Of each step by its own words, or of its slice.
         assert draws is not None
         return super().common(ops, arrays, lead, drawn_per(ops, draws, lead, self.per))
 
@@ -157,7 +151,6 @@ class RandomWindows(Windows):
         """How many first rows and first columns a window may have, and the least of them."""
 
     def corner(self, ops: ItemOps, words: Array, rows: int, columns: int) -> tuple[Array, Array]:
-        """One of all places."""
         down, across, least = self.places(rows, columns)
         place = below(ops, words, ops.full_like(words[:, 0], down * across))
         return place // across + least, place % across + least
@@ -170,7 +163,7 @@ class RandomCrop(RandomWindows, Crop):
     who: ClassVar[str] = "crop"
 
     def places(self, rows: int, columns: int) -> tuple[int, int, int]:
-        """From where pieces are whole."""
+        # From where pieces are whole.
         return rows - self.size[0] + 1, columns - self.size[1] + 1, 0
 
 
@@ -183,16 +176,14 @@ class RandomShift(RandomWindows):
     pad: int = 4
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         dtypes.checked_count("random_shift: pad", self.pad, 0, 2**14)
 
     def window(self, rows: int, columns: int) -> tuple[int, int]:
-        """The whole size."""
         return rows, columns
 
     def places(self, rows: int, columns: int) -> tuple[int, int, int]:
-        """So many pixels up or down, and to either side."""
+        # So many pixels up or down, and to either side.
         return 2 * self.pad + 1, 2 * self.pad + 1, -self.pad
 
 

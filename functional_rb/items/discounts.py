@@ -29,7 +29,6 @@ class RewardToGo(InSlices):
     out: Key | None = "reward_to_go"
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         object.__setattr__(self, "keys", nest.checked_keys(self.keys, "keys", self.who))
         if self.out is not None:
@@ -50,7 +49,7 @@ class RewardToGo(InSlices):
         return {origin: origin if self.out is None else path_of(self.out)}
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
-        """Sums, which have no bounds."""
+        # Sums, which have no bounds.
         self.check_slices(leaves, lead)
         pairs = self._pairs(leaves)
         for path in [to for origin, to in pairs.items() if to != origin]:
@@ -65,7 +64,7 @@ class RewardToGo(InSlices):
     def apply(
         self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
     ) -> Leaves:
-        """Add up from behind."""
+        # Add up from behind.
         made, ends = {}, self.ends(ops, leaves, lead)
         for origin, to in self._pairs(leaves).items():
             x = leaves[origin].reshape(*lead, -1)
@@ -78,7 +77,6 @@ class RewardToGo(InSlices):
         return leaves | made
 
     def inverse(self, item: object) -> ItemFunction:
-        """Without the sums, where they have a leaf of their own."""
         return super().inverse(item) if self.out is None else Select((self.out,), left_out=True)
 
 

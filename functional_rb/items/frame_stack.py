@@ -34,7 +34,6 @@ class FrameStack(InSlices):
     padding: Padding = "repeat"
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         object.__setattr__(self, "keys", nest.checked_keys(self.keys, "keys", self.who))
         dtypes.checked_count("frame_stack: n", self.n, 1, LONGEST)
@@ -45,7 +44,6 @@ class FrameStack(InSlices):
         return chosen(leaves, self.keys, self.who, KINDS)
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
-        """N times as long an axis."""
         self.check_slices(leaves, lead)
         return leaves | {
             path: self._stacked(array_spec(leaves[path]), nest.show(path)) for path in self._chosen(leaves)
@@ -68,7 +66,7 @@ class FrameStack(InSlices):
     def apply(
         self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
     ) -> Leaves:
-        """Gather the steps before, from the oldest on, and join them."""
+        # Gather the steps before, from the oldest on, and join them.
         batch, steps = lead
         first = self.starts(ops, leaves, lead)
         step = ops.arange(steps, like=first)[None, :]
@@ -90,7 +88,6 @@ class FrameStack(InSlices):
         return leaves | made
 
     def inverse(self, item: object) -> ItemFunction:
-        """The newest alone."""
         leaves = leaves_of(item)
         return Newest(tuple((path, leaves[path]) for path in self._chosen(leaves)), self.n, self.axis)
 
@@ -106,7 +103,6 @@ class Newest(LeafwiseBack):
     axis: int | None = None
 
     def leaf(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
-        """The newest observation of a stack."""
         axis = len(lead) + axis_of(before.shape or (1,), self.axis)
         size = x.shape[axis] // self.n
         newest = x[(*[slice(None)] * axis, slice(x.shape[axis] - size, None))]

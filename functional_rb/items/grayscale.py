@@ -44,13 +44,11 @@ class Grayscale(ImageFunction):
     who: ClassVar[str] = "grayscale"
 
     def leaf_spec(self, spec: ArraySpec, name: str) -> ArraySpec:
-        """A third of the channels."""
         rows, columns, count = self.sizes(spec.shape)
         check_colours(self.who, name, count)
         return within(spec, self.shape(rows, columns, count // 3, spec.shape))
 
     def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
-        """Weigh red, green and blue."""
         where = self.where(tuple(x.shape[len(lead) :]))
         return channels_back(ops, luma(ops, channels_first(ops, x, where)), where)
 

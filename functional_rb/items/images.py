@@ -54,7 +54,6 @@ class ImageFunction(Leafwise):
     channels: Channels | None = None
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         if self.channels not in (None, "first", "last"):
             raise ValueError(f"{self.who}: expected channels as 'first' or 'last', got {self.channels!r}")

@@ -36,7 +36,6 @@ class InSlices(ItemFunction):
         """How users call it."""
 
     def __post_init__(self) -> None:
-        """Bring the keys into their hashable form."""
         object.__setattr__(self, "end_keys", nest.checked_keys(self.end_keys, "end_keys", self.who))
 
     def check_slices(self, leaves: Specs, lead: int) -> None:

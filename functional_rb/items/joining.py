@@ -33,7 +33,6 @@ class Cat(ItemFunction):
     axis: int = -1
 
     def __post_init__(self) -> None:
-        """Bring the keys into their hashable form."""
         object.__setattr__(self, "keys", nest.checked_keys(self.keys, "keys", "cat") or ())
         object.__setattr__(self, "out", name_of(self.out, "out", "cat"))
 
@@ -73,7 +72,6 @@ class Cat(ItemFunction):
     def apply(
         self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
     ) -> Leaves:
-        """Join them."""
         paths = chosen(leaves, self.keys, "cat")
         parts = [leaves[path].reshape(*lead, *(tuple(leaves[path].shape[len(lead) :]) or (1,))) for path in paths]
         axis = self.axis + len(parts[0].shape) if self.axis < 0 else self.axis + len(lead)
@@ -81,7 +79,6 @@ class Cat(ItemFunction):
         return rest | {path_of(self.out): ops.concat(parts, axis)}
 
     def inverse(self, item: object) -> ItemFunction:
-        """The leaves again, out of the one."""
         leaves = leaves_of(item)
         paths = chosen(leaves, self.keys, "cat", ANY)
         return Split(tuple((path, leaves[path]) for path in paths), self.out, self.axis, tuple(leaves))
@@ -98,14 +95,12 @@ class Split(ItemFunction):
     order: tuple[Path, ...] = ()
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
-        """Several leaves in place of one."""
         (joined,) = chosen(leaves, [self.out], "cat, inverted")
         return self._ordered({path: leaf for path, leaf in leaves.items() if path != joined} | dict(self.before))
 
     def apply(
         self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
     ) -> Leaves:
-        """Take it apart."""
         (joined,) = chosen(leaves, [self.out], "cat, inverted")
         made, start, x = {path: leaf for path, leaf in leaves.items() if path != joined}, 0, leaves[joined]
         axis = self.axis + len(x.shape) if self.axis < 0 else self.axis + len(lead)
@@ -129,18 +124,15 @@ class Flatten(Leafwise):
     keys: tuple[Key, ...] | None = None
 
     def leaf_spec(self, spec: ArraySpec, name: str) -> ArraySpec:
-        """A vector, with its bounds."""
         if type(spec) in (Bounded, Binary, Unbounded):
             flat: ArraySpec = spec.reshape(-1) if spec.size else plain((0,), spec.dtype)
             return flat
         return plain((spec.size,), spec.dtype)
 
     def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
-        """All axes but those in front as one."""
         return x.reshape(*lead, math.prod(x.shape[len(lead) :]))
 
     def inverse(self, item: object) -> ItemFunction:
-        """The shapes again."""
         leaves = leaves_of(item)
         return Reshape(tuple((path, leaves[path]) for path in self.chosen(leaves, 0)))
 
@@ -154,7 +146,6 @@ class Reshape(LeafwiseBack):
     before: By
 
     def leaf(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
-        """The shape that it had."""
         return x.reshape(*lead, *before.shape)
 
 

@@ -31,7 +31,6 @@ class Leafwise(ItemFunction):
     keys: tuple[Key, ...] | None
 
     def __post_init__(self) -> None:
-        """Bring the keys into their hashable form."""
         object.__setattr__(self, "keys", nest.checked_keys(self.keys, "keys", self.who))
 
     def chosen(self, leaves: Specs | Leaves, lead: int) -> Sequence[Path]:
@@ -51,13 +50,11 @@ class Leafwise(ItemFunction):
         """What becomes of a leaf [*lead, *shape], with what is common to all."""
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
-        """The same leaves, some of them changed."""
         return leaves | {k: self.leaf_spec(array_spec(leaves[k]), nest.show(k)) for k in self.chosen(leaves, lead)}
 
     def apply(
         self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
     ) -> Leaves:
-        """Change them."""
         paths = self.chosen(leaves, len(lead))
         common = self.common(ops, [leaves[path] for path in paths], lead, draws)
         return leaves | {path: self.leaf(ops, leaves[path], lead, common) for path in paths}
@@ -78,14 +75,12 @@ class LeafwiseBack(ItemFunction):
         """What a leaf was."""
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
-        """The leaves as they were."""
         chosen(leaves, [path for path, _ in self.before], self.who)
         return leaves | dict(self.before)
 
     def apply(
         self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
     ) -> Leaves:
-        """Make them again."""
         return leaves | {path: self.leaf(ops, leaves[path], array_spec(spec), lead) for path, spec in self.before}
 
 

@@ -22,7 +22,6 @@ class Rename(ItemFunction):
     pairs: tuple[tuple[Key, Key], ...]
 
     def __post_init__(self) -> None:
-        """Bring the names into their hashable form."""
         pairs = self.pairs
         found = tuple((name_of(old, "names", "rename"), name_of(new, "names", "rename")) for old, new in pairs)
         object.__setattr__(self, "pairs", found)
@@ -41,17 +40,14 @@ class Rename(ItemFunction):
         return {new[path]: leaf for path, leaf in leaves.items()}
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
-        """The leaves under their new names."""
         return self._renamed(leaves)
 
     def apply(
         self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
     ) -> Leaves:
-        """The leaves under their new names."""
         return self._renamed(leaves)
 
     def inverse(self, item: object) -> ItemFunction:
-        """The old names again."""
         return Rename(tuple((new, old) for old, new in self.pairs))
 
 
@@ -63,7 +59,6 @@ class Select(ItemFunction):
     left_out: bool = False
 
     def __post_init__(self) -> None:
-        """Bring the keys into their hashable form."""
         object.__setattr__(self, "keys", nest.checked_keys(self.keys, "keys", "select") or ())
 
     def _kept(self, leaves: dict[Path, T]) -> dict[Path, T]:
@@ -84,7 +79,6 @@ class Select(ItemFunction):
     def apply(
         self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
     ) -> Leaves:
-        """Those that are kept."""
         return self._kept(leaves)
 
 

@@ -34,7 +34,6 @@ class Normalize(Leafwise):
     keys: tuple[Key, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Bring the numbers into their hashable form, and check them."""
         super().__post_init__()
         for name in ("loc", "scale"):
             array = numbers(getattr(self, name), "normalize", name).astype(np.float64)
@@ -44,7 +43,6 @@ class Normalize(Leafwise):
             object.__setattr__(self, name, as_table(array))
 
     def leaf_spec(self, spec: ArraySpec, name: str) -> ArraySpec:
-        """The bounds, shifted and scaled."""
         for field in ("loc", "scale"):
             shape = np.shape(getattr(self, field))
             if len(shape) > len(spec.shape) or any(
@@ -68,11 +66,9 @@ class Normalize(Leafwise):
         return Bounded(low - margin, high + margin, spec.shape, spec.dtype)
 
     def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
-        """Shift and scale."""
         return (x - _table(ops, self.loc, x)) / _table(ops, self.scale, x)
 
     def inverse(self, item: object) -> ItemFunction:
-        """Scale and shift back."""
         leaves = leaves_of(item)
         return Denormalize(tuple((path, leaves[path]) for path in self.chosen(leaves, 0)), self.loc, self.scale)
 
@@ -88,7 +84,6 @@ class Denormalize(LeafwiseBack):
     scale: Table = 1.0
 
     def leaf(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
-        """`x * scale + loc`."""
         return x * _table(ops, self.scale, x) + _table(ops, self.loc, x)
 
 

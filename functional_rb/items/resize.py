@@ -86,14 +86,13 @@ class Resize(ImageFunction):
     antialias: bool = True
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         object.__setattr__(self, "size", pair(self.size, self.who))
         if self.method not in ("linear", "cubic", "nearest"):
             raise ValueError(f"resize: expected method as 'linear', 'cubic' or 'nearest', got {self.method!r}")
 
     def leaf_spec(self, spec: ArraySpec, name: str) -> ArraySpec:
-        """The other size; cubic weights may be negative, so that values may lie outside of their bounds."""
+        # The other size; cubic weights may be negative, so that values may lie outside of their bounds.
         rows, columns, count = self.sizes(spec.shape)
         shape = self.shape(*self.size, count, spec.shape)
         if self.method != "nearest":  # beforehand, see `_KEPT`
@@ -102,7 +101,6 @@ class Resize(ImageFunction):
         return plain(shape, spec.dtype) if self.method == "cubic" else within(spec, shape)
 
     def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
-        """Multiply the columns by one matrix, and the rows by another."""
         shape = tuple(x.shape[len(lead) :])
         where, (rows, columns, _) = self.where(shape), self.sizes(shape)
         images = channels_first(ops, x, where)

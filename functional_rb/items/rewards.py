@@ -43,14 +43,12 @@ class ClipReward(ItemFunction):
     who: ClassVar[str] = "clip_reward"
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         if not all(isinstance(x, int | float) for x in (self.low, self.high)) or not self.low <= self.high:
             raise ValueError(f"{self.who}: expected low <= high, got {self.low!r} and {self.high!r}")
         if self.reward_key is not None:
             object.__setattr__(self, "reward_key", name_of(self.reward_key, "reward_key", self.who))
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
-        """Rewards between the bounds, or between those that they had."""
         path = reward_path(leaves, self.reward_key, self.who)
         spec = array_spec(leaves[path])
         low, high = (np.clip(np.asarray(bound, np.float64), self.low, self.high) for bound in spec.domain[:2])
@@ -59,7 +57,6 @@ class ClipReward(ItemFunction):
     def apply(
         self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
     ) -> Leaves:
-        """Bring them between the bounds."""
         path = reward_path(leaves, self.reward_key, self.who)
         x = leaves[path]
         return leaves | {path: ops.minimum(ops.maximum(x, ops.full_like(x, self.low)), ops.full_like(x, self.high))}

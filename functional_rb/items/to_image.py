@@ -24,17 +24,14 @@ class ToImage(ImageFunction):
     dtypes: ClassVar[tuple[str, ...]] = ("uint8",)
 
     def leaf_spec(self, spec: ArraySpec, name: str) -> ArraySpec:
-        """Floats from 0 to 1, with their channels in front."""
         rows, columns, count = self.sizes(spec.shape)
         return Bounded(0, 1, (count, rows, columns))
 
     def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
-        """Divide by 255."""
         where = self.where(tuple(x.shape[len(lead) :]))
         return ops.cast(channels_first(ops, x, where), "float32") / 255.0
 
     def inverse(self, item: object) -> ItemFunction:
-        """Images of bytes again."""
         leaves = leaves_of(item)
         return FromImage(tuple((path, leaves[path]) for path in self.chosen(leaves, 0)), self.channels)
 
@@ -49,7 +46,6 @@ class FromImage(LeafwiseBack):
     channels: Channels | None = None
 
     def leaf(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
-        """Multiply by 255, and round."""
         where = self.channels or channels_of(before.shape)
         assert where is not None
         return channels_back(ops, to_bytes(ops, x * 255.0), where)

@@ -83,7 +83,6 @@ def _read_only(values: Iterable[int]) -> Vector:
 
 @functools.cache
 def encode(spec: BufferSpec) -> Vector:
-    """A buffer."""
     sampler = spec.sampler
     settings = _alpha(sampler.alpha if isinstance(sampler, Priorities) else 0.0) | {
         "capacity": spec.capacity,
@@ -101,19 +100,16 @@ def encode(spec: BufferSpec) -> Vector:
 
 @functools.cache
 def encode_tree(capacity: int) -> Vector:
-    """A sum tree alone."""
     return _buffer({}, sum_tree.geometry(capacity).levels)
 
 
 @functools.cache
 def encode_layout(layout: Layout) -> Vector:
-    """A storage alone."""
     return _buffer({}, (), layout)
 
 
 @functools.cache
 def encode_alpha(alpha: float) -> Vector:
-    """A power of priorities alone."""
     return _buffer(_alpha(alpha))
 
 
@@ -146,7 +142,6 @@ def encode_known(**settings: int) -> Vector:
 
 @functools.cache
 def encode_epoch(spec: BufferSpec) -> Vector:
-    """The epochs of a buffer that is drawn without replacement."""
     plan, sampler = spec.plan, spec.sampler
     assert isinstance(sampler, WithoutReplacement | SlicesWithoutReplacement)
     named = {
@@ -165,13 +160,11 @@ def encode_epoch(spec: BufferSpec) -> Vector:
 
 @functools.cache
 def encode_ring(ring: Ring) -> Vector:
-    """Rings of slots."""
     return _read_only(record("RingRecord", **_ring(ring)))
 
 
 @functools.cache
 def encode_windows(ring: Ring, rule: Rule, by_trajectory: bool) -> Vector:
-    """Windows on rings."""
     return _read_only(record("RingRecord", **_ring(ring), **_windows(rule, by_trajectory)))
 
 
@@ -228,7 +221,6 @@ def _choice(spec: BufferSpec) -> dict[str, int]:
 
 @functools.lru_cache(maxsize=1024)
 def encode_distances(ring: Ring, rule: Rule, n: int, by_trajectory: bool) -> Vector:
-    """`episode_windows.distances` as one vector."""
     return _read_only(end for pair in episode_windows.distances(rule, ring.length, n, by_trajectory) for end in pair)
 
 

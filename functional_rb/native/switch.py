@@ -26,7 +26,6 @@ class Switch:
     """
 
     def __init__(self) -> None:
-        """Set the switch as the environment variable says."""
         given = os.environ.get(VARIABLE) or "1"
         if given not in ("0", "1"):
             raise ValueError(f"{VARIABLE}: expected 0 or 1, got {given!r}; set it to 0 to turn compiled kernels off")
@@ -34,7 +33,6 @@ class Switch:
         self._listeners: list[Callable[[bool], object]] = []
 
     def turn(self, on: bool) -> None:
-        """Turn kernels on or off for the process."""
         self.on = on
         for tell in self._listeners:
             tell(on)
@@ -51,7 +49,6 @@ class _Restored(AbstractContextManager[None]):
         self._before = before
 
     def __exit__(self, *exception: object) -> None:
-        """Set the switch back to what it was before."""
         switch.turn(self._before)
 
 

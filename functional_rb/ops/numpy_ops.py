@@ -94,7 +94,6 @@ def cast(x: Vector, dtype: str) -> Vector:
 
 
 def bitcast(x: Vector, dtype: str) -> Vector:
-    """Read the same bytes as another dtype, along the last axis."""
     target = dtype_of(dtype)
     if x.size == 0:  # nothing to read, and strides that NumPy may find unfit
         return np.empty((*x.shape[:-1], x.shape[-1] * x.dtype.itemsize // target.itemsize), target)
@@ -109,25 +108,21 @@ def take(x: Vector, index: Vector) -> Vector:
 
 
 def set_at(x: Vector, index: Vector, values: Vector) -> Vector:
-    """`x[index] = values`, in place."""
     x[index] = values
     return x
 
 
 def set_flat(x: Vector, index: Vector, values: Vector) -> Vector:
-    """Set elements by their position in `x` as one vector, in place."""
     x.reshape(-1)[index] = values
     return x
 
 
 def min_at(x: Vector, index: Vector, values: Vector) -> Vector:
-    """Set what is smaller, in place."""
     np.minimum.at(x, index, values)
     return x
 
 
 def add_at(x: Vector, index: Vector, values: Vector) -> Vector:
-    """Add, in place."""
     np.add.at(x, index, values)
     return x
 
@@ -185,7 +180,6 @@ def all_rows(x: Vector) -> Vector:
 
 
 def moveaxis(x: Vector, source: int, destination: int) -> Vector:
-    """The same memory by other strides."""
     return np.moveaxis(x, source, destination)
 
 
@@ -195,21 +189,18 @@ def mul_wide(a: Vector, b: Vector) -> tuple[Vector, Vector]:
 
 
 def while_loop(condition: Callable[..., object], body: Callable[..., Carry], carry: Carry) -> Carry:
-    """A loop in Python."""
     while condition(*carry):
         carry = body(*carry)
     return carry
 
 
 def repeat(n: int, body: Callable[..., T], carry: T) -> T:
-    """A loop in Python."""
     for i in range(n):
         carry = body(i, carry)
     return carry
 
 
 def table(values: Vector, dtype: str, like: Vector) -> Vector:
-    """NumPy's numbers in a dtype."""
     return np.asarray(values, dtype_of(dtype))
 
 
@@ -218,7 +209,6 @@ def argmax(x: Vector) -> Vector:
 
 
 def argmax_by(x: Vector, order: Vector) -> Vector:
-    """Position of the largest, equal ones by their order."""
     return argmax(np.where(x == x.max(-1, keepdims=True), order, -1))
 
 
@@ -244,7 +234,6 @@ def cos(x: Vector) -> Vector:
 
 
 def resampled(x: Vector, weights: Vector, axis: int) -> Vector:
-    """Lines along an axis times a matrix: one product for all of them."""
     made = np.matmul(moveaxis(x, axis, -1), table(weights.T, "float32", x))
     return moveaxis(made, -1, axis)
 

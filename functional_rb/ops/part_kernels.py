@@ -25,7 +25,7 @@ class _InForce(threading.local):
     """Of each thread; torch.compile traces reading it, as it does not a context variable."""
 
     def __init__(self) -> None:
-        """Called in each thread: what is read is always the object's own, on which torch.compile then relies."""
+        # Called in each thread: what is read is always the object's own, on which torch.compile then relies.
         self.table: Table = NONE
 
 
@@ -42,16 +42,13 @@ class using:
     __slots__ = ("_before", "_table")
 
     def __init__(self, table: Table) -> None:
-        """Nothing is in force yet."""
         self._table = table
 
     def __enter__(self) -> None:
-        """Put the table in force."""
         self._before = _in_force.table
         _in_force.table = self._table
 
     def __exit__(self, *exception: object) -> None:
-        """Put in force what was before."""
         _in_force.table = self._before
 
 

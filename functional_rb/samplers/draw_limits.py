@@ -147,65 +147,57 @@ class LimitedSampler(SamplerBase):
     max_times_sampled: int | None = None
 
     def __post_init__(self) -> None:
-        """Check what can be known before any array exists."""
         check(self, self.max_times_sampled)
 
     @property
     def remembers(self) -> bool:
-        """Whether draws are counted for each item: they are with a limit."""
         return self.max_times_sampled is not None
 
     @property
     def heeds_wanted(self) -> bool:
-        """Whether what does not count is not remembered: `spend` sees to that."""
+        # `spend` takes back what does not count.
         return True
 
     @property
     def why_nothing(self) -> str:
-        """Why nothing can be drawn: the limit on each item's draws."""
         return f"may be drawn again (max_times_sampled={self.max_times_sampled}); add new ones"
 
     def tree_rows(self, capacity: int) -> int:
-        """How many rows the sum tree has: none without a limit."""
         return 0 if self.max_times_sampled is None else sum_tree.geometry(capacity).rows
 
     def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
-        """The auxiliary array of how often each item was drawn; none without a limit."""
         return auxiliary(plan, self.max_times_sampled)
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
-        """New items may be drawn."""
+        # New items may be drawn.
         if self.max_times_sampled is not None:
             ones = ops.cast(ops.full_like(write.slots, 1), "float32")
             write_leaves(ops, draft, write.slots, ones, write.live)
             renew(ops, draft, write, self.max_times_sampled)
 
     def carried(self, ops: Ops, draft: Draft, slots: Array) -> Carried:
-        """With a limit, how often they were drawn."""
         return Carried(times=known(ops, draft, slots, self.max_times_sampled)[0])
 
     def rebuilt(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], carried: Carried) -> None:
-        """Where there is a limit, they come with how often they were drawn."""
         self.added(ops, draft, write, leaves, None)
         carry(ops, draft, write, carried.times, self.max_times_sampled)
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
-        """What is gone may not be drawn."""
+        # What is gone may not be drawn.
         if self.max_times_sampled is not None:
             clear_leaves(ops, draft, removal)
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        """All alike, but for those that may not be drawn any more."""
+        # All alike, but for those that may not be drawn any more.
         if self.max_times_sampled is not None:
             return shares(ops, draft, slots)
         size = ops.cast(ops.maximum(draft.size(ops), ops.full_like(slots, 1)), "float32")
         return scalars.reciprocal(ops, size)
 
     def problem(self, found: Found) -> str | None:
-        """What is not stored cannot be drawn."""
+        # What is not stored cannot be drawn.
         return soundness.problem_of_weights(found)
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
-        """Whether so many are stored, and some may be drawn."""
         enough = draft.size(ops) >= n
         return enough if self.max_times_sampled is None else enough & (sum_tree.total(draft.known_tree) > 0)

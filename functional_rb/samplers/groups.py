@@ -96,7 +96,6 @@ class Groups(SamplerBase):
         def _gives(self, items: Items, /) -> MaskedSample[Items]: ...
 
     def __post_init__(self) -> None:
-        """Check what can be known before any array exists."""
         check_bools(self, "whole", "interleaved")
         if isinstance(self.per_group, bool) or not hasattr(self.per_group, "__index__") or self.per_group < 1:
             raise ValueError(f"Groups: expected per_group as a positive int, got {self.per_group!r}")
@@ -110,12 +109,11 @@ class Groups(SamplerBase):
 
     @property
     def boundaries(self) -> EpisodeBoundaries | None:
-        """A group is stored as a trajectory is, if its items lie side by side."""
+        # A group is stored as a trajectory is, if its items lie side by side.
         return None if self.interleaved else self._slices.boundaries
 
     @property
     def why_nothing(self) -> str:
-        """No group is large enough."""
         other = "" if self.interleaved else ", or interleaved=True, if other items lie between those of a group"
         return f"completes a group of {self.per_group} items; add more, or give whole=False{other}"
 
@@ -125,7 +123,7 @@ class Groups(SamplerBase):
         return self.per_group if self.whole else 1
 
     def check(self, plan: Plan) -> None:
-        """Groups are read off rings, and their leaves exist."""
+        # Groups are read off rings, and their leaves exist.
         who = type(self).__name__
         room = plan.capacity if self.interleaved else plan.ring.length
         if not self.interleaved:
@@ -153,33 +151,31 @@ class Groups(SamplerBase):
             )
 
     def problem(self, found: Found) -> str | None:
-        """No group lies where nothing is stored."""
+        # No group lies where nothing is stored.
         return soundness.problem_of_weights(found)
 
     def tree_rows(self, capacity: int) -> int:
-        """A sum tree over the slots, as the index; none where groups are interleaved."""
+        # A sum tree over the slots, as the index; none where groups are interleaved.
         return 0 if self.interleaved else self._slices.tree_rows(capacity)
 
     def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
-        """Two words for the group, and two for the item from which it comes."""
+        # Two words for the group, and two for the item from which it comes.
         return batch, 4
 
     def leading_shape(self, batch: int) -> tuple[int, ...]:
-        """Groups, and the items of each."""
         return batch, self.per_group
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
-        """Note which groups there are wherever the new items may have changed it."""
+        # Note which groups there are wherever the new items may have changed it.
         if not self.interleaved:
             self._slices.added(ops, draft, write, leaves, priorities)
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
-        """Note which groups there are where items go."""
         if not self.interleaved:
             self._slices.removed(ops, draft, removal)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
-        """Find groups by random ranks that differ, then go around each from one of its items."""
+        # Find groups by random ranks that differ, then go around each from one of its items.
         there = self._sorted(ops, draft) if self.interleaved else None
         # The tree has a one for each group. Of fewer groups than are wanted, one shuffle of all is gone round.
         groups = ops.cast(sum_tree.total(draft.known_tree), "int32") if there is None else there.number
@@ -255,7 +251,7 @@ class Groups(SamplerBase):
         return {MEAN: ops.where(real, mean + none, none), DEVIATION: ops.where(real, deviation + none, none)}
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        """Of a group, and then of one of its items."""
+        # Of a group, and then of one of its items.
         if self.interleaved:
             groups = self._sorted(ops, draft)
             sizes = key_groups.sizes_of(ops, groups, slots)
@@ -267,7 +263,7 @@ class Groups(SamplerBase):
         return ops.divide(shares(ops, draft, marked), ops.cast(before + after + 1, "float32"))
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
-        """Whether there is a group: it may come again and again."""
+        # Whether there is a group: it may come again and again.
         return self._sorted(ops, draft).number > 0 if self.interleaved else self._slices.drawable(ops, draft, n)
 
 

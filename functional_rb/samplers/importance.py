@@ -149,7 +149,6 @@ class Priorities(SamplerBase):
     new_priority: NewPriority = "live"
 
     def __post_init__(self) -> None:
-        """Check what can be known before any array exists."""
         kind = type(self).__name__
         for name in ("alpha", "beta"):
             value = getattr(self, name)
@@ -162,24 +161,20 @@ class Priorities(SamplerBase):
 
     @property
     def has_priorities(self) -> bool:
-        """Whether items have priorities: these samplers' have."""
         return True
 
     @property
     def why_nothing(self) -> str:
-        """All priorities are zero."""
         return "has a positive priority; update some first"
 
     def tree_rows(self, capacity: int) -> int:
-        """How many rows the sum tree has."""
         return sum_tree.geometry(capacity).rows
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
-        """Whether so many are stored and some has a positive priority."""
         return (draft.size(ops) >= n) & (sum_tree.total(draft.known_tree) > 0)
 
     def least_chance(self, ops: Ops, draft: Draft) -> Array:
-        """That of the smallest positive priority."""
+        # That of the smallest positive priority.
         tree = draft.known_tree
         total, smallest = sum_tree.total(tree), sum_tree.smallest(ops, tree)
         chance = smallest * scalars.reciprocal(ops, ops.where(total > 0, total, ops.full_like(total, 1)))
@@ -194,11 +189,9 @@ class Priorities(SamplerBase):
         return ops.where(value > 0, value, ops.full_like(value, 1))
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        """Probabilities of slots, in proportion to their leaves of the sum tree."""
         return shares(ops, draft, slots)
 
     def priorities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        """The priorities of stored items, before alpha, float32 [n] for slots int32 [n]."""
         return priority_of(ops, self.values(ops, draft, slots), self.alpha)
 
     def values(self, ops: Ops, draft: Draft, slots: Array) -> Array:
@@ -206,7 +199,7 @@ class Priorities(SamplerBase):
         return sum_tree.get_leaves(ops, draft.known_tree, slots)
 
     def problem(self, found: Found) -> str | None:
-        """What is not stored cannot be drawn."""
+        # What is not stored cannot be drawn.
         return soundness.problem_of_weights(found)
 
     def largest_live(self, ops: Ops, draft: Draft) -> Array:
@@ -228,7 +221,6 @@ class Priorities(SamplerBase):
         return ops.where(good, values, default)
 
     def carried(self, ops: Ops, draft: Draft, slots: Array) -> Carried:
-        """What moves to another buffer with the items: their priorities."""
         return Carried(self.values(ops, draft, slots))
 
     def carried_values(self, ops: Ops, draft: Draft, write: Write, carried: Carried) -> Array:

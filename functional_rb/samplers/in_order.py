@@ -46,7 +46,7 @@ class InOrder(LimitedSampler):
         def _gives(self, items: Items, /) -> MaskedSample[Items]: ...
 
     def check(self, plan: Plan) -> None:
-        """There is one order, and it is read off a ring."""
+        # There is one order, and it is read off a ring.
         need_order(plan, type(self).__name__)
         need_one_lane(
             plan, type(self).__name__, "leave the lanes out, or take windows of each with frb.Queue(length=...)"
@@ -59,17 +59,16 @@ class InOrder(LimitedSampler):
             )
 
     def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
-        """Nothing is left to chance."""
         return batch, 0
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
-        """The first ones that may still be drawn."""
+        # The first ones that may still be drawn.
         slots, live = self._first(ops, draft, batch)
         selection = in_turn(ops, draft.handles_of(ops, slots), live)
         return slots, draw_limits.spend(ops, draft, slots, selection, self.max_times_sampled)
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        """The next one comes, and no other."""
+        # The next one comes, and no other.
         first, live = self._first(ops, draft, 1)
         return ops.cast((slots == first) & live, "float32")
 

@@ -124,47 +124,41 @@ class Prioritized(Priorities, Generic[Mask]):
         def _gives(self, items: Items, /) -> Sample[Items] | MaskedSample[Items]: ...
 
     def __post_init__(self) -> None:
-        """Check what can be known before any array exists."""
         super().__post_init__()
         draw_limits.check(self, self.max_times_sampled)
         check_bools(self, "replacement")
 
     @property
     def single_law(self) -> bool:
-        """With replacement; without, a draw depends on those before."""
+        # With replacement; without, a draw depends on those before.
         return self.replacement
 
     @property
     def heeds_wanted(self) -> bool:
-        """Whether what does not count is not remembered: `draw_limits.spend` sees to that."""
+        # `draw_limits.spend` takes back what does not count.
         return True
 
     @property
     def remembers(self) -> bool:
-        """With a limit: how often each was drawn."""
         return self.max_times_sampled is not None
 
     def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
-        """With a limit, how often each was drawn."""
         return draw_limits.auxiliary(plan, self.max_times_sampled)
 
     def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
-        """Fresh bits at every level of the tree; without replacement, see `arrivals`."""
+        # Fresh bits at every level of the tree; without replacement, see `arrivals`.
         if not self.replacement:
             return batch + 1, exponential_race.words(plan.capacity)
         return batch, len(sum_tree.geometry(plan.capacity).levels)
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
-        """Give the new items their priorities."""
         self._put(ops, draft, write, self.initial_values(ops, draft, write, priorities))
 
     def carried(self, ops: Ops, draft: Draft, slots: Array) -> Carried:
-        """Their priorities, and how often they were drawn."""
         times, known = draw_limits.known(ops, draft, slots, self.max_times_sampled)
         return Carried(self.values(ops, draft, slots), known, times)
 
     def rebuilt(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], carried: Carried) -> None:
-        """They keep their priorities."""
         self._put(ops, draft, write, self.carried_values(ops, draft, write, carried))
         draw_limits.carry(ops, draft, write, carried.times, self.max_times_sampled)
 
@@ -175,17 +169,16 @@ class Prioritized(Priorities, Generic[Mask]):
         draw_limits.renew(ops, draft, write, self.max_times_sampled)
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
-        """What is gone has no priority."""
+        # What is gone has no priority.
         clear_leaves(ops, draft, removal)
 
     def updated(self, ops: Ops, draft: Draft, batch: Batch, priorities: Array) -> None:
-        """Set the tree's leaves."""
         values, replaced = self.new_values(ops, draft, batch, priorities)
         values = draw_limits.silence(ops, draft, batch.slots, values, self.max_times_sampled)
         write_leaves(ops, draft, batch.slots, values, replaced)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
-        """Descend the tree; weights by the distance of logarithms, so that no ratio overflows."""
+        # Descend the tree; weights by the distance of logarithms, so that no ratio overflows.
         tree = draft.known_tree
         if not self.replacement:
             slots, live, threshold = exponential_race.first(ops, tree, draft.plan.capacity, draws)

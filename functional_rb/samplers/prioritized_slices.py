@@ -51,7 +51,6 @@ class PrioritizedSlices(Priorities, Trajectories):
     """
 
     def __post_init__(self) -> None:
-        """Check what can be known before any array exists."""
         Trajectories.__post_init__(self)
         Priorities.__post_init__(self)
         if self.rule.left:
@@ -62,38 +61,35 @@ class PrioritizedSlices(Priorities, Trajectories):
 
     @property
     def why_nothing(self) -> str:
-        """No window, or no priority."""
         return f"begins a slice of {self.length} steps with a positive priority; add more, or update some"
 
     @property
     def single_law(self) -> bool:
-        """Slices are drawn with replacement."""
+        # Slices are drawn with replacement.
         return True
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
-        """Whether there is a window of positive priority: it may come again and again."""
+        # Whether there is a window of positive priority: it may come again and again.
         return sum_tree.total(draft.known_tree) > 0
 
     def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
-        """Priorities of all steps."""
         return {VALUE: AuxiliaryArray((plan.capacity,), "float32")}
 
     def problem(self, found: Found) -> str | None:
-        """The priorities of steps go into the tree as windows come to begin with them."""
+        # The priorities of steps go into the tree as windows come to begin with them.
         values = found.auxiliary[VALUE]
         wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
         return super().problem(found) or (f"{VALUE}: slot {wrong[0]} has {values[wrong[0]]}" if wrong.size else None)
 
     def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
-        """Fresh bits at every level of the tree; a slot has but one window."""
+        # Fresh bits at every level of the tree; a slot has but one window.
         return self.slices_of(batch), len(sum_tree.geometry(plan.capacity).levels) + 2
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
-        """Keep the new priorities, and show the tree those of steps where a slice can begin now."""
+        # Keep the new priorities, and show the tree those of steps where a slice can begin now.
         self._put(ops, draft, write, self.initial_values(ops, draft, write, priorities))
 
     def rebuilt(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], carried: Carried) -> None:
-        """They keep their priorities."""
         self._put(ops, draft, write, self.carried_values(ops, draft, write, carried))
 
     def _put(self, ops: Ops, draft: Draft, write: Write, values: Array) -> None:
@@ -106,16 +102,14 @@ class PrioritizedSlices(Priorities, Trajectories):
         raise_peak(ops, draft, ops.take(draft.auxiliary[VALUE], write.slots), write.live)
 
     def values(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        """Of all steps, also where no slice begins."""
+        # Of all steps, also where no slice begins.
         return ops.take(draft.auxiliary[VALUE], slots)
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
-        """Show the tree where slices can begin now."""
         entries = self.left(ops, draft, removal)
         self._show(ops, draft, entries.slots, entries.numbers)
 
     def updated(self, ops: Ops, draft: Draft, batch: Batch, priorities: Array) -> None:
-        """Keep them, and show them where a slice begins."""
         values, replaced = self.new_values(ops, draft, batch, priorities)
         values = ops.where(replaced, values, ops.take(draft.auxiliary[VALUE], batch.slots))
         draft.auxiliary[VALUE] = ops.set_at(draft.auxiliary[VALUE], batch.slots, values)
@@ -133,6 +127,5 @@ class PrioritizedSlices(Priorities, Trajectories):
         draft.tree = sum_tree.set_leaves(ops, draft.known_tree, draft.plan.capacity, slots, values)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
-        """Descend the tree to the first step."""
         starts, *found = draw_weighed(ops, draft.known_tree, draft.plan.capacity, draws[:, :-2], beta)
         return self.cut(ops, draft, starts, draws[:, -2:], *found)

@@ -48,7 +48,6 @@ class Queue(SamplerBase):
         def _gives(self, items: Items, /) -> MaskedSample[Items]: ...
 
     def __post_init__(self) -> None:
-        """Check what can be known before any array exists."""
         if self.length is None:
             return
         try:
@@ -61,31 +60,28 @@ class Queue(SamplerBase):
 
     @property
     def remembers(self) -> bool:
-        """What is taken is gone."""
         return True
 
     @property
     def why_nothing(self) -> str:
-        """No lane is long enough."""
         return f"completes a window of {self.length} steps; add more"
 
     @property
     def takes_out(self) -> bool:
-        """Drawing takes items out."""
         return True
 
     def most_left(self, size: int, draws: int) -> int:
-        """All but the windows, and of a lane that has not so many what makes no window."""
+        # All but the windows, and of a lane that has not so many what makes no window.
         length = self.length or 1
         return max(min(size, length - 1), size - draws * length)
 
     @property
     def heeds_wanted(self) -> bool:
-        """No more are taken out than count."""
+        # No more are taken out than count.
         return True
 
     def check(self, plan: Plan) -> None:
-        """Nothing may be overwritten before it is taken."""
+        # Nothing may be overwritten before it is taken.
         need_order(plan, type(self).__name__)
         if plan.overwrites:
             raise ValueError(
@@ -101,7 +97,7 @@ class Queue(SamplerBase):
             )
 
     def check_batch(self, plan: Plan, batch: int) -> None:
-        """Windows come one of each lane at a time."""
+        # Windows come one of each lane at a time.
         if self.length is not None and batch % plan.ring.lanes:
             raise ValueError(
                 f"sample: expected batch_size as a multiple of lanes={plan.ring.lanes}, as a queue gives windows "
@@ -109,15 +105,13 @@ class Queue(SamplerBase):
             )
 
     def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
-        """Nothing is left to chance."""
         return batch, 0
 
     def leading_shape(self, batch: int) -> tuple[int, ...]:
-        """The leading axes of a sample: [B] for items, [B, length] for windows."""
         return (batch,) if self.length is None else (batch, self.length)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
-        """The oldest of each lane; the rings become shorter by them."""
+        # The oldest of each lane; the rings become shorter by them.
         ends, lanes, length = draft.counters.ends, draft.plan.ring.lanes, self.length or 1
         place = ops.arange(batch * length, like=ends.sizes)
         lane = place // length % lanes
@@ -142,14 +136,13 @@ class Queue(SamplerBase):
         return slots, Selection(*shaped)
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        """The first step of each lane's next window comes."""
+        # The first step of each lane's next window comes.
         ring, sizes = draft.plan.ring, draft.counters.ends.sizes
         lane, back = episode_windows.step_at(ops, Lanes(ring, draft.counters.ends), slots)
         held = ops.take(sizes, lane)
         return ops.cast((back == held) & (held >= (self.length or 1)), "float32")
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
-        """Whether so many items, or windows, are there."""
         sizes = draft.counters.ends.sizes
         rounds = -(-n // sizes.shape[0])
         return counters.total(ops, ops.minimum(sizes // (self.length or 1), ops.full_like(sizes, rounds))) >= n

@@ -46,7 +46,6 @@ class Recency(SamplerBase):
         def _gives(self, items: Items, /) -> Sample[Items]: ...
 
     def __post_init__(self) -> None:
-        """Check what can be known before any array exists."""
         try:
             good = not isinstance(self.strength, bool) and 1 <= operator.index(self.strength) <= 64
         except TypeError:
@@ -56,27 +55,27 @@ class Recency(SamplerBase):
         object.__setattr__(self, "strength", operator.index(self.strength))
 
     def check(self, plan: Plan) -> None:
-        """Ages are read off a ring."""
+        # Ages are read off a ring.
         need_order(plan, type(self).__name__)
 
     @property
     def single_law(self) -> bool:
-        """Draws are with replacement."""
+        # Draws are with replacement.
         return True
 
     def least_chance(self, ops: Ops, draft: Draft) -> Array:
-        """That of the item of which most are newer, in the fullest lane."""
+        # That of the item of which most are newer, in the fullest lane.
         sizes = draft.counters.ends.sizes
         back = ops.cummax(sizes)[-1:]
         chance = even_chance(ops, draft.size(ops)) * self._preference(ops, sizes, back)[0]
         return ops.maximum(chance, ops.full_like(chance, LEAST_CHANCE))
 
     def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
-        """Two words for each of the uniform draws."""
+        # Two words for each of the uniform draws.
         return batch, 2 * self.strength
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
-        """Each draw replaces the one before if it is newer."""
+        # Each draw replaces the one before if it is newer.
         size, ends = draft.size(ops), draft.counters.ends
         lane, position = ring.lane_at(ops, ends.sizes, below(ops, draws[:, :2], size))
         back = ring.of_lane(ops, ends.sizes, lane) - position
@@ -93,7 +92,6 @@ class Recency(SamplerBase):
         )
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        """By how new they are."""
         ends = draft.counters.ends
         _, back = episode_windows.step_at(ops, Lanes(draft.plan.ring, ends), slots)
         chance: Array = alike(ops, slots, draft.size(ops)).probabilities

@@ -58,41 +58,37 @@ class Slices(Trajectories):
     weighting: Literal["trajectory", "window"] = "trajectory"
 
     def __post_init__(self) -> None:
-        """Check what can be known before any array exists."""
         super().__post_init__()
         if self.weighting not in ("trajectory", "window"):
             raise ValueError(f"Slices: expected weighting 'trajectory' or 'window', got {self.weighting!r}")
 
     @property
     def by_trajectory(self) -> bool:
-        """Whether the tree has last starts, one a trajectory, rather than numbers of windows."""
         return self.weighting == "trajectory"
 
     @property
     def single_law(self) -> bool:
-        """Slices are drawn with replacement."""
+        # Slices are drawn with replacement.
         return True
 
     def least_chance(self, ops: Ops, draft: Draft) -> Array:
-        """That of each window, or of each trajectory that has one."""
+        # That of each window, or of each trajectory that has one.
         total = sum_tree.total(draft.known_tree)
         one = ops.full_like(total, 1)
         return scalars.reciprocal(ops, ops.maximum(total, one))
 
     def tree_rows(self, capacity: int) -> int:
-        """A sum tree over the slots, as the index."""
         return sum_tree.geometry(capacity).rows
 
     def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
-        """Fresh bits at every level of the tree, and two words to choose among the windows found there."""
+        # Fresh bits at every level of the tree, and two words to choose among the windows found there.
         return self.slices_of(batch), len(sum_tree.geometry(plan.capacity).levels) + 2
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
-        """Count the windows anew wherever the new steps may have changed them."""
+        # Count the windows anew wherever the new steps may have changed them.
         self._count(ops, draft, self.changed(ops, draft, write))
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
-        """Count the windows anew where steps go."""
         self._count(ops, draft, self.left(ops, draft, removal))
 
     def _count(self, ops: Ops, draft: Draft, entries: Entries) -> None:
@@ -100,7 +96,7 @@ class Slices(Trajectories):
         draft.tree = sum_tree.set_leaves(ops, draft.known_tree, draft.plan.capacity, entries.slots, values)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
-        """Descend the tree, then choose among the windows found."""
+        # Descend the tree, then choose among the windows found.
         tree = draft.known_tree
         starts = sum_tree.descend(ops, tree, draft.plan.capacity, draws[:, :-2])
         total = sum_tree.total(tree)
@@ -108,12 +104,12 @@ class Slices(Trajectories):
         return self.cut(ops, draft, starts, draws[:, -2:], one, scalars.reciprocal(ops, ops.maximum(total, one)))
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        """Of a window that begins there, or of its trajectory and then of the window."""
+        # Of a window that begins there, or of its trajectory and then of the window.
         if not self.by_trajectory:
             return shares(ops, draft, slots)
         marked, share = self.among_trajectories(ops, draft, slots)
         return shares(ops, draft, marked) * share
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
-        """Whether there is a window: it may come again and again."""
+        # Whether there is a window: it may come again and again.
         return sum_tree.total(draft.known_tree) > 0

@@ -93,7 +93,6 @@ class SlicesWithoutReplacement(Trajectories):
     drop_last: bool = False
 
     def __post_init__(self) -> None:
-        """Check what can be known before any array exists."""
         super().__post_init__()
         check_bools(self, "drop_last")
         kind = type(self).__name__
@@ -107,39 +106,34 @@ class SlicesWithoutReplacement(Trajectories):
 
     @property
     def remembers(self) -> bool:
-        """What has been drawn in this epoch."""
         return True
 
     @property
     def by_trajectory(self) -> bool:
-        """Whether trajectories come once, rather than windows."""
         return self.weighting == "trajectory"
 
     @property
     def heeds_wanted(self) -> bool:
-        """What does not count is not drawn."""
+        # What does not count is not drawn.
         return True
 
     @property
     def why_nothing(self) -> str:
-        """No window, or too few."""
         extra = "; drop_last drops batches that are not full" if self.drop_last else ""
         return super().why_nothing + extra
 
     def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
-        """A sparse set of the slots in the index."""
         return sparse_set_arrays(plan)
 
     def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
-        """How many there are, and how many are left."""
         return (EPOCHS_DONE, 1), (REMAINING, 1), (COUNT, 1)
 
     def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
-        """Two words for the slot, and two to choose among the windows found there."""
+        # Two words for the slot, and two to choose among the windows found there.
         return self.slices_of(batch), 4
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
-        """Take out of the sparse set what is gone, and put in what has come, wherever the new steps changed that."""
+        # Take out of the sparse set what is gone, and put in what has come, wherever the new steps changed that.
         keeper = EpochKeeper.of(draft, draft.counters.more[COUNT][0])
         entries = self.changed(ops, draft, write)
         slots = entries.slots
@@ -161,7 +155,7 @@ class SlicesWithoutReplacement(Trajectories):
         draft.count(count=count.reshape(1))
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
-        """Take out of the sparse set what is gone; with its oldest step a trajectory may come that had no windows."""
+        # Take out of the sparse set what is gone; with its oldest step a trajectory may come that had no windows.
         keeper = EpochKeeper.of(draft, draft.counters.more[COUNT][0])
         slots, numbers = self.left(ops, draft, removal)[2:]
         old = sparse_sets.contains(ops, keeper.sparse_set, keeper.members, slots)
@@ -172,12 +166,11 @@ class SlicesWithoutReplacement(Trajectories):
         draft.count(count=count.reshape(1))
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
-        """An epoch under way is done, and the sparse set is empty."""
+        # An epoch under way is done, and the sparse set is empty.
         abandon(ops, draft)
         draft.count(count=ops.full_like(draft.counters.more[COUNT], 0))
 
     def problem(self, found: Found) -> str | None:
-        """The sparse set is one of slots."""
         count = found.numbers.more[COUNT]
         problem = soundness.problem_of_range(COUNT, count, 0, found.plan.capacity)
         return problem or problem_of_sparse_set(found, int(count[0]))
@@ -213,14 +206,14 @@ class SlicesWithoutReplacement(Trajectories):
         return Moves(ops.take(changes.slots, source), ops.take(changes.slots, target), moves, others)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
-        """From what is left of the epoch, or from all if that is nothing."""
+        # From what is left of the epoch, or from all if that is nothing.
         keeper = EpochKeeper.of(draft, draft.counters.more[COUNT][0])
         starts, live, left = keeper.draw(ops, draft, draws[:, :2], self.slices_of(batch), self.drop_last)
         selection = once(ops, starts, live, left)
         return self.cut(ops, draft, starts, draws[:, 2:], selection.weights, selection.probabilities, live)
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        """What is left of the epoch, or what the next one begins with; of a trajectory any of its windows."""
+        # What is left of the epoch, or what the next one begins with; of a trajectory any of its windows.
         keeper = EpochKeeper.of(draft, draft.counters.more[COUNT][0])
         if not self.by_trajectory:
             return keeper.probabilities(ops, slots)
@@ -228,5 +221,4 @@ class SlicesWithoutReplacement(Trajectories):
         return keeper.probabilities(ops, marked) * share
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
-        """Whether there is a window; with `drop_last`, enough for a batch of n."""
         return draft.counters.more[COUNT][0] >= (self.slices_of(n) if self.drop_last else 1)

@@ -52,7 +52,6 @@ class Trajectories(SamplerBase):
         def _gives(self, items: Items, /) -> SliceSample[Items]: ...
 
     def __post_init__(self) -> None:
-        """Check what can be known before any array exists."""
         kind = type(self).__name__
         for name in ("length", "period"):
             value = getattr(self, name)
@@ -102,17 +101,15 @@ class Trajectories(SamplerBase):
 
     @property
     def why_nothing(self) -> str:
-        """No window begins anywhere."""
         return f"begins a slice of {self.length} steps; add more, or give strict_length=False"
 
     def resolve(self, plan: Plan) -> Trajectories:
-        """Find the leaves that mark ends, if none were named."""
+        # Find the leaves that mark ends, if none were named.
         boundaries = EpisodeBoundaries.find(self._end_keys, self.trajectory_key, plan.names, type(self).__name__)
         return self if self.end_keys is not None else dataclasses.replace(self, end_keys=boundaries.end_keys_as_given)
 
     @property
     def boundaries(self) -> EpisodeBoundaries:
-        """The episode boundaries that the fields name."""
         return EpisodeBoundaries(self._end_keys or NO_KEYS, self.trajectory_key)
 
     @property
@@ -120,7 +117,7 @@ class Trajectories(SamplerBase):
         return nest.checked_keys(self.end_keys, "end_keys", type(self).__name__)  # as `__post_init__` has left them
 
     def check(self, plan: Plan) -> None:
-        """Windows are read off rings, and their leaves exist."""
+        # Windows are read off rings, and their leaves exist.
         need_order(plan, type(self).__name__)
         kind = type(self).__name__
         if self.length > plan.ring.length and self.strict_length:
@@ -131,7 +128,6 @@ class Trajectories(SamplerBase):
         self.boundaries.check(plan.outline, kind)
 
     def check_batch(self, plan: Plan, batch: int) -> None:
-        """Refuse a batch of steps that is not a whole number of slices."""
         if self.batch == "steps" and batch % self.length:
             raise ValueError(
                 f"sample: expected batch_size as a multiple of the slices' length {self.length}, as it counts steps "
@@ -139,7 +135,7 @@ class Trajectories(SamplerBase):
             )
 
     def problem(self, found: Found) -> str | None:
-        """No window begins where nothing is stored."""
+        # No window begins where nothing is stored.
         return soundness.problem_of_weights(found)
 
     def slices_of(self, batch: int) -> int:
@@ -147,13 +143,11 @@ class Trajectories(SamplerBase):
         return batch // self.length if self.batch == "steps" else batch
 
     def leading_shape(self, batch: int) -> tuple[int, ...]:
-        """Slices, or all of their steps in a row."""
         slices = self.slices_of(batch)
         return (slices * self.length,) if self.flat else (slices, self.length)
 
     @property
     def steps_in_a_row(self) -> int | None:
-        """The length of flat slices."""
         return self.length if self.flat else None
 
     def changed(self, ops: Ops, draft: Draft, write: Write) -> Entries:

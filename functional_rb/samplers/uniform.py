@@ -56,23 +56,23 @@ class Uniform(LimitedSampler, Generic[Mask]):
 
     @property
     def single_law(self) -> bool:
-        """Draws are with replacement."""
+        # Draws are with replacement.
         return True
 
     def least_chance(self, ops: Ops, draft: Draft) -> Array:
-        """That of all: among those stored, or, with a limit, among those that may still be drawn."""
+        # That of all: among those stored, or, with a limit, among those that may still be drawn.
         if self.max_times_sampled is None:
             return even_chance(ops, draft.size(ops))
         return even_chance(ops, ops.cast(sum_tree.total(draft.known_tree), "int32"))
 
     def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
-        """Two words: at a million items one alone would prefer some items by a part in 2000. For a tree, see there."""
+        # Two words: at a million items one alone would prefer some items by a part in 2000. For a tree, see there.
         if self.max_times_sampled is not None:
             return batch, len(sum_tree.geometry(plan.capacity).levels)
         return batch, 2
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
-        """`floor(size * u)` for a 62-bit uniform u names the position, from the oldest item of the first lane on."""
+        # `floor(size * u)` for a 62-bit uniform u names the position, from the oldest item of the first lane on.
         if self.max_times_sampled is not None:
             slots = sum_tree.descend(ops, draft.known_tree, draft.plan.capacity, draws)
             left = ops.cast(sum_tree.total(draft.known_tree), "int32")

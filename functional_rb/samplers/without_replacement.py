@@ -68,45 +68,39 @@ class WithoutReplacement(SamplerBase):
         def _gives(self, items: Items, /) -> MaskedSample[Items]: ...
 
     def __post_init__(self) -> None:
-        """Check what can be known before any array exists."""
         check_bools(self, "drop_last", "shuffle")
 
     @property
     def remembers(self) -> bool:
-        """Whether drawing changes the state: it notes what has been drawn in this epoch."""
         return True
 
     @property
     def heeds_wanted(self) -> bool:
-        """What does not count is not drawn."""
+        # What does not count is not drawn.
         return True
 
     @property
     def why_nothing(self) -> str:
-        """Why nothing can be drawn: too few items are left for a full batch."""
         return "make a full batch, and drop_last drops smaller ones; add more, or draw fewer"
 
     def check(self, plan: Plan) -> None:
-        """Refuse a plan that has no order of items, where none is made by shuffling."""
         if not self.shuffle:
             need_order(plan, type(self).__name__)
 
     def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
-        """A sparse set of the slots."""
         return sparse_set_arrays(plan) if self.shuffle else {}
 
     def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
-        """How many are left, or where the epoch is."""
         if self.shuffle:
             return ((EPOCHS_DONE, 1), (REMAINING, 1))
         return ((EPOCHS_DONE, 1), (NEXT, plan.ring.lanes), (END, plan.ring.lanes))
 
     def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
-        """Two words for each shuffled item."""
+        # Two words for each shuffled item.
         return batch, 2 if self.shuffle else 0
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
-        """The new items are in the sparse set, but not in this epoch."""
+        # The new items are in the sparse set, but not in this epoch.
         if not self.shuffle:
             self._note_emptied(ops, draft, write.after)
             return
@@ -122,7 +116,7 @@ class WithoutReplacement(SamplerBase):
         EpochKeeper(sparse_set, remaining, count).keep(ops, draft)
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
-        """What is gone leaves the sparse set, drawn or not."""
+        # What is gone leaves the sparse set, drawn or not.
         if not self.shuffle:
             self._note_emptied(ops, draft, removal.after)
             return
@@ -130,7 +124,7 @@ class WithoutReplacement(SamplerBase):
         EpochKeeper(*sparse_sets.remove(ops, *keeper, removal.slots, removal.gone)).keep(ops, draft)
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
-        """An epoch under way is done."""
+        # An epoch under way is done.
         if self.shuffle:
             abandon(ops, draft)
             return
@@ -138,7 +132,7 @@ class WithoutReplacement(SamplerBase):
         self._note_emptied(ops, draft, RingState(ends.cursors, ops.full_like(ends.sizes, 0)))
 
     def problem(self, found: Found) -> str | None:
-        """The sparse set is one of slots, and an epoch goes over sequence numbers."""
+        # The sparse set is one of slots, and an epoch goes over sequence numbers.
         if self.shuffle:
             return problem_of_sparse_set(found, int(np.sum(found.numbers.ends.sizes)))
         places = np.concatenate([found.numbers.more[NEXT], found.numbers.more[END]])
@@ -153,7 +147,7 @@ class WithoutReplacement(SamplerBase):
         draft.count(epochs_done=add_epochs(ops, more[EPOCHS_DONE], emptied))
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
-        """From what is left, or from all if that is nothing."""
+        # From what is left, or from all if that is nothing.
         if self.shuffle:
             keeper = EpochKeeper.of(draft, draft.size(ops))
             slots, live, left = keeper.draw(ops, draft, draws, batch, self.drop_last)
@@ -194,14 +188,13 @@ class WithoutReplacement(SamplerBase):
         return slots, ring.handle_of(draft.plan.ring, lane, sequence_number), live
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        """Those that are left of the epoch, or that the next one begins with."""
+        # Those that are left of the epoch, or that the next one begins with.
         if self.shuffle:
             return EpochKeeper.of(draft, draft.size(ops)).probabilities(ops, slots)
         first, _, live = self._next(ops, dataclasses.replace(draft), 1)
         return ops.cast((slots == first) & live, "float32")
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
-        """Whether so many are stored."""
         return draft.size(ops) >= n
 
 

@@ -60,7 +60,6 @@ class Engine:
         priorities: Array | None,
         key: object,
     ) -> SharedState:
-        """Write a batch."""
         if key is not None:
             self._library.check_key(key)
         mask, priorities = (None if x is None else self._library.to_numpy(x).reshape(batch) for x in (mask, priorities))
@@ -70,21 +69,19 @@ class Engine:
     def update(
         self, state: SharedState, handles: Array, priorities: Array | None, replacements: Mapping[int, Array]
     ) -> SharedState:
-        """Set priorities and rewrite leaves."""
         new = {k: self._library.to_numpy(leaf) for k, leaf in replacements.items()}
         values = None if priorities is None else self._library.to_numpy(priorities)
         state.buffer.update(self._library.to_numpy(handles), values, new)
         return state
 
     def clear(self, state: SharedState) -> SharedState:
-        """Take all items out."""
         state.buffer.clear()
         return state
 
     def sample(
         self, state: SharedState, key: PRNGKey, batch: int, beta: ArrayLike, wanted: Array | None = None
     ) -> tuple[SharedState, list[Array], Selection]:
-        """Draw items; all of them, whatever is wanted, as no sampler here remembers what it drew."""
+        # All are drawn, whatever is wanted, as no sampler here remembers what it drew.
         random_bits = self._library.random_bits(key, state.spec.draw_shape(batch))
         level = beta if isinstance(beta, float) else float(self._library.to_numpy(beta))
         leaves, selection = state.buffer.sample(random_bits, level)
@@ -109,17 +106,15 @@ class Engine:
         return state, finish(*self.sample(state, key, batch, beta)[1:])
 
     def get(self, state: SharedState, handles: Array) -> list[Array]:
-        """Read items by handle."""
         found = state.buffer.get(self._library.to_numpy(handles))
         return self._library.from_numpy(found, [leaf.dtype for leaf in state.spec.plan.layout.leaves], state.device)
 
     def items(self, state: SharedState) -> list[Array]:
-        """All of the storage, a copy of one moment."""
+        # All of the storage, a copy of one moment.
         copied = state.detached()
         return row_layout.unpack(self._library.ops, state.spec.plan.layout, copied.rows, copied.wide)
 
     def is_live(self, state: SharedState, handles: Array) -> Array:
-        """Whether handles name stored items, bool [B]."""
         return state.from_numpy(state.buffer.is_live(self._library.to_numpy(handles)), "bool")
 
     def look(
@@ -129,22 +124,18 @@ class Engine:
         handles: Array | None = None,
         n: int | None = None,
     ) -> Array:
-        """What a function of `functional_rb.buffer.functions` reads off a state."""
         given = [x if isinstance(x, int) else self._library.to_numpy(x) for x in (handles, n) if x is not None]
         found = state.buffer.look(function, *given)
         return state.from_numpy(found, found.dtype.name)
 
     def counter(self, state: SharedState, place: int) -> Array:
-        """One of the counters, int32."""
         found: Array = state.counters[..., place]
         return found
 
     def drawable(self, state: SharedState, n: int) -> Array:
-        """Whether n can be drawn, bool scalar."""
         return state.from_numpy(np.array([state.buffer.drawable(n)]), "bool")[0]
 
     def known(self, state: SharedState, mask: Array | None) -> tuple[NumpyArray, NumpyArray | None]:
-        """The counters and a mask as arrays of NumPy."""
         return state.buffer.counters(), None if mask is None else self._library.to_numpy(mask)
 
 

@@ -87,47 +87,40 @@ class SharedState(State):
         """A handle is never consumed."""
 
     def exported(self) -> State:
-        """All arrays of one moment."""
         return self.detached()
 
     def reader(self, lasting: bool = False, snapshot: TakeSnapshot | None = None) -> Reader:
-        """Read a copy of one moment."""
         return self.detached().reader()
 
     @property
     def rows(self) -> Array:
-        """int32 [capacity, words], a copy."""
         rows: Array = self.detached().rows
         return rows
 
     @property
     def wide(self) -> tuple[Array, ...]:
-        """Arrays [capacity, *shape], copies."""
         return self.detached().wide
 
     @property
     def tree(self) -> Array | None:
-        """float32 [rows, FANOUT], a copy, or None."""
         return self.detached().tree
 
     @property
     def counters(self) -> Array:
-        """int32 [n]."""
         return self.from_numpy(self.buffer.counters(), "int32")
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The shape of the counters: a handle is never stacked."""
+        # A handle is never stacked.
         return (BASE,)
 
     @property
     def lost(self) -> Array:
-        """How many items were being added by processes that died, int32 scalar."""
         return self.from_numpy(self.buffer.lost(), "int32")[0]
 
     @property
     def auxiliary(self) -> dict[str, Array]:
-        """Nothing: samplers and writers of shared buffers keep no arrays."""
+        # Samplers and writers of shared buffers keep no arrays.
         return {}
 
     def __reduce__(self) -> tuple[object, ...]:

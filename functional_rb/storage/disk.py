@@ -59,13 +59,11 @@ def close(fd: int) -> None:
 
 
 def truncate(fd: int, size: int) -> None:
-    """Cut a file, and append there from now on."""
     os.ftruncate(fd, size)
     os.lseek(fd, size, os.SEEK_SET)
 
 
 def rename(old: str, new: str) -> None:
-    """Give a file its name, at one instant."""
     os.rename(old, new)
 
 

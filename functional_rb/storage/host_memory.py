@@ -24,21 +24,19 @@ class Memory(memory.Memory):
 
     @staticmethod
     def taken(array: BackendArray) -> NumpyArray:
-        """The array itself, as NumPy's arrays need no copy here."""
+        # NumPy's arrays need no copy here.
         same: NumpyArray = array
         return same
 
     @staticmethod
     def as_numpy(array: NumpyArray) -> NumpyArray:
-        """The array itself, as it is NumPy's already."""
         return array
 
     @staticmethod
     def clone(array: NumpyArray) -> NumpyArray:
-        """A copy of an array, in memory of its own."""
         return ops.copy(array)
 
     @staticmethod
     def is_plain_array(array: object) -> bool:
-        """Whether its rows follow upon each other: what JAX hands in may have other strides."""
+        # What JAX hands in may have other strides.
         return isinstance(array, np.ndarray) and array.flags.c_contiguous

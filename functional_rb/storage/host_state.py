@@ -60,32 +60,30 @@ class NumPy(Library):
 
     @functools.cached_property
     def kernels(self) -> ModuleType:
-        """Imported when first used, as there may be none."""
+        # Imported when first used, as there may be none.
         return importlib.import_module("functional_rb.storage.host_kernels")
 
     @property
     def may_use_kernels(self) -> bool:
-        """Whether there are kernels, and nobody has switched them off."""
         return HAVE_KERNELS and switch.on
 
     @functools.cached_property
     def chain(self) -> Any:
-        """Imported when first used."""
+        # Imported when first used.
         return importlib.import_module("functional_rb.storage.host_chain").made(self)
 
     def natively(self, function: str, *given: object) -> Any:
-        """So, where there are kernels; random bits stand in for keys."""
+        # Random bits stand in for keys.
         if not self.may_use_kernels:
             return NotImplemented
         return super().natively(function, *[x.sampler if isinstance(x, Bits) else x for x in given])
 
     def standing_in(self, memory: versioned.Memory) -> Replacing:
-        """Part kernels, where they read and write a memory."""
         table: Replacing = self.kernels.TABLE if self.may_use_kernels and memory.is_ordinary else NONE
         return table
 
     def core(self) -> np.errstate:
-        """Let the core compute without NumPy's floating-point warnings."""
+        # The core relies on infinities and NaN, of which NumPy would warn.
         return np.errstate(all="ignore")
 
     making = core
@@ -94,20 +92,16 @@ class NumPy(Library):
         """Random bits were made of a key that has been checked."""
 
     def split(self, key: PRNGKey) -> tuple[PRNGKey, PRNGKey]:
-        """The bits for the sampler, and those for transforms."""
         return key, key.transforms
 
     def random_bits(self, key: PRNGKey, shape: tuple[int, int], memory: versioned.Memory) -> Vector:
-        """The random bits that were given."""
         bits: Vector = key.sampler if isinstance(key, Bits) else key
         return bits
 
     def number(self, beta: Any, memory: versioned.Memory) -> Any:
-        """The exponent beta as a NumPy scalar, float32."""
         return np.float32(beta)
 
     def items(self, state: VersionedState) -> list[Vector]:
-        """Copies of the items of all slots, unpacked from the storage."""
         memory, spec = readable(state).own(), state.spec
         if spec.plan.frames is not None:
             return functions.items(self.ops, memory.state_arrays(state._counters), spec)

@@ -93,7 +93,6 @@ class MappedFiles:
             self._note_complete()
 
     def reserve_frames(self, first: int, n: int) -> None:
-        """Have room on the disk for frames [first, first + n), or raise `StorageFullError`."""
         if not self.complete:
             for name in self.auxiliary:
                 self._arrays[name].reserve(first, n)
@@ -117,7 +116,6 @@ class MappedFiles:
             self.undo.before_items(np.asarray(slots))
 
     def prepare_frames(self, first: int, n: int) -> None:
-        """Before frames [first, first + n) are written: have room, and keep what checkpoints need of them."""
         self.reserve_frames(first, n)
         if self.undo is not None and n > 0:
             self.undo.before_frames(np.arange(first, first + n))
@@ -166,13 +164,11 @@ class MappedFiles:
         self._arrays[name].reserve(first, n)
 
     def prepare_places(self, places: BackendArray) -> None:
-        """Before frames at places integers [n] are written: have room, and keep what checkpoints need of them."""
         self.reserve_places(places)
         if self.undo is not None:
             self.undo.before_frames(np.asarray(places))
 
     def reserve_places(self, places: BackendArray) -> None:
-        """Have room on the disk for frames at some places, integers [n]."""
         for name in self.auxiliary:
             self._arrays[name].reserve_rows(places)
 
@@ -223,7 +219,6 @@ class MappedFiles:
         self._directory.remove_with(self, self.spec)
 
     def discard(self) -> None:
-        """Remove those of the files that were made for this, as they could not be filled."""
         if self._directory is not None:
             self._directory.undo()
 

@@ -53,7 +53,6 @@ class PrivateArray(MappedArray):
             self._hide_holes(access)
 
     def copy_to(self, other: MappedArray) -> None:
-        """Write the content to another of the same shape, what was changed here with it."""
         other.fill(self.array)
 
 
@@ -86,16 +85,15 @@ class PrivateFiles(MappedFiles):
 
     @property
     def ready(self) -> bool:
-        """Whether it was asked before whether something may be written."""
         return self.touched
 
     def make_room(self, spec: BufferSpec, numbers: Vector, batch: int) -> None:
-        """There is room; from now on pages may be other than the file's."""
+        # There is room; from now on pages may be other than the file's.
         self.touched = True
 
     def prepare_slots(self, slots: ArrayLike) -> None:
         self.touched = True
 
     def copy(self) -> MappedFiles:
-        """The same files mapped once more, or, if a page was written, their content in files without a name."""
+        # If a page was written, the files no longer have the content.
         return super().copy() if self.touched else PrivateFiles(self.spec, self._place)

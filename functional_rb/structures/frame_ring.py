@@ -105,7 +105,6 @@ class Chain:
     layout: Layout = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Look at the stacks once, and lay out a frame."""
         object.__setattr__(self, "depths", tuple(sorted({stack.depth for stack in self.stacks})))
         object.__setattr__(self, "depth", self.depths[-1])
         plan = layout.plan(tuple((stack.path, stack.shape, stack.dtype) for stack in self.stacks))

@@ -76,7 +76,6 @@ class MapPlan:
     numbers: Numbers = dataclasses.field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Derive the table's size and the numbers."""
         # A power of two, so that a remainder is a mask; and a third of it empty, so that ways are short and searches
         # end.
         object.__setattr__(self, "table_size", 1 << (-(-3 * self.capacity // 2) - 1).bit_length())

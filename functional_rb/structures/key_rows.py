@@ -43,7 +43,6 @@ class KeyRows:
     layout: Layout = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Plan the layout."""
         stored = tuple((path, *_stored(shape, dtype)) for path, shape, dtype in self.leaves)
         object.__setattr__(self, "layout", row_layout.plan(stored, math.inf))
 

@@ -71,13 +71,12 @@ class Layout:
     _hash: int = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Sort and hash once: plans of kernels are looked up by it at every call."""
+        # Sort and hash once: plans of kernels are looked up by it at every call.
         inside = [i for i, leaf in enumerate(self.leaves) if leaf.offset is not None and leaf.nbytes]
         object.__setattr__(self, "packed", tuple(sorted(inside, key=lambda i: self.leaves[i].offset or 0)))
         object.__setattr__(self, "_hash", hash((self.leaves, self.row_words)))
 
     def __hash__(self) -> int:
-        """The hash, which is computed once."""
         return self._hash
 
     @property

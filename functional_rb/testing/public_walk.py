@@ -61,7 +61,6 @@ class PublicWalk(Walk):
                     )
 
     def perform(self, name: str, *arguments: Nest) -> Nest:
-        """The same by the public functions."""
         given = list(arguments)
         if name == "update":
             given[2] = (

@@ -84,12 +84,10 @@ class Bounded(Ring):
     """What `StopWhenFull` writes, and `Immutable` once: items that do not fit are refused."""
 
     def fits(self, mask: Sequence[bool]) -> bool:
-        """Whether each lane has room for its marked rows."""
         count = len(self.lanes)
         return all(sum(mask[e::count]) <= self.length - len(self.lanes[e]) for e in range(count))
 
     def has_room(self, lane: int) -> bool:
-        """Whether one more item of a lane is taken; if not, it is counted as refused."""
         room = len(self.lanes[lane]) < self.length
         self.refused += not room
         return room
@@ -106,18 +104,15 @@ class Chosen:
         self.refused = 0
 
     def clone(self) -> Self:
-        """The same store, with items of its own."""
         new = copy.copy(self)
         new.slots = [None if step is None else copy.copy(step) for step in self.slots]
         new.handles = list(self.handles)
         return new
 
     def steps(self) -> list[Step]:
-        """All that is stored, by slot."""
         return [step for step in self.slots if step is not None]
 
     def fits(self, mask: Sequence[bool]) -> bool:
-        """Whether there is room for the marked rows of a batch."""
         return True
 
     def place(self, chosen: Mapping[int, int], rows: Sequence[Leaves], ids: Sequence[int]) -> dict[int, Step]:
@@ -130,7 +125,6 @@ class Chosen:
         return made
 
     def clear(self) -> None:
-        """Take all items out; the handles go on."""
         self.slots = [None] * self.capacity
 
     def rewritten(self, steps: Sequence[Step]) -> None:
@@ -160,7 +154,7 @@ class Sampled(Chosen):
         return self.place(chosen, rows, ids)
 
     def clear(self) -> None:
-        """Take all items out: from now on nothing was ever added."""
+        # Take all items out: from now on nothing was ever added.
         super().clear()
         self.seen = 0
 
@@ -207,12 +201,12 @@ class Best(Chosen):
         return made
 
     def clear(self) -> None:
-        """Take all items out: from now on nothing was ever added."""
+        # Take all items out: from now on nothing was ever added.
         super().clear()
         self.ever = []
 
     def rewritten(self, steps: Sequence[Step]) -> None:
-        """Rank rewritten items anew; one that has no rank any more keeps its old one."""
+        # Rank rewritten items anew; one that has no rank any more keeps its old one.
         self.ever = None
         for step in steps:
             rank = self.rank(step.leaves)

@@ -85,19 +85,17 @@ class ChoosingWriter(WriterBase):
 
     @property
     def in_order(self) -> bool:
-        """Items lie wherever the writer has chosen."""
         return False
 
     def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
-        """The auxiliary arrays of writers that choose slots: the handle of the item in each."""
         return {handles.CURRENT: AuxiliaryArray((plan.capacity,), fill=-1)}
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
-        """The handles go on."""
+        # The handles go on.
         draft.auxiliary[handles.CURRENT] = handles.vacated(ops, draft.auxiliary[handles.CURRENT])
 
     def problem(self, found: Found) -> str | None:
-        """Each slot has a handle of its own, or had."""
+        # Each slot has a handle of its own, or had.
         return soundness.problem_of_handles(found)
 
     def renew(self, ops: Ops, draft: Draft, slots: Array, live: Array) -> None:

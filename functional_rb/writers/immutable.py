@@ -18,5 +18,4 @@ class Immutable(RoundRobin):
 
     @property
     def overwrites(self) -> bool:
-        """What is stored stays."""
         return False

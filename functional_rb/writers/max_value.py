@@ -59,17 +59,14 @@ class MaxValue(ChoosingWriter):
     reduction: Literal["sum", "mean", "max", "min", "median"] = "sum"
 
     def __post_init__(self) -> None:
-        """Check what can be known before any array exists."""
         if self.reduction not in REDUCTIONS:
             raise ValueError(f"MaxValue: expected reduction as one of {REDUCTIONS}, got {self.reduction!r}")
 
     @property
     def reads(self) -> tuple[nest.Key, ...]:
-        """The leaf to rank items by."""
         return (self.rank_key,)
 
     def check(self, plan: Plan) -> None:
-        """The leaf is there and can be ranked."""
         leaf = plan.leaves[self.position(plan)]
         if leaf.dtype in ("bool", "complex64", "object") or leaf.dtype.endswith("64") or 0 in leaf.shape:
             raise ValueError(
@@ -78,25 +75,22 @@ class MaxValue(ChoosingWriter):
             )
 
     def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
-        """The auxiliary arrays: the handle in each slot, and the min tree of the ranks."""
         return super().auxiliary(plan) | {RANK: AuxiliaryArray(min_tree.shape(plan.capacity), fill=min_tree.EMPTY)}
 
     def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
-        """How many items had no rank."""
         return ((REFUSED, 1),)
 
     def begin(self, ops: Ops, draft: Draft) -> None:
-        """All slots are empty."""
         draft.auxiliary[RANK] = min_tree.pad(ops, draft.auxiliary[RANK], draft.plan.capacity)
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
-        """All slots are empty."""
+        # All slots are empty.
         super().cleared(ops, draft)
         draft.auxiliary[RANK] = ops.full_like(draft.auxiliary[RANK], min_tree.EMPTY)
         self.begin(ops, draft)
 
     def problem(self, found: Found) -> str | None:
-        """The minima are those of the ranks, which stored items have and no others."""
+        # The minima are those of the ranks, which stored items have and no others.
         ranks, capacity = found.auxiliary[RANK], found.plan.capacity
         if problem := super().problem(found) or min_tree.problem(ranks, capacity):
             return problem
@@ -107,7 +101,7 @@ class MaxValue(ChoosingWriter):
     def plan_write(
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
     ) -> Write:
-        """The best new item against the lowest stored one, the second best against the second lowest, and so on."""
+        # The best new item against the lowest stored one, the second best against the second lowest, and so on.
         capacity = draft.plan.capacity
         keys, good = self._keys(ops, draft.plan, leaves)
         wanted = good if mask is None else good & mask
@@ -131,7 +125,7 @@ class MaxValue(ChoosingWriter):
         )
 
     def rewritten(self, ops: Ops, draft: Draft, batch: Batch, leaves: Sequence[Array], replaced: Array) -> None:
-        """Rank rewritten items anew; one without a rank keeps its old one."""
+        # Rank rewritten items anew; one without a rank keeps its old one.
         keys, good = self._keys(ops, draft.plan, leaves)
         old = min_tree.get_keys(ops, draft.auxiliary[RANK], batch.slots)
         keys = ops.where(replaced & good, keys, old)

@@ -37,27 +37,25 @@ class Reservoir(ChoosingWriter):
 
     @property
     def words(self) -> int:
-        """Two, for a number below how many items there were."""
+        # Two, for a number below how many items there were.
         return 2
 
     def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
-        """How many items were ever added."""
         return ((SEEN, 1),)
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
-        """From now on nothing was ever added."""
         super().cleared(ops, draft)
         draft.count(seen=ops.full_like(draft.counters.more[SEEN], 0))
 
     def problem(self, found: Found) -> str | None:
-        """No more is stored than ever came."""
+        # No more is stored than ever came.
         size, seen = int(found.numbers.ends.sizes[0]), found.numbers.more[SEEN]
         return super().problem(found) or soundness.problem_of_range(SEEN, seen, size, ring.INT32_MAX)
 
     def plan_write(
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
     ) -> Write:
-        """The slots drawn; the last of those rows that draw the same one stays."""
+        # The slots drawn; the last of those rows that draw the same one stays.
         assert draws is not None
         capacity, seen = draft.plan.capacity, draft.counters.more[SEEN]
         row = ops.arange(batch, like=draws)

@@ -27,5 +27,4 @@ class RoundRobin(WriterBase):
     def plan_write(
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
     ) -> Write:
-        """Choose the slots that follow the newest item's."""
         return ring.plan_write(ops, draft.plan.ring, draft.counters.ends, batch, mask)

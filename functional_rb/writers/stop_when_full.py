@@ -32,17 +32,15 @@ class StopWhenFull(WriterBase):
 
     @property
     def overwrites(self) -> bool:
-        """What is stored stays until a sampler takes it out."""
+        # What is stored stays until a sampler takes it out.
         return False
 
     def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
-        """How many items were refused."""
         return ((REFUSED, 1),)
 
     def plan_write(
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None
     ) -> Write:
-        """The next slots, for as many rows as there is room."""
         ends, lanes = draft.counters.ends, draft.plan.ring.lanes
         room = draft.plan.ring.length - ends.sizes
         if mask is None:

@@ -37,7 +37,6 @@ def arange(n: int, like: jax.Array) -> jax.Array:
 
 
 def constant(name: str, like: jax.Array) -> jax.Array:
-    """A constant of the compiled program."""
     return table(TABLES[name], TABLES[name].dtype.name, like)
 
 
@@ -54,7 +53,6 @@ def cast(x: jax.Array, dtype: str) -> jax.Array:
 
 
 def bitcast(x: jax.Array, dtype: str) -> jax.Array:
-    """Read the same bytes as another dtype, along the last axis."""
     # XLA reads the bytes of neither truth values nor complex numbers as another dtype.
     if x.dtype == jnp.bool_:
         x = x.astype(jnp.uint8)
@@ -91,7 +89,7 @@ def _parted(words: jax.Array, dtype: str) -> jax.Array:
 
 
 def take(x: jax.Array, index: jax.Array) -> jax.Array:
-    """`x[index]`; the core keeps every index in bounds."""
+    # `x[index]`; the core keeps every index in bounds.
     if jax.default_backend() == "tpu":  # where to look for negative ones, as JAX does, is a piece of work
         rows = lax.GatherDimensionNumbers(tuple(range(index.ndim, index.ndim + x.ndim - 1)), (0,), (0,))
         return lax.gather(x, index[..., None], rows, (1, *x.shape[1:]), mode="promise_in_bounds")
@@ -99,17 +97,17 @@ def take(x: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def set_at(x: jax.Array, index: jax.Array, values: jax.Array) -> jax.Array:
-    """`x` with `x[index] = values`; in place where XLA may."""
+    # `x` with `x[index] = values`; in place where XLA may.
     return x.at[index].set(values, mode="promise_in_bounds")
 
 
 def take_each(x: jax.Array, index: jax.Array) -> jax.Array:
-    """One gather with a batch axis, which XLA divides as the arrays are."""
+    # One gather with a batch axis, which XLA divides as the arrays are.
     return jax.vmap(take)(x, index)
 
 
 def set_each(x: jax.Array, index: jax.Array, live: jax.Array | None, values: jax.Array) -> jax.Array:
-    """One scatter with a batch axis; XLA leaves out what lies behind the end."""
+    # One scatter with a batch axis; XLA leaves out what lies behind the end.
     if live is None:
         return jax.vmap(set_at)(x, index, values)
     index = jnp.where(live, index, x.shape[1])
@@ -223,7 +221,7 @@ def moveaxis(x: jax.Array, source: int, destination: int) -> jax.Array:
 
 
 def mul_wide(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The 62-bit product in 16-bit limbs: JAX has no 64-bit integers unless asked."""
+    # The 62-bit product in 16-bit limbs: JAX has no 64-bit integers unless asked.
     x, y = a.astype(jnp.uint32), b.astype(jnp.uint32)
     x0, x1, y0, y1 = x & 0xFFFF, x >> 16, y & 0xFFFF, y >> 16
     low = x0 * y0
@@ -240,8 +238,6 @@ def call(function: Callable[..., object], *arrays: object) -> Any:
 
 
 def while_loop(condition: Callable[..., jax.Array], body: Callable[..., Carry], carry: Carry) -> Carry:
-    """One loop of the compiled program."""
-
     def turn(carry: Carry) -> Carry:
         return body(*carry)
 
@@ -250,7 +246,6 @@ def while_loop(condition: Callable[..., jax.Array], body: Callable[..., Carry], 
 
 
 def repeat(n: int, body: Callable[..., T], carry: T) -> T:
-    """One loop of the compiled program, which counts."""
     return lax.fori_loop(0, n, body, _varying_as_made(lambda carry: body(jnp.int32(0), carry), carry))
 
 
@@ -270,8 +265,7 @@ def _varying_as_made(body: Callable[[T], T], carry: T) -> T:
 
 
 def argmax_by(x: jax.Array, order: jax.Array) -> jax.Array:
-    """Position of the largest, equal ones by their order: in one pass, so that XLA computes the numbers once."""
-
+    # In one pass, so that XLA computes the numbers once.
     def better(left: jax.Array, right: jax.Array) -> tuple[jax.Array, ...]:
         wins = (left[0] > right[0]) | ((left[0] == right[0]) & (left[1] >= right[1]))
         return tuple(jnp.where(wins, a, b) for a, b in zip(left, right, strict=True))
@@ -314,12 +308,11 @@ def by_places(
     x: jax.Array,
     y: jax.Array,
 ) -> jax.Array:
-    """XLA joins what is computed on the way; the slopes, put in by hand, measured the same."""
+    # XLA joins what is computed on the way; the slopes, put in by hand, measured the same.
     return function(x, y)
 
 
 def in_turn(function: Callable[..., tuple[T, jax.Array]], carry: T, *arrays: jax.Array) -> tuple[T, jax.Array]:
-    """One loop of the compiled program."""
     # For gradients a turn is computed again, not kept; within a scan XLA cannot join the two, so nothing need prevent
     # it.
     body = jax.checkpoint(lambda carry, parts: function(carry, *parts), prevent_cse=False)
@@ -339,13 +332,12 @@ def cos(x: jax.Array) -> jax.Array:
 
 
 def clamp(x: jax.Array, low: jax.Array | float, high: jax.Array | float) -> jax.Array:
-    """Bring between bounds; chosen, as XLA's minimum and maximum make zeros of subnormal numbers."""
+    # Chosen, as XLA's minimum and maximum make zeros of subnormal numbers.
     x = jnp.where(x >= low, x, low)
     return jnp.where(x <= high, x, high)
 
 
 def without_nan(x: jax.Array) -> jax.Array:
-    """The array with zeros in place of NaN."""
     return jnp.where(x == x, x, 0)
 
 

@@ -20,14 +20,12 @@ class Transfer:
         self._device = devices.resolve(device)
 
     def drawn(self, sample: Callable[..., tuple[Any, Any]], state: object, *given: object) -> tuple[Any, Any]:
-        """What sampling gives, where it is drawn."""
         return sample(state, *given)
 
     def send(self, leaves: Sequence[object]) -> list[object]:
-        """Begin to copy; Python objects stay as they are."""
         arrays = iter(jax.device_put([leaf for leaf in leaves if not is_object_array(leaf)], self._device))
         return [leaf if is_object_array(leaf) else next(arrays) for leaf in leaves]
 
     def receive(self, sent: list[object]) -> list[object]:
-        """What was sent; JAX waits where the values are used."""
+        # JAX waits where the values are used.
         return sent

@@ -133,7 +133,6 @@ _prioritize = jax.jit(_prioritize_program, static_argnames="kernels")
 def update(
     state: ShardedState, handles: jax.Array, priorities: object, replacements: Mapping[int, jax.Array]
 ) -> ShardedState:
-    """Set priorities and rewrite leaves."""
     kernels = compile.use_kernels()
     if state.is_mapped:
         with using(kernels):
@@ -154,7 +153,6 @@ def update_items(state: ShardedState, indices: object, priorities: object, items
 def update_(
     state: ShardedState, handles: jax.Array, priorities: object, replacements: Mapping[int, jax.Array]
 ) -> ShardedState:
-    """The same in place."""
     given = state.counters, handles, priorities, *replacements.values()
     if state.is_mapped or any(isinstance(x, jax.core.Tracer) for x in given):
         return update(state, handles, priorities, replacements)
@@ -185,7 +183,6 @@ _clear_in_place = jax.jit(_clear_program, static_argnames="kernels", donate_argn
 
 
 def clear(state: ShardedState) -> ShardedState:
-    """Take all items out."""
     if state.is_mapped:
         with using(compile.use_kernels()):
             done: ShardedState = _cleared(state)
@@ -195,7 +192,6 @@ def clear(state: ShardedState) -> ShardedState:
 
 
 def clear_(state: ShardedState) -> ShardedState:
-    """The same in place."""
     if state.is_mapped or isinstance(state.counters, jax.core.Tracer):
         return clear(state)
     after: ShardedState = _clear_in_place(state, kernels=compile.use_kernels())
@@ -203,7 +199,6 @@ def clear_(state: ShardedState) -> ShardedState:
 
 
 def with_spec(state: ShardedState, spec: BufferSpec) -> ShardedState:
-    """Another spec, where it only says how to call: another beta, or batch size."""
     if not respec.is_label(state.spec, spec):
         refuse("with_spec", "put it together first: rb.shard(rb.with_spec(rb.shard(state, None), spec), sharding)")
     return dataclasses.replace(state, spec=spec)
@@ -234,7 +229,6 @@ def _get(state: ShardedState, handles: jax.Array) -> list[jax.Array]:
 
 
 def get(state: ShardedState, handles: jax.Array) -> list[jax.Array]:
-    """Read items by handle; each device those it asks for."""
     found: list[jax.Array] = _got(state, handles, by_all=True) if state.is_mapped else _get(state, handles)
     return found
 
@@ -257,7 +251,7 @@ def _items(state: ShardedState) -> list[jax.Array]:
 
 
 def items(state: ShardedState) -> list[jax.Array]:
-    """The items of all slots, divided among the devices as they lie."""
+    # The items of all slots, divided among the devices as they lie.
     if state.is_mapped:
         refuse("items", "inside of jax.shard_map use rb.get(state, handles)")
     found: list[jax.Array] = _items(state)
@@ -265,24 +259,20 @@ def items(state: ShardedState) -> list[jax.Array]:
 
 
 def is_live(state: ShardedState, handles: jax.Array) -> jax.Array:
-    """Whether handles name stored items."""
     return execute.is_live(state.index, handles)
 
 
 def look(
     state: ShardedState, function: Callable[..., jax.Array], handles: jax.Array | None = None, n: int | None = None
 ) -> jax.Array:
-    """What a function of `buffer` reads off the index."""
     return execute.look(state.index, function, handles, n)
 
 
 def counter(state: ShardedState, place: int) -> jax.Array:
-    """One of the counters, by its place in those of the whole buffer."""
     return execute.counter(state.index, asked.place_in_index(state.dealing, place))
 
 
 def drawable(state: ShardedState, n: int) -> jax.Array:
-    """Whether n items can be drawn."""
     return execute.drawable(state.index, n)
 
 

@@ -87,11 +87,9 @@ class ShardedState(State):
         return f"ShardedState({self.spec!r}, {self.sharding.spec} of {dict(self.sharding.mesh.shape)})"
 
     def reader(self, lasting: bool = False, snapshot: TakeSnapshot | None = None) -> Reader:
-        """Read the arrays of the buffer put together on one device."""
         return joined(self).reader(lasting, snapshot)
 
     def dealt(self) -> Dealt:
-        """What this process has of it, as checkpoints know it."""
         self.check_alive()
         group = members(self.sharding, self.dealing.shards, once=True)
         # The index lies whole on each device, so any of this process's has it.

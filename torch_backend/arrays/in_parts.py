@@ -63,7 +63,7 @@ class _ByPlaces(torch.autograd.Function):
 
 
 def in_turn(function: Callable[..., tuple[T, torch.Tensor]], carry: T, *arrays: torch.Tensor) -> tuple[T, torch.Tensor]:
-    """A loop in Python, which torch.compile unrolls."""
+    # torch.compile unrolls this.
     found = []
     for parts in zip(*arrays, strict=True):
         if carry is None:

@@ -46,7 +46,6 @@ def arange(n: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def constant(name: str, like: torch.Tensor) -> torch.Tensor:
-    """A table, kept on each device once asked for there."""
     if like.device not in CONSTANTS:
         CONSTANTS[like.device] = {k: v.to(like.device) for k, v in CONSTANTS[torch.device("cpu")].items()}
     return CONSTANTS[like.device][name]
@@ -65,7 +64,6 @@ def cast(x: torch.Tensor, dtype: str) -> torch.Tensor:
 
 
 def bitcast(x: torch.Tensor, dtype: str) -> torch.Tensor:
-    """Read the same bytes as another dtype, along the last axis."""
     target = DTYPES[dtype]
     if target.itemsize == x.dtype.itemsize:
         return x.contiguous().view(target)
@@ -79,14 +77,13 @@ def bitcast(x: torch.Tensor, dtype: str) -> torch.Tensor:
 
 
 def take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """`x[index]`, which torch takes twice as long for."""
+    # `x[index]` takes torch twice as long.
     if x.dtype in SIGNED:
         return take(x.view(SIGNED[x.dtype]), index).view(x.dtype)
     return x.index_select(0, index) if index.dim() == 1 else x[index]
 
 
 def set_at(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """`x[index] = values`, in place."""
     if x.dtype in SIGNED:
         x.view(SIGNED[x.dtype])[index] = values.view(SIGNED[x.dtype])
     else:
@@ -99,7 +96,6 @@ def take_each(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 def set_each(x: torch.Tensor, index: torch.Tensor, live: torch.Tensor | None, values: torch.Tensor) -> torch.Tensor:
-    """Set one element of each row, in place."""
     if live is not None:
         values = where(live.reshape(-1, *(1,) * (values.dim() - 1)), values, take_each(x, index))
     set_at(x.view(x.shape[0] * x.shape[1], *x.shape[2:]), _places(x, index), values)
@@ -112,19 +108,16 @@ def _places(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 def set_flat(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Set elements by their position in `x` as one vector, in place."""
     set_at(x.view(-1), index, values)
     return x
 
 
 def min_at(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Set what is smaller, in place."""
     # By int64 alone, as torch scatters.
     return x.scatter_reduce_(0, index.to(torch.int64), values, "amin")
 
 
 def add_at(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Add up by index, in place."""
     return x.index_add_(0, index, values)
 
 
@@ -180,12 +173,11 @@ def stack(scalars: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def all_rows(x: torch.Tensor) -> torch.Tensor:
-    """Whether all of each row are true: the least byte, which torch finds twice as fast where there is one."""
+    # The least byte, which torch finds twice as fast.
     return x.view(torch.uint8).amin(1).view(torch.bool) if x.shape[1] else x.all(1)
 
 
 def moveaxis(x: torch.Tensor, source: int, destination: int) -> torch.Tensor:
-    """The array with an axis moved, in the same memory by other strides."""
     return x.movedim(source, destination)
 
 
@@ -199,21 +191,19 @@ def call(function: Callable[..., object], *arrays: object) -> Any:
 
 
 def while_loop(condition: Callable[..., torch.Tensor], body: Callable[..., Carry], carry: Carry) -> Carry:
-    """A loop in Python, which asks the device at each turn whether to go on."""
+    # The device is asked at each turn whether to go on.
     while bool(condition(*carry)):
         carry = body(*carry)
     return carry
 
 
 def repeat(n: int, body: Callable[..., T], carry: T) -> T:
-    """A loop in Python, which torch.compile unrolls."""
     for i in range(n):
         carry = body(i, carry)
     return carry
 
 
 def argmax_by(x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
-    """Position of the largest, equal ones by their order, of which no two are equal."""
     return torch.where(x == x.amax(-1, keepdim=True), order, -1).argmax(-1).to(torch.int32)
 
 
@@ -230,14 +220,14 @@ def exp(x: torch.Tensor) -> torch.Tensor:
 
 
 def table(values: NumpyArray, dtype: str, like: torch.Tensor) -> Any:
-    """A constant; copied, as torch does not want what may not be written. A single one costs nothing as a number."""
+    # Copied, as torch does not want what may not be written. A single one costs nothing as a number.
     if values.ndim == 0 and dtype != "bool" and DTYPES[dtype] not in SIGNED:
         return int(values) if kind_of(dtype) == "int" else values.item()
     return torch.as_tensor(np.array(values), dtype=DTYPES[dtype], device=like.device)
 
 
 def argmax(x: torch.Tensor) -> torch.Tensor:
-    """Position of the first largest along the last axis, which torch's own argmax does not promise; of NaN the last."""
+    # Torch's own argmax does not promise the first of equal ones; of NaN this gives the last.
     before = (x == x.amax(-1, keepdim=True)).to(torch.int32).cumsum(-1).eq(0).sum(-1, dtype=torch.int32)
     return before.clamp_max(x.shape[-1] - 1)
 
@@ -255,7 +245,6 @@ def cos(x: torch.Tensor) -> torch.Tensor:
 
 
 def clamp(x: torch.Tensor, low: torch.Tensor | float, high: torch.Tensor | float) -> torch.Tensor:
-    """Bring between bounds, of which one may be a number and the other a tensor."""
     if isinstance(low, torch.Tensor) and isinstance(high, torch.Tensor):
         return x.clamp(low, high)
     if isinstance(low, torch.Tensor) or isinstance(high, torch.Tensor):
@@ -264,7 +253,6 @@ def clamp(x: torch.Tensor, low: torch.Tensor | float, high: torch.Tensor | float
 
 
 def without_nan(x: torch.Tensor) -> torch.Tensor:
-    """The array with zeros in place of NaN."""
     return torch.nan_to_num(x, 0.0, math.inf, -math.inf)
 
 
@@ -275,7 +263,6 @@ def scale(high: torch.Tensor, low: torch.Tensor, n: int | torch.Tensor) -> torch
 
 
 def resampled(x: torch.Tensor, weights: NumpyArray, axis: int) -> torch.Tensor:
-    """Lines along an axis times a matrix: one product for all of them."""
     made = torch.matmul(moveaxis(x, axis, -1), table(weights.T, "float32", x))
     return moveaxis(made, -1, axis)
 

@@ -49,27 +49,21 @@ class Opaque:
         self.structure: Structure = nest.flatten(unit, is_leaf)[1].sorted()
 
     def draw(self, ops: object, words: BackendArray) -> Any:
-        """Draw a value as `ArraySpec.draw` does."""
         return self._nested(_call(self.number, "draw", words))
 
     def draw_among(self, ops: object, words: BackendArray, mask: BackendArray) -> torch.Tensor:
-        """Draw one of the values that a mask allows, as `Categorical.draw_among` does."""
         return _call(self.number, "draw_among", words, mask)[0]
 
     def inside(self, ops: object, x: object) -> Array:
-        """Whether values are inside of the spec, as `ArraySpec.inside` tells."""
         return _call(self.number, "inside", *nest.flatten_as(self.structure, x))[0]
 
     def nearest(self, ops: object, x: object) -> Any:
-        """The nearest values inside of the spec, as `ArraySpec.nearest` computes them."""
         return self._nested(_call(self.number, "nearest", *nest.flatten_as(self.structure, x)))
 
     def encoded(self, ops: object, value: BackendArray) -> BackendArray:
-        """The encoded value, as `ArraySpec.encoded` computes it."""
         return _call(self.number, "encoded", value)[0]
 
     def decoded(self, ops: object, x: BackendArray) -> BackendArray:
-        """The decoded value, as `ArraySpec.decoded` computes it."""
         return _call(self.number, "decoded", x)[0]
 
     def _nested(self, leaves: Any) -> Any:

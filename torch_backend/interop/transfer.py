@@ -47,7 +47,6 @@ class Transfer:
         return after.aimed(None) if state.spec.sampler.remembers else state, found
 
     def send(self, leaves: Sequence[object]) -> Sent:
-        """Begin to copy; what is no tensor (Python objects) stays as it is."""
         if self._stream is None:
             return [leaf.to(self._device) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], None
         # What was drawn on the device may still be under way on this thread's stream.

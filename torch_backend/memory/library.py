@@ -57,19 +57,18 @@ class Torch(Library):
     split = staticmethod(random.split)
 
     def lock(self, version: Version) -> AbstractContextManager[object]:
-        """None while torch.compile traces, which knows no locks (the in-place forms own their memory)."""
+        # None while torch.compile traces, which knows no locks (the in-place forms own their memory).
         return _NO_LOCK if _compiling() else version.lock
 
     def core(self) -> AbstractContextManager[object]:
-        """Let the core compute without autograd."""
         return modes.without_gradients()
 
     def making(self) -> AbstractContextManager[object]:
-        """Outside of inference mode, as torch forbids to write to what was made in it."""
+        # Torch forbids to write to what was made in inference mode.
         return modes.outside_inference()
 
     def standing_in(self, memory: versioned.Memory) -> Table:
-        """Part kernels on the CPU; launches on a GPU with kernels, over which nobody maps; operations while tracing."""
+        # Part kernels on the CPU; launches on a GPU with kernels, over which nobody maps; operations while tracing.
         if _compiling():
             return self._traced(memory)
         table: Table = NONE
@@ -88,7 +87,7 @@ class Torch(Library):
         return table if on_gpu or all(map(_is_on_cpu, memory.arrays)) else NONE
 
     def in_order(self, version: Version, counters: torch.Tensor) -> torch.Tensor:
-        """Joined to the stream that worked on the version's memory, by which they were made too."""
+        # The counters were made on the stream that worked on the version's memory.
         # Trees may have anything in the place of tensors, as those of `in_dims` have that torch's maps make.
         if type(counters) is torch.Tensor and not _is_on_cpu(counters) and not _compiling():
             with version.lock:
@@ -97,40 +96,34 @@ class Torch(Library):
         return counters
 
     def by_chain(self, function: str, *given: object) -> Any:
-        """What the version chain makes of arguments, checked or not; not while somebody traces, or maps."""
         chain = self.chain_now()
         return NotImplemented if chain is None else getattr(chain, function)(*given)
 
     def chain_now(self, state: object = None) -> Any:
-        """The version chain; None where there is none, and while somebody traces, or maps."""
         return None if _compiling() or _transforms() is not None else self.chain
 
     def natively(self, function: str, *given: object) -> Any:
-        """By the version chain."""
         return self.by_chain(function, *given)
 
     def random_bits(self, key: torch.Tensor, shape: tuple[int, int], memory: versioned.Memory) -> torch.Tensor:
-        """Uniform int32 in [0, 2^31) by a key, on the memory's device."""
         return numbers(key, shape, memory.rows.device)
 
     def number(self, beta: object, memory: versioned.Memory) -> torch.Tensor:
-        """A float32 scalar on the memory's device."""
         return number(beta, memory.rows.device)
 
     def received(self, array: object, memory: versioned.Memory, target: torch.device | None) -> object | torch.Tensor:
-        """What a caller gives, on the memory's device if it is on the target or, as NumPy's arrays are, on the CPU."""
+        # What a caller gives, on the memory's device if it is on the target or, as NumPy's arrays are, on the CPU.
         if not isinstance(array, torch.Tensor) or not (array.device == target or array.device.type == "cpu"):
             return array
         return array.to(memory.rows.device)
 
     def sent(self, array: BackendArray, target: torch.device | None) -> BackendArray:
-        """A result on the target."""
         return self._all_sent([array], target)[0]
 
     def drawn(
         self, state: Any, key: torch.Tensor, batch: int, beta: ArrayLike, wanted: torch.Tensor | None
     ) -> tuple[Any, Room | None]:
-        """By the version chain, where rows that go to CUDA whole are drawn to pinned memory."""
+        # By the version chain, where rows that go to CUDA whole are drawn to pinned memory.
         if self.chain_now() is None:
             return NotImplemented, None
         memory = readable(state).own()
@@ -142,7 +135,7 @@ class Torch(Library):
         return self.by_chain("draw", state, by, batch, beta, None if room is None else room.parts, wanted), room
 
     def room(self, spec: BufferSpec, batch: int, target: torch.device | None) -> Room | None:
-        """Pinned memory beside CUDA, for rows that are read whole."""
+        # Pinned memory beside CUDA, for rows that are read whole.
         if target is None or _compiling() or target.type not in PINS:
             return None
         known = spec.known
@@ -155,7 +148,7 @@ class Torch(Library):
         return Room([((*lead, *leaf.shape), ops.DTYPES[leaf.dtype]) for leaf in spec.plan.layout.leaves])
 
     def gather(self, target: torch.device | None) -> frame_ring.Gather:
-        """Beside CUDA it is frames that are sent, each once, and not stacks of them."""
+        # Beside CUDA it is frames that are sent, each once, and not stacks of them.
         if target is None or _compiling() or target.type not in PINS:
             return super().gather(target)
         return functools.partial(stacked_there, target)
@@ -163,7 +156,7 @@ class Torch(Library):
     def sent_sample(
         self, leaves: list[object], selection: Selection, target: torch.device | None, room: Room | None = None
     ) -> tuple[list[BackendArray], Selection]:
-        """A sample on the target; Python objects stay as they are."""
+        # A sample on the target; Python objects stay as they are.
         if target is None:
             return leaves, selection
         *told, extras = selection
@@ -186,7 +179,7 @@ class Torch(Library):
     def placed(
         self, name: str, array: BackendArray, memory: versioned.Memory, target: torch.device | None
     ) -> torch.Tensor:
-        """A checked input, contiguous; on another device than the state, and than its samples, it is refused."""
+        # A checked input, contiguous; on another device than the state, and than its samples, it is refused.
         device = memory.rows.device
         if array.device != device:
             array = self.received(array, memory, target)
@@ -199,7 +192,7 @@ class Torch(Library):
         return tensor
 
     def items(self, state: Any) -> list[torch.Tensor]:
-        """Views of what is exported; of compact storage copies."""
+        # Views of what is exported; of compact storage copies.
         spec = state.spec
         if spec.plan.frames is not None:
             arrays = readable(state).own().state_arrays(state._counters)
@@ -228,7 +221,7 @@ class Torch(Library):
         batch: int,
         handles: torch.Tensor | None = None,
     ) -> None:
-        """So; while tracing all of it has to be there, and no checkpoint may need what is overwritten."""
+        # While tracing all of the room has to be there, and no checkpoint may need what is overwritten.
         if not _compiling():
             super().make_room(memory, spec, counters, batch, handles)
             return

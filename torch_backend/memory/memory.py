@@ -35,7 +35,6 @@ class Memory(memory.Memory):
         self._last = streams.current(self.rows)  # the stream that worked on the arrays last
 
     def join_stream(self) -> None:
-        """Have torch's current stream wait for the one that worked on the arrays before."""
         now = streams.current(self.rows)
         if now is not None and now != self._last:
             if self._last is not None:
@@ -48,18 +47,18 @@ class Memory(memory.Memory):
         return super().state_arrays(counters)
 
     def copy(self) -> Self:
-        """Fresh memory with the same content, that may be written to in and outside of inference mode."""
+        # The copy may be written to in and outside of inference mode.
         with modes.outside_inference():
             return super().copy()
 
     def wait_for_draws(self) -> None:
-        """Do so, but for `torch.compile`, which traces no locks."""
+        # `torch.compile` traces no locks.
         if not torch.compiler.is_compiling():
             super().wait_for_draws()
 
     @staticmethod
     def taken(array: Any) -> torch.Tensor:
-        """A tensor in the same memory, which is read on the stream that torch uses now."""
+        # A tensor in the same memory, which is read on the stream that torch uses now.
         if isinstance(array, np.ndarray):
             return torch.from_numpy(array)
         streams.keep(array)
@@ -67,18 +66,15 @@ class Memory(memory.Memory):
 
     @staticmethod
     def as_numpy(array: torch.Tensor | NumpyArray) -> NumpyArray:
-        """The array as NumPy's, on the host."""
         found: NumpyArray = array if isinstance(array, np.ndarray) else array.cpu().numpy()
         return found
 
     @staticmethod
     def part_of(holder: torch.Tensor, dtype: str, begin: int, shape: tuple[int, ...]) -> torch.Tensor:
-        """A part of a tensor of bytes, as a tensor of a dtype by its name."""
         return part(holder, begin, ops.DTYPES[dtype], shape)
 
     @staticmethod
     def clone(array: torch.Tensor) -> torch.Tensor:
-        """A copy of a tensor."""
         if torch.compiler.is_compiling() or not Memory.is_plain_array(array):
             return array.clone()
         room = pages.large(array.shape, array.dtype, array.device)
@@ -86,7 +82,6 @@ class Memory(memory.Memory):
 
     @staticmethod
     def is_plain_array(array: torch.Tensor) -> bool:
-        """Whether it is an ordinary tensor, not a batched, fake or traced one, in one piece."""
         wrapped = torch._C._functorch.is_functorch_wrapped_tensor(array)
         return type(array) is torch.Tensor and not wrapped and array.is_contiguous()
 

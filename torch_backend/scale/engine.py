@@ -66,7 +66,6 @@ def init(spec: Any, device: DeviceLike, items: Nest, validate: bool, sharding: o
 
 
 def check_state(state: object, function: str) -> None:
-    """Refuse a state that was consumed, and to trace what processes tell each other."""
     checks.check_state(state, function)
     assert isinstance(state, CoreState)
     state.check_alive()
@@ -78,7 +77,6 @@ def check_state(state: object, function: str) -> None:
 
 
 def known(state: CoreState, mask: torch.Tensor | None) -> tuple[NumpyArray, NumpyArray | None]:
-    """The counters of a state and a mask as arrays of NumPy."""
     vector: torch.Tensor = state.counters
     return vector.cpu().numpy(), None if mask is None else mask.cpu().numpy()
 
@@ -178,17 +176,14 @@ def _handles_in(ops: Ops, arrays: Arrays, spec: BufferSpec, slots: Array) -> Arr
 
 
 def clear(state: ShardedState) -> ShardedState:
-    """Take all items out, of all processes."""
     return state.followed_by(execute.clear(state.index), execute.clear(state.part))
 
 
 def clear_(state: ShardedState) -> ShardedState:
-    """Take all items out, in place."""
     return state.followed_by(execute.clear_(state.index), execute.clear_(state.part))
 
 
 def with_spec(state: ShardedState, spec: BufferSpec) -> ShardedState:
-    """Another spec, with the items where they are."""
     deal.check(spec)
     dealing, old = deal.deal(spec, state.dealing.shards), state.dealing
     rearranged = spec.writer != state.spec.writer and (dealing.by_slots or old.by_slots)
@@ -390,14 +385,12 @@ def get(state: ShardedState, handles: torch.Tensor) -> list[torch.Tensor]:
 
 
 def items(state: ShardedState) -> NoReturn:
-    """Refuse to put all items together."""
     raise ValueError(
         "items: no process has all items of a sharded buffer; rb.items(state.part) are those that this process has"
     )
 
 
 def is_live(state: ShardedState, handles: torch.Tensor) -> torch.Tensor:
-    """Whether handles name stored items."""
     return execute.is_live(state.index, handles)
 
 
@@ -407,17 +400,14 @@ def look(
     handles: torch.Tensor | None = None,
     n: int | None = None,
 ) -> torch.Tensor:
-    """What a function of `buffer.functions` reads off the index."""
     return execute.look(state.index, function, handles, n)
 
 
 def counter(state: ShardedState, place: int) -> torch.Tensor:
-    """One of the counters, by its place in those of the whole buffer."""
     return execute.counter(state.index, asked.place_in_index(state.dealing, place))
 
 
 def drawable(state: ShardedState, n: int) -> torch.Tensor:
-    """Whether n items can be drawn."""
     found: torch.Tensor = execute.drawable(state.index, n)
     return found
 

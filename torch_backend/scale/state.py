@@ -47,55 +47,45 @@ class ShardedState(CoreState):
         return ShardedState(index, self.part if part is None else part, self.spec, self.group)
 
     def check_alive(self) -> None:
-        """Refuse a state that was consumed."""
         self.index.check_alive()
         self.part.check_alive()
 
     @property
     def rows(self) -> Array:
-        """The rows of the index."""
         return self.index.rows
 
     @property
     def wide(self) -> tuple[Array, ...]:
-        """The wide arrays of the index."""
         return self.index.wide
 
     @property
     def tree(self) -> Array | None:
-        """The sum tree of all items."""
         return self.index.tree
 
     @property
     def counters(self) -> Array:
-        """The counters of the index, int32 [n]."""
         found: torch.Tensor = self.index.counters
         return found
 
     @property
     def auxiliary(self) -> dict[str, Array]:
-        """The auxiliary arrays of the index."""
         return self.index.auxiliary
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The shape of the index's counters."""
         return self.index.axes
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled."""
         raise TypeError(
             "a sharded buffer belongs to its process group, and cannot be pickled; send state.index and state.part, "
             "which are ordinary buffers"
         )
 
     def dealt(self) -> Dealt:
-        """What this process has of it, as checkpoints know it."""
         self.check_alive()
         return Dealt(self.spec, self.index, {self.rank: self.part}, members(self.group))
 
     def reader(self, *_: object, **__: object) -> NoReturn:
-        """Refuse to be read as one."""
         raise ValueError(
             "a process has only its own shard of a sharded buffer; give state.part, or frb.save the whole, which "
             "frb.load puts together"

@@ -82,7 +82,6 @@ def convert(leaf: object, expected: ArraySpec, name: str) -> NumpyArray:
 
 
 def as_numpy(array: object, what: str) -> NumpyArray:
-    """Any library's array as one of NumPy."""
     if isinstance(array, np.ndarray | np.generic):
         return np.asarray(array)
     if not hasattr(array, "dtype"):

@@ -32,7 +32,6 @@ class Block(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The bytes that travel."""
         return int(self.small.nbytes) + sum(int(array.nbytes) for array in self.large)
 
 

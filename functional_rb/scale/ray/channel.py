@@ -24,7 +24,6 @@ class Content(NamedTuple):
     version: int = 0  # of what made them
 
     def rows(self, at: NumpyArray) -> Content:
-        """Some of the rows."""
         leaves = {k: leaf[at] for k, leaf in self.leaves.items()}
         return self._replace(leaves=leaves, named={name: array[at] for name, array in self.named.items()})
 
@@ -63,7 +62,6 @@ class Receipt:
             raise self.error
 
     def finish(self, error: Exception | None) -> None:
-        """Note that the shard has answered."""
         self._done, self.error = True, error
 
 
@@ -104,12 +102,10 @@ class Channel:
 
     @property
     def waiting(self) -> int:
-        """How many writes are not acknowledged."""
         return len(self._pending)
 
     @property
     def items_waiting(self) -> int:
-        """How many items these add."""
         return sum(sent.items for sent in self._pending)
 
     def connect(self, welcome: Welcome) -> None:
@@ -131,7 +127,6 @@ class Channel:
                 self.post()
 
     def post(self) -> None:
-        """Send what was gathered."""
         if self._gathered:
             self._call(self._gathered)
             self._gathered = []

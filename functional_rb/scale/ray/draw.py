@@ -55,7 +55,6 @@ class Draw:
         self.questions: list[Asked] = []
 
     def restart(self, standings: Sequence[Standing]) -> None:
-        """Begin with how the shards stand now."""
         self.standings = tuple(standings)
         self.chances = law.shares([standing.mass for standing in standings])
         self.parts = []

@@ -63,7 +63,6 @@ class Ledger:
         return "apply" if sequence - 1 <= max(entry.applied, after) else "gap"
 
     def apply(self, client: str, session: int, sequence: int, adds: int, items: int) -> None:
-        """Note that a write was applied."""
         entry = self._remembered(client)
         entry.session, entry.applied = max(entry.session, session), sequence
         entry.adds += adds
@@ -78,7 +77,6 @@ class Ledger:
         return entry
 
     def encode(self) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-        """All of it as bytes, uint8 [n]."""
         told = {
             "epoch": self.epoch,
             "inserted": self.inserted,
@@ -89,7 +87,6 @@ class Ledger:
 
     @classmethod
     def decode(cls, told: object) -> Ledger:
-        """What `encode` gave."""
         try:
             found = json.loads(np.asarray(told, np.uint8).tobytes())
             ledger = cls()

@@ -45,12 +45,10 @@ class Permits:
         return granted
 
     def used(self, draw: Draw) -> None:
-        """Note that a draw was finished."""
         self.begun.discard(draw)
         self._reserved -= draw.size
 
     def give_back(self, draw: Draw) -> None:
-        """Undo the permit of a draw that is given up."""
         self.begun.discard(draw)
         self._give_back_unused()
 

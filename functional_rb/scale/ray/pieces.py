@@ -43,5 +43,4 @@ def cut(block: Block, pieces: int) -> tuple[Block, list[NumpyArray]]:
 
 
 def joined(rest: Block, pieces: Sequence[NumpyArray]) -> Block:
-    """The block that was cut."""
     return rest._replace(small=np.concatenate(pieces))

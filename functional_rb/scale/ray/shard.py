@@ -205,7 +205,6 @@ class Shard:
         return self._structure
 
     def standing(self) -> Standing:
-        """How it stands."""
         if self._standing is None:
             mass, least = self._mass()
             size = int(self._rb.size(self._state))
@@ -225,7 +224,6 @@ class Shard:
         return saved.generation
 
     def counts(self) -> dict[str, int | float]:
-        """What it has counted, by name."""
         self._collect()
         counts, standing = self._rb.counts(self._state), self.standing()
         return {

@@ -45,9 +45,7 @@ class Transport(abc.ABC):
         """The positions of calls that are done, whatever came of them; it waits for none."""
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass, as between two tries."""
         time.sleep(seconds)
 
     def now(self) -> float:
-        """Seconds on a clock that never goes back."""
         return time.monotonic()

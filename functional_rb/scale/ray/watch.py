@@ -52,15 +52,12 @@ class Watch:
         return self.transport.now() + (self.options.timeout if timeout is None else timeout)
 
     def left(self, deadline: float) -> float:
-        """The seconds until then."""
         return max(deadline - self.transport.now(), 0.0)
 
     def is_late(self, deadline: float) -> bool:
-        """Whether it is too late."""
         return self.transport.now() >= deadline
 
     def pause(self) -> None:
-        """Let some time pass before another look."""
         self.transport.sleep(PAUSE)
 
     # ---------------------------------------------------------------- life and death
@@ -152,7 +149,6 @@ class Watch:
             return None
 
     def ask_all(self, deadline: float) -> None:
-        """Ask all shards how they stand."""
         for k, standing in enumerate(self.ask("standing", deadline)):
             if isinstance(standing, Standing):
                 self.hear(k, standing)

@@ -38,7 +38,6 @@ def change(spec: BufferSpec, handles: NumpyArray, priorities: ArrayLike, items: 
 
 
 def handles_of(indices: ArrayLike, who: str) -> NumpyArray:
-    """Handles of a sharded sample, int32 [B, 2]."""
     given = np.asarray(indices) if isinstance(indices, list) else as_numpy(indices, "indices")
     if given.ndim != 2 or given.shape[1] != 2:
         raise ValueError(
