@@ -45,7 +45,7 @@ class Rain:
         try:
             try:
                 self.left = drops
-                while True:
+                while self.left:  # none, where a callback of the garbage collector took the drop: nothing raises there
                     work()
             finally:
                 self.left = 0
