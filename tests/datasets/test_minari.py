@@ -357,6 +357,18 @@ def test_tables_of_another_number_of_rows_are_refused(made: Path, steps: int, tm
         read(open_reader(f"minari:{tmp_path / 'parquet'}"))
 
 
+def test_infos_are_those_of_the_first_episode(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "box" / "arrow-v0" / "data", tmp_path / "arrow")
+    for episode, others in (("1", [{"more": 1}] * 2), ("2", [{"more": 1}] * 7)):
+        path = tmp_path / "arrow" / episode / "part-0.arrow"
+        rows = columns_changed(pyarrow.ipc.open_file(pyarrow.py_buffer(path.read_bytes())).read_all(), infos=others)
+        with pyarrow.ipc.new_file(str(path), rows.schema) as sink:
+            sink.write_table(rows)
+    leaves = open_reader(f"minari:{tmp_path / 'arrow'}").leaves
+    assert ("infos", "speed") in leaves
+    assert ("infos", "more") not in leaves
+
+
 @pytest.mark.parametrize("what", TABLES)
 def test_what_is_wrong_in_a_table_is_named(made: Path, what: str, tmp_path: Path) -> None:
     shutil.copytree(made / "box" / "arrow-v0" / "data", tmp_path / "arrow")
