@@ -229,8 +229,12 @@ class _Writing:
             if self.open is not None:
                 # Only now are the length, the return and the end of the episode known.
                 row = self.open["first"], at.steps - self.open["first"], self.open["total"], self.open["terminated"]
+                try:
+                    about = json.dumps(dict(self.open["about"])).encode()
+                except (TypeError, ValueError) as error:  # numbers of NumPy, say
+                    raise DatasetError(f"{where}, about: expected a dict of JSON's values: {error}") from None
                 self.files[EPISODES].append(np.array([row], EPISODE).tobytes())
-                self.files[ABOUT].append(json.dumps(dict(self.open["about"])).encode() + b"\n")
+                self.files[ABOUT].append(about + b"\n")
                 at.episodes += 1
                 self.open = None
 

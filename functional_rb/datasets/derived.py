@@ -96,6 +96,14 @@ def split(
     # Groups are not cut: a share ends where the sum of their sizes comes nearest to it.
     ends = np.abs(sizes - wanted[:, None]).argmin(1)
     parts = [sorted(itertools.chain(*drawn[first:stop])) for first, stop in itertools.pairwise(ends)]
+    # Before anything is written, as the directories of other shares would stay.
+    for share, part in zip(shares, parts, strict=True):
+        if not part:
+            raise ValueError(
+                f"datasets.split: {of.path}: a share of {share} of its {sizes[-1]} episodes has none; give a larger one"
+            )
+    if len({os.path.realpath(place) for place in to}) < len(to):
+        raise ValueError(f"datasets.split: expected a directory for each share, got one twice: {list(map(str, to))}")
     readers = [_Chosen(dataset, part, "split") for part in parts]
     return [_written(reader, reader, place) for reader, place in zip(readers, to, strict=True)]
 

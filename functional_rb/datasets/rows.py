@@ -19,7 +19,6 @@ from functional_rb.datasets.episode import DatasetError, Episode, StepSpec, ends
 from functional_rb.specs import Composite
 from functional_rb.specs.base import SpecNest
 from functional_rb.specs.values import Outline
-from functional_rb.ted.check import is_leaf
 from functional_rb.ted.forms import kept_dtype
 from functional_rb.ted.host import cast, encoded, is_encoding
 from functional_rb.ted.items import item_of_specs
@@ -72,9 +71,12 @@ class Part:
             raise DatasetError(text if text.startswith(where) else f"{where}, {self._field}: {text}") from None
         checked = {}
         for (path, name, shape, dtype, dtype_name), leaf in zip(self._leaves, leaves, strict=True):
-            array = leaf if is_leaf(leaf) else np.asarray(leaf)
+            array = leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf)
             if array.shape != (n, *shape):
                 raise DatasetError(f"{where}: leaf {name!r}: expected shape {(n, *shape)}, got {array.shape}")
+            if isinstance(array, np.ma.MaskedArray) or array.dtype == object:
+                got = "dtype object" if array.dtype == object else "numpy.ma.MaskedArray, whose mask would be lost"
+                raise DatasetError(f"{where}: leaf {name!r}: expected a plain array of numbers, got {got}; convert it")
             # Files may have any byte in place of a truth value, and what compiled code makes of a 2 is not defined.
             if array.dtype == bool and array.size and array.view(np.uint8).max() > 1:
                 raise DatasetError(f"{where}: leaf {name!r}: expected 0 or 1 for each bool, got another byte")

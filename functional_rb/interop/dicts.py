@@ -52,7 +52,7 @@ def state_dict(lib: DictsLib[A], state: object) -> dict[str, Nest]:
         TypeError: for what is no state of this backend, or one that holds Python objects; for a record with a leaf that
             is no array; for a state while JAX traces it.
         ValueError: if other processes hold parts of its arrays, or the spec names a function or class that JSON cannot
-            tell (a lambda).
+            tell (a lambda); for a record in which two leaves have one path, such as {"a/b": x, "a": {"b": y}}.
         RuntimeError: if the state, or a hash map or forest, was consumed.
 
     Example:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Mapping
@@ -76,9 +77,15 @@ def _apart(data: object, who: str) -> tuple[list[Array], Structure]:
     leaves, structure = nest.flatten(data, lambda x: isinstance(x, State) or _is_array(x))
     if not leaves:
         raise TypeError(f"{who}: expected a record or a nest of arrays, got {type(data).__name__} without any array")
-    for name, leaf in zip(_names(structure), leaves, strict=True):
+    names = _names(structure)
+    for name, leaf in zip(names, leaves, strict=True):
         if not _is_array(leaf) or isinstance(leaf, State):
             raise TypeError(f"{who}: leaf {name!r}: expected an array, got {type(leaf).__name__}")
+    for name, count in collections.Counter(names).items():
+        if count > 1:  # keys such as "a/b" beside "a", or 1 beside "1": a dict would hold the last of them alone
+            raise ValueError(
+                f"{who}: expected a path of its own for each leaf, got {name!r} {count} times; rename a key"
+            )
     return leaves, structure
 
 

@@ -49,6 +49,11 @@ def _spec_of(example: Nest, path: nest.Path) -> SpecNest:
     is_array = hasattr(example, "dtype") and not hasattr(example, "batch_size") and apart(example) is None
     parts = None if is_array else nest.parts_of(example)
     if parts is None:
+        if getattr(example, "is_nested", False):  # torch's, whose parts may differ in length
+            raise TypeError(
+                f"spec_of: leaf {nest.show(path)!r}: expected an array, got a nested tensor, which has no shape; "
+                f"give torch.nested.to_padded_tensor(...) of it, and keep the lengths beside it"
+            )
         if not (hasattr(example, "shape") and hasattr(example, "dtype")):
             raise TypeError(
                 f"spec_of: leaf {nest.show(path)!r}: expected an array, got {type(example).__name__}; "

@@ -217,12 +217,21 @@ def sparse(values: Any) -> Any:
     return torch.from_numpy(values).cpu().to_sparse()  # not every device has sparse tensors
 
 
+def nested(values: Any) -> Any:
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that these are a prototype
+        return torch.nested.nested_tensor([torch.from_numpy(values).cpu()] * 2)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (masked, "expected a tensor that is an array in memory, got MaskedTensor"),
         (fake, "expected a tensor that is an array in memory, got FakeTensor"),
         (sparse, r"expected a dense tensor, got torch\.sparse_coo; give .*\.to_dense\(\)"),
+        (nested, r"expected a dense tensor, got a nested one; give torch\.nested\.to_padded_tensor"),
     ],
 )
 def test_tensors_that_are_no_arrays_are_refused(make: Any, message: str) -> None:

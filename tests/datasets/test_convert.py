@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import functional_rb as frb
 from functional_rb.datasets import Episode, StepSpec, convert, info
@@ -338,6 +339,11 @@ WRONG = {
     ": leaf 'actions': expected shape (4,)": {"actions": np.zeros((5,))},
     ": leaf 'actions': expected 0 or 1 for each bool": {"actions": np.array([0, 1, 2, 0], np.uint8).view(bool)},
     ": leaf 'actions': expected dtype float32 or what it can hold, got complex128": {"actions": np.zeros(4, complex)},
+    ": leaf 'actions': expected a plain array of numbers, got dtype object": {"actions": np.zeros(4, object)},
+    ": leaf 'rewards': expected a plain array of numbers, got numpy.ma.MaskedArray": {
+        "rewards": np.ma.array(np.zeros(4), mask=[0, 1, 0, 0])
+    },
+    ", about: expected a dict of JSON's values: Object of type int64": {"about": {"seed": np.int64(1)}},
     ", rewards: expected one for each step": {"rewards": 1.0},
     ": leaf 'rewards': expected shape (4,), got (4, 2)": {"rewards": np.zeros((4, 2))},
     ": leaf 'rewards': 1e+300 does not fit": {"rewards": np.array([0, 0, 0, 1e300])},
@@ -360,6 +366,18 @@ def test_what_does_not_fit_is_named(what: str, tmp_path: Path) -> None:
     place = f"made_up:episodes{' (made up)' * ('piece' not in what)}, episode 1{what}"
     with pytest.raises(ValueError, match=re.escape(place)):
         convert(Wrong([4, 4]), tmp_path / "made", frb.datasets.Conversion(infos=["at"]))
+
+
+def test_episodes_may_be_of_torchs_tensors(tmp_path: Path) -> None:
+    class Tensors(MadeUp):
+        def episodes(self, first: int = 0) -> Iterator[Episode]:
+            for episode in MadeUp.episodes(self, first):
+                fields = ("observations", "actions", "rewards", "terminated", "truncated")
+                yield dataclasses.replace(episode, **{name: torch.tensor(getattr(episode, name)) for name in fields})
+
+    convert(MadeUp([4, 2]), tmp_path / "arrays")
+    convert(Tensors([4, 2]), tmp_path / "tensors")
+    assert contents(tmp_path / "tensors")["rows.bin"] == contents(tmp_path / "arrays")["rows.bin"]
 
 
 def test_damage_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

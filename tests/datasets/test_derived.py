@@ -122,6 +122,16 @@ def test_filter_split_and_concat(tmp_path: Path) -> None:
             frb.datasets.split(tmp_path / "made", wrong, places)
 
 
+def test_shares_that_cannot_be_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    convert(MadeUp([3, 1, 6, 2, 5]), tmp_path / "made")
+    places = [tmp_path / "train", tmp_path / "test"]
+    with pytest.raises(ValueError, match=r"datasets\.split: .*made: a share of 0\.01 of its 5 episodes has none"):
+        frb.datasets.split(tmp_path / "made", [0.99, 0.01], places)
+    with pytest.raises(ValueError, match=r"datasets\.split: expected a directory for each share, got one twice"):
+        frb.datasets.split(tmp_path / "made", [0.6, 0.4], [places[0], tmp_path / "." / "train"])
+    assert not any(place.exists() for place in places)
+
+
 def test_episodes_of_one_key_stay_together(tmp_path: Path) -> None:
     convert(MadeUp([3, 1, 6, 2, 5, 4, 7, 2]), tmp_path / "made")
     places = [tmp_path / "train", tmp_path / "test"]

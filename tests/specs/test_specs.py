@@ -210,12 +210,17 @@ def test_spec_of_tensordict_and_tensorclass() -> None:
 
 
 def test_spec_of_says_which_leaf_it_cannot_store() -> None:
+    import torch
+
     with pytest.raises(TypeError, match=r"leaf 'a/b': dtype.*complex128.*cannot be stored"):
         frb.specs.spec_of({"a": {"b": np.zeros(3, complex)}})
     with pytest.raises(TypeError, match="leaf 'a': expected an array, got float; give NumPy, JAX or torch"):
         frb.specs.spec_of({"a": 1.0})
     with pytest.raises(TypeError, match="names that are strings, got 0"):
         frb.specs.spec_of({"a": {0: np.zeros(3)}})
+    ragged = torch.nested.nested_tensor([torch.ones(3), torch.ones(2)], layout=torch.jagged)
+    with pytest.raises(TypeError, match=r"leaf 'a': expected an array, got a nested tensor.*to_padded_tensor"):
+        frb.specs.spec_of({"a": ragged})
 
 
 def test_a_mapping_that_is_a_dataclass_comes_back_as_one(library: Backend) -> None:

@@ -94,6 +94,15 @@ def test_checks_in_a_constructor_are_refused() -> None:
         frb.text.record(Checked)
 
 
+@pytest.mark.parametrize("twice", [{"a/b": 1, "a": {"b": 2}}, {1: 1, "1": 2}, {"a": (1,), "a/0": 2}], ids=str)
+def test_leaves_of_one_path_are_refused_where_a_dict_would_lose_one(library: Backend, twice: Any) -> None:
+    given = pytree.tree_map(lambda x: library.array(np.full(2, x)), twice)
+    with pytest.raises(ValueError, match=r"^state_dict: expected a path of its own for each leaf, got '.*' 2 times"):
+        library.rb.state_dict(given)
+    with pytest.raises(ValueError, match=r"^load_state_dict: expected a path of its own for each leaf"):
+        library.rb.load_state_dict(given, {})
+
+
 def test_items_of_a_buffer_come_out_as_the_record_that_went_in(backend: Backend) -> None:
     pairs = frb.text.PairwiseDataset(texts(backend.array), texts(backend.array, seed=1))
     state = backend.add(backend.init(PAIRS), pairs)

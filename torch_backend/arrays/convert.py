@@ -34,7 +34,7 @@ _wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 def convert(leaf: object, expected: ArraySpec, name: str) -> torch.Tensor:
     """Tensors without their autograd history, NumPy arrays as they are, Python numbers for scalar leaves."""
     if isinstance(leaf, torch.Tensor):
-        if leaf.layout is not _STRIDED or type(leaf) is not torch.Tensor:
+        if leaf.layout is not _STRIDED or leaf.is_nested or type(leaf) is not torch.Tensor:
             _check_memory(leaf, f"leaf {name!r}")
         if leaf.dtype != _DTYPES[expected.dtype]:
             checks.check_dtype(name, leaf, expected.dtype)
@@ -68,6 +68,11 @@ def number(x: object, device: torch.device, dtype: torch.dtype = torch.float32) 
 
 # Refuse tensors that are more, or less, than an array in memory: sparse, nested, masked, fake ones.
 def _check_memory(tensor: torch.Tensor, what: str) -> None:
+    if tensor.is_nested:  # its parts may differ in length, so it has no shape
+        raise TypeError(
+            f"{what}: expected a dense tensor, got a nested one; give torch.nested.to_padded_tensor(...) of it, "
+            f"and keep the lengths beside it"
+        )
     if tensor.layout is not _STRIDED:
         raise TypeError(f"{what}: expected a dense tensor, got {tensor.layout}; give {what.split()[0]}.to_dense()")
     if not _compiling() and type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
@@ -116,7 +121,7 @@ def as_vector(array: BackendArray, name: str) -> BackendArray:
     if checks.are_listed(array, name):
         array = torch.tensor(array, dtype=torch.int64, device="cpu")
     if isinstance(array, torch.Tensor):
-        if array.layout is not _STRIDED or type(array) is not torch.Tensor:
+        if array.layout is not _STRIDED or array.is_nested or type(array) is not torch.Tensor:
             _check_memory(array, name)
         return exactly(plain(array), name)
     if isinstance(array, NUMPY) and (array.dtype.kind in "biuf" or array.dtype.name == "bfloat16"):
