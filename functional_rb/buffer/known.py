@@ -67,7 +67,6 @@ class Known(NamedTuple):
         rewrites: leaves of its items, but for frames that they share.
         plain: whether there are no frames, and no transforms but functions of items.
         masked: whether what is drawn may be masked.
-        on_hosts_alone: whether GPUs leave all of it to the core.
     """
 
     draws: Draws
@@ -77,7 +76,6 @@ class Known(NamedTuple):
     rewrites: bool
     plain: bool
     masked: bool
-    on_hosts_alone: bool
 
 
 def draws_items(sampler: Any) -> bool:
@@ -124,8 +122,7 @@ def how_slots_are_chosen(plan: Plan, writer: object) -> Chooses:
     if type(writer) is not MaxValue:
         return Chooses.RESERVOIR if type(writer) is Reservoir else Chooses.NOTHING
     leaf = plan.leaves[writer.position(plan)]
-    is_known = leaf.dtype == "float32" and writer.reduction != "median"
-    is_known = is_known or (leaf.dtype == "int32" and math.prod(leaf.shape) == 1)
+    is_known = leaf.dtype == "float32" or (leaf.dtype == "int32" and math.prod(leaf.shape) == 1)
     return Chooses.BEST if is_known else Chooses.NOTHING
 
 
@@ -179,7 +176,5 @@ def known(plan: Plan, sampler: SamplerBase, writer: WriterBase, transforms: Sequ
     whole = draws is Draws.ITEMS and plain and plan.ring.lanes == 1 and is_ring(writer)
     rewrites = type(writer) in (RoundRobin, StopWhenFull, Reservoir) and (plan.frames is None or appends)
     masked = draws not in (Draws.ITEMS, Draws.RECENT, Draws.CHOSEN)
-    limited = getattr(sampler, "max_times_sampled", None) is not None
-    on_hosts_alone = draws is Draws.FROM_AN_END and limited
     updates = has_updates and (writer.in_order or chosen)
-    return Known(draws, whole, updates, appends, rewrites, plain, masked, on_hosts_alone)
+    return Known(draws, whole, updates, appends, rewrites, plain, masked)

@@ -129,10 +129,7 @@ def layout_of(form: Form, mapper: Mapper, size: int) -> Layout:
     betas = tuple(sorted({getattr(sampler, "beta", 0.0) for sampler in weighing}))
     without_chance = next((sampler for sampler in weighing if not sampler.single_law), None)
     plain = all(
-        spec.known.draws in (Draws.ITEMS, Draws.SLICES)
-        and spec.known.plain
-        and not (spec.known.on_hosts_alone or spec.plan.objects)
-        for spec in specs
+        spec.known.draws in (Draws.ITEMS, Draws.SLICES) and spec.known.plain and not spec.plan.objects for spec in specs
     )
     nested = any(not isinstance(one, BufferSpec) for one in form[1])
     as_stored = set(leaves.places) == {tuple(range(len(specs[0].plan.leaves)))}

@@ -290,7 +290,7 @@ class Chains:
         known = known_buffer(spec)
         gpus = self._library.gpus
         makers = None if known is None or gpus is None else gpus.makers(memory, spec)
-        if known is None or not (memory.is_ordinary or makers) or (makers and spec.known.on_hosts_alone):
+        if known is None or not (memory.is_ordinary or makers):
             return None
         beside = tuple(memory.auxiliary.get(name) for name in BESIDE)
         rows_beside = tuple(memory.auxiliary[name] for name in known.names)

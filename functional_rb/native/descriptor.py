@@ -47,7 +47,7 @@ KEPT: Final = epochs.ORDER, epochs.PLACE, STEP_IN_EPISODE, VALUE
 
 
 # How leaves become numbers to rank items by, as `src/records.h` numbers it.
-REDUCTIONS: Final = "sum", "mean", "max", "min", "whole number"
+REDUCTIONS: Final = "sum", "mean", "max", "min", "median", "whole number"
 # The dtypes of rewards that native code adds up, as `src/waiting.h` numbers them.
 REWARDS: Final = "float64", "float32", "float16", "bfloat16"
 
@@ -104,8 +104,8 @@ def encode_tree(capacity: int) -> Vector:
 
 
 @functools.cache
-def encode_layout(layout: Layout) -> Vector:
-    return _buffer({}, (), layout)
+def encode_layout(layout: Layout, capacity: int = 0) -> Vector:
+    return _buffer({"capacity": capacity}, (), layout)
 
 
 @functools.cache

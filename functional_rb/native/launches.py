@@ -44,6 +44,7 @@ from functional_rb.structures import frame_ring
 from functional_rb.structures.hash_map import HashTable, MapPlan
 from functional_rb.structures.key_rows import KeyRows
 from functional_rb.structures.ring import Ring, RingState
+from functional_rb.structures.row_layout import Layout
 from functional_rb.transforms.her import Strategy
 from functional_rb.transforms.returns import DISCOUNT, NONTERMINAL, STEPS, NStep
 
@@ -83,7 +84,7 @@ def add(
         {"counters": state.counters, "mask": mask, "priorities": priorities, "draws": draws, "items": leaves},
         {"new_counters": counters},
         Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary)),
-        None if spec.known.on_hosts_alone else launch,
+        launch,
     )
 
 
@@ -321,6 +322,16 @@ def read(state: HasArrays, spec: BufferSpec, slots: Array) -> Kernel | None:
     )
 
 
+def read_rows(layout: Layout, rows: Array, wide: Sequence[Array], slots: Array) -> Kernel | None:
+    """What `row_layout.read` gives."""
+    m, plan = slots.shape[0], descriptor.encode_layout(layout, rows.shape[0])
+    if not m or not gpu.has_room({"plan": plan}):
+        return None
+    leaves, given = [Made((m, *leaf.shape), leaf.dtype) for leaf in layout.leaves], {"storage": [rows, *wide]}
+    records, launch = {"plan": plan, "batch": m}, Launch("read_drawn")
+    return of_buffer("", records, {}, given | {"slots": slots}, {"items": leaves}, leaves, launch)
+
+
 def reads_later(spec: BufferSpec) -> bool:
     """Whether what is drawn of a buffer is read by a launch of its own."""
     return returns_read(spec) is not None and not spec.known.plain and not _draws_with_frames(spec)
@@ -367,7 +378,7 @@ def _drawn(
         kept | {"counters": state.counters, **given},
         {"items": leaves or (), "slots": slots, **drawn(selection), **masks, "new_counters": counters},
         (after, slots if leaves is None else leaves, selection),
-        None if spec.known.on_hosts_alone else launch,
+        launch,
     )
 
 

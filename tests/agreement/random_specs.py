@@ -16,7 +16,7 @@ WIDE = {"image": frb.Unbounded((1040,), "uint8"), "wide": frb.Unbounded((301,), 
 AHEAD = frb.n_step(3, 0.9, reward_key="x", terminated_key="done")
 WRITERS = (
     *(frb.Reservoir(), frb.Reservoir(), frb.MaxValue("n")),
-    *(frb.MaxValue("rank", reduction=how) for how in ("sum", "mean", "max", "min")),
+    *(frb.MaxValue("rank", reduction=how) for how in ("sum", "mean", "max", "min", "median")),
 )
 one_in_three = st.sampled_from([True, False, False])
 lanes_of = st.none() | st.sampled_from([1, 2, 5, 64])

@@ -150,6 +150,25 @@ def test_samples_of_torch(strategy: Strategy) -> None:
     assert [name for name, _ in emulated.launched].count("find_goals") == 1
 
 
+def test_a_mixture_takes_three_launches_for_each_buffer_beside_its_own() -> None:
+    def mixed() -> frb.Mixture:
+        states = [filled(torch_backend, strategy, **CASES[strategy]) for strategy in ("future", "episode")]
+        return frb.Mixture(states, [0.4, 0.6], how="items")
+
+    def drawn(mixture: Any) -> list[bytes]:
+        found = sampled(torch_backend, mixture, torch_backend.key(1))[1]
+        return [x.numpy().tobytes() for x in torch.utils._pytree.tree_leaves(found)]
+
+    expected = drawn(mixed())
+    with emulated_gpu.using("scattered", 2) as emulated:
+        mixture = mixed()
+        emulated.note()
+        before = len(emulated.launched)
+        assert drawn(mixture) == expected
+    each = ["sample", "find_goals", "read_drawn", "place_rows"]
+    assert sorted(name for name, _ in emulated.launched[before:]) == sorted(["share_rows", *each * 2])
+
+
 def in_a_scan(strategy: Strategy) -> Any:
     state = filled(jax_backend, strategy, **CASES[strategy])
     keys = jax_backend.split(jax_backend.key(2), 3)

@@ -274,8 +274,7 @@ def test_xla_draws_what_no_launch_does(kind: str) -> None:
     }
 
 
-@pytest.mark.usefixtures("emulated")
-def test_xla_keeps_a_limit_that_no_launch_keeps() -> None:
+def test_a_limit_is_kept_where_items_come_in_order(emulated: Emulated) -> None:
     state = rb.init(frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 8, frb.InOrder(1)))
     state, first = rb.sample(rb.add(state, {"n": jnp.arange(4, dtype=jnp.int32)}), rb.key(0), 2)
     _, second = rb.sample(state, rb.key(0), 3)
@@ -283,6 +282,8 @@ def test_xla_keeps_a_limit_that_no_launch_keeps() -> None:
     assert second.items["n"][:2].tolist() == [2, 3]
     assert second.mask is not None
     assert second.mask.tolist() == [True, True, False]
+    emulated.note()
+    assert [name for name, _ in emulated.launched] == ["add_to_rings", *["spend", "read_drawn"] * 2]
 
 
 def test_the_core_does_what_no_launch_can_name() -> None:

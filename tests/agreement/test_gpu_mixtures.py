@@ -340,6 +340,10 @@ MIXED: Final[dict[str, tuple[Callable[[], list[Any]], list[str]]]] = {
         lambda: [of_steps(1, frb.Prioritized(max_times_sampled=2)), of_steps(2, frb.Uniform(max_times_sampled=1))],
         ["sample", "spend"] * 2,
     ),
+    "limits in order": (
+        lambda: [of_steps(1, frb.InOrder(3)), of_steps(2, frb.InOrder(1, newest_first=True))],
+        ["spend", "read_drawn"] * 2,
+    ),
     "functions": (
         lambda: [of_steps(1, None, frb.map_items(centered)), of_steps(2, None, frb.map_items(tripled))],
         ["sample"] * 2,

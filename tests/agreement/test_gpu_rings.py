@@ -43,6 +43,7 @@ LARGE = {
     "epochs of slices": frb.BufferSpec(ITEM, 600 * 12, frb.SlicesWithoutReplacement(4, **ENDS), lanes=600),
     "newer items of lanes": frb.BufferSpec(ITEM, 600 * 12, frb.Recency(3), lanes=600),
     "epochs in order of lanes": frb.BufferSpec(ITEM, 600 * 12, frb.WithoutReplacement(shuffle=False), lanes=600),
+    "limits in order": frb.BufferSpec(ITEM, 4500, frb.InOrder(3)),
     "a queue of windows": frb.BufferSpec(ITEM, 600 * 12, frb.Queue(4), lanes=600),
     "waiting": frb.BufferSpec(ITEM, 600 * 12, frb.Prioritized(), lanes=600, transforms=RETURNS),
     "waiting images": frb.BufferSpec(IMAGES | {"x": ITEM["x"]}, 150, transforms=RETURNS),
@@ -145,7 +146,7 @@ def test_each_function_is_one_launch_or_two() -> None:
     for writer, sampler, draws in (
         (frb.Reservoir(), frb.Uniform(), ["sample"]),
         (frb.MaxValue("n"), frb.Prioritized(max_times_sampled=4), ["sample", "spend"]),
-        (frb.MaxValue("n"), frb.Prioritized(max_times_sampled=4, replacement=False), ["arrive", "read_drawn", "spend"]),
+        (frb.MaxValue("n"), frb.Prioritized(max_times_sampled=4, replacement=False), ["arrive", "spend", "read_drawn"]),
     ):
         key = rb.key(0) if writer.words else None
         with emulated_gpu.using("forward") as emulated:
@@ -158,23 +159,24 @@ def test_each_function_is_one_launch_or_two() -> None:
 @pytest.mark.parametrize(
     ("sampler", "drawing"),
     [
-        (frb.Recency(3), "sample"),
-        (frb.Queue(), "draw_in_turn"),
-        (frb.Queue(2), "draw_in_turn"),
-        (frb.InOrder(), "draw_in_turn"),
-        (frb.WithoutReplacement(shuffle=False), "draw_in_order"),
+        (frb.Recency(3), ["sample"]),
+        (frb.Queue(), ["draw_in_turn"]),
+        (frb.Queue(2), ["draw_in_turn"]),
+        (frb.InOrder(), ["draw_in_turn"]),
+        (frb.InOrder(1), ["spend", "read_drawn"]),
+        (frb.WithoutReplacement(shuffle=False), ["draw_in_order"]),
     ],
     ids=repr,
 )
-def test_draws_by_position_are_one_launch(sampler: Any, drawing: str) -> None:
+def test_draws_by_position_are_one_launch_or_two_with_a_limit(sampler: Any, drawing: list[str]) -> None:
     with emulated_gpu.using("forward") as emulated:
         state = rb.add(
             rb.init(frb.BufferSpec({"n": frb.Unbounded((), "int32")}, 8, sampler)), {"n": torch.arange(5).int()}
         )
         state, sample = rb.sample(state, rb.key(0), 2)
         rb.add_(state, {"n": torch.arange(3).int()}, torch.ones(3) > 0)
-    assert [name for name, _ in emulated.launched] == ["add_to_rings", drawing, "rank_in_rings", "add_to_rings"]
-    if drawing != "sample":
+    assert [name for name, _ in emulated.launched] == ["add_to_rings", *drawing, "rank_in_rings", "add_to_rings"]
+    if drawing != ["sample"]:
         assert sample.items["n"].flatten().tolist() == [*range(sample.indices.numel())]
 
 

@@ -24,8 +24,8 @@ from torch_backend.engines import execute
 from torch_backend.memory.library import TORCH
 
 SPEC = frb.BufferSpec({"x": frb.Unbounded((3,)), "n": frb.Unbounded((), "int32")}, 8, sampler=frb.Prioritized())
-MEDIAN = frb.MaxValue("x", reduction="median")  # which the chain leaves to the core
-FULL = frb.BufferSpec({"x": frb.Unbounded(()), "done": frb.Binary(())}, 8, writer=MEDIAN)
+HALVES = frb.MaxValue("x")  # whose ranks the chain leaves to the core
+FULL = frb.BufferSpec({"x": frb.Unbounded((), "float16"), "done": frb.Binary(())}, 8, writer=HALVES)
 SLICES = frb.BufferSpec(
     {"x": frb.Unbounded(()), "done": frb.Binary(())}, 8, sampler=frb.Slices(length=2, end_keys=("done",))
 )
@@ -81,7 +81,7 @@ class Noting:
 
 def use(rb: Any, spec: frb.BufferSpec) -> list[np.ndarray]:
     """A short history of a buffer, and what it shows."""
-    batch = {"x": np.arange(6, dtype=np.float32), "done": np.arange(6) % 3 == 2}
+    batch = {"x": np.arange(6, dtype=spec.item["x"].dtype), "done": np.arange(6) % 3 == 2}
     if spec.sampler == SPEC.sampler:
         batch = {"x": np.arange(18, dtype=np.float32).reshape(6, 3), "n": np.arange(6, dtype=np.int32)}
     state = rb.add(rb.add(rb.init(spec), batch), batch)

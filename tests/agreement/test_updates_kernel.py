@@ -74,7 +74,7 @@ def test_on_jax_an_update_is_one_step(sampler: Any, writer: Any) -> None:
 
 @needs_native
 def test_on_jax_an_update_that_no_kernel_does_whole_takes_part_kernels() -> None:
-    writer = frb.MaxValue("reward", reduction="median")
+    writer = frb.MaxValue("image")
     state = jax_backend.init(frb.BufferSpec(MORE, 32, frb.Prioritized(), writer))
     traced = str(jax.make_jaxpr(jax_backend.update)(state, np.arange(3), np.ones(3, np.float32)))
     assert set(re.findall(r"name='(\w+)'", traced)) == {"updated_values", "set_leaves"}

@@ -263,6 +263,7 @@ def test_torch_lives_by_kernels_are_those_of_the_cpu(life: Life, kernels: emulat
 BY_POSITION = frb.Recency(3), frb.Queue(), frb.Queue(2), frb.InOrder(newest_first=True)
 LAUNCHED = [(sampler, ["add", "sample"]) for sampler in [*SAMPLERS.values()][:2]]
 LAUNCHED += [(sampler, ["add_to_rings", "draw_in_turn" if k else "sample"]) for k, sampler in enumerate(BY_POSITION)]
+LAUNCHED.append((frb.InOrder(3), ["add_to_rings", "spend", "read_drawn"]))
 
 
 @pytest.mark.parametrize(("sampler", "names"), LAUNCHED, ids=[repr(sampler) for sampler, _ in LAUNCHED])

@@ -53,7 +53,7 @@ LIVES = (
     Life(frb.BufferSpec(SMALL, 600, frb.Prioritized(), writer=frb.StopWhenFull()), (30, 40, 70, 1), 33),
     Life(frb.BufferSpec(SMALL, 51, frb.Recency(3), lanes=3), (10, 13, 25, 1), 33),
     Life(frb.BufferSpec(SMALL, 600, frb.Queue(2), lanes=3), (10, 13, 25, 1), 9),
-    Life(frb.BufferSpec(SMALL, 50, frb.InOrder(newest_first=True)), (30, 40, 70, 1), 33),
+    *(Life(frb.BufferSpec(SMALL, 50, frb.InOrder(limit, True)), (30, 40, 70, 1), 33) for limit in (None, 2)),
     Life(frb.BufferSpec(SMALL, 51, frb.WithoutReplacement(shuffle=False), lanes=3), (10, 13, 25, 1), 33),
     *(
         Life(frb.BufferSpec(REWARDED, 51, sampler, lanes=3, compact=STACKS, transforms=transforms), (10, 25, 1), 33)

@@ -17,7 +17,7 @@ from functional_rb.mixture import functions as mixtures
 from functional_rb.native import gpu, launches
 from functional_rb.native.kernels import DECLARED, Declaration, Kernel, Made, rebuilt
 from functional_rb.ops.part_kernels import Table
-from functional_rb.structures import hash_map
+from functional_rb.structures import hash_map, row_layout
 from functional_rb.transforms.her import find_goals
 from torch_backend.arrays import ops
 from torch_backend.memory.gpus import Gpus
@@ -97,6 +97,7 @@ def _by_launch(function: Any, declaration: Declaration) -> Callable[..., object]
 # What stands in for functions of the core on a GPU, where nobody traces.
 TABLE: Final[Table] = {
     functions.read_drawn: reading(_read),
+    row_layout.read: _by_launch(row_layout.read, launches.read_rows),
     **{function: _by_launch(function, DECLARED[function]) for function in (hash_map.lookup, hash_map.insert)},
     maps.rows_of_keys: _by_launch(maps.rows_of_keys, launches.pack_keys),
     maps.insert: _by_launch(maps.insert, launches.insert_keys),

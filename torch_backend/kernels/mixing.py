@@ -63,7 +63,7 @@ def draw(carrier: Carrier[State], mixture: Mixture, request: Request) -> Rows[St
     # Without replacement the chance of an item is that to be among the rows that come, however many a launch draws.
     if any(spec.known.draws is Draws.ARRIVALS for spec in specs):
         return None
-    if any(spec.plan.objects or spec.known.on_hosts_alone or not spec.sampler.heeds_wanted for spec in specs):
+    if any(spec.plan.objects or not spec.sampler.heeds_wanted for spec in specs):
         return None
     most = _native.GPU_MIXED
     if any(len(one) > most for one in _mixtures(mixture)):

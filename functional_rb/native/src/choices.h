@@ -17,6 +17,26 @@ struct MinLevels {
   }
 };
 
+// A float as an integer of the same order; whether it has a place in that, as NaN has none.
+FRB_INLINE bool key_of_float(float number, int32_t* key) {
+  const int32_t bits = bits_of(number), magnitude = bits & int32_t(INT32_MOST);
+  *key = bits < 0 ? -magnitude : magnitude;
+  return magnitude <= 0x7F800000;
+}
+
+// The lower of the numbers in the middle, found bit by bit, as that needs no room to sort in: `_median_key`.
+FRB_INLINE bool median_of(const float* numbers, int64_t count, int32_t* rank) {
+  bool good = true;
+  for (int64_t low = UNRANKED, high = PADDING; low < high; *rank = int32_t(low)) {
+    const int64_t middle = low + (high - low) / 2;
+    int64_t found = 0;
+    for (int64_t i = 0; i < count; ++i) good &= key_of_float(numbers[i], rank), found += *rank <= middle;
+    if (found > (count - 1) / 2) high = middle;
+    else low = middle + 1;
+  }
+  return good;
+}
+
 // The rank of a row as an integer of the same order, and whether it has one: `MaxValue._keys`.
 FRB_INLINE bool rank_of(const Ring& ring, const char* row, int64_t count, float* numbers, int32_t* rank) {
   if (ring->reduction == WHOLE_NUMBER) {
@@ -27,6 +47,7 @@ FRB_INLINE bool rank_of(const Ring& ring, const char* row, int64_t count, float*
   int64_t size = 1;
   while (size < count) size *= 2;
   memcpy(numbers, row, size_t(count) * 4);
+  if (ring->reduction == MEDIAN) return median_of(numbers, count, rank);
   for (int64_t i = count; i < size; ++i) numbers[i] = ring->reduction > MEAN ? numbers[i - count] : 0.0f;
   while ((size /= 2))
     for (int64_t i = 0; i < size; ++i) {
@@ -35,9 +56,7 @@ FRB_INLINE bool rank_of(const Ring& ring, const char* row, int64_t count, float*
       else if (!(a != a) && (b != b || (ring->reduction == MAX ? b > a : b < a))) numbers[i] = b;  // a NaN stays
     }
   if (ring->reduction == MEAN) numbers[0] *= float(1.0 / double(count));
-  const int32_t bits = bits_of(numbers[0]), magnitude = bits & int32_t(INT32_MOST);
-  *rank = bits < 0 ? -magnitude : magnitude;
-  return magnitude <= 0x7F800000;
+  return key_of_float(numbers[0], rank);
 }
 
 // The handle of a new item in a slot, by that of the one before: `handles.renewed`.

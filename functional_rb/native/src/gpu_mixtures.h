@@ -302,33 +302,23 @@ template <class Block> FRB_INLINE void place_rows(const Block& block, const Call
       floats(ALL_WEIGHTS)[row] = weight;
     });
   }
-  auto copy = [&](int64_t k, auto piece) {
-    using Piece = decltype(piece);
-    const int64_t pieces = places.behind()[k] / int64_t(sizeof(Piece)), each_line = parts(pieces, block.rows());
-    const int64_t first = block.y() * each_line, count = most<int64_t>(least(each_line, pieces - first), 0);
-    const Piece* from = reinterpret_cast<const Piece*>(call.items[k]);
-    Piece* to = reinterpret_cast<Piece*>(call.others()[k]);
-    block.each(here * count, [&](int64_t j) {
-      const int64_t i = j / count, row = begin + i, at = first + j - i * count;
-      if (is_own(row)) to[row * pieces + at] = from[ints(RANKS)[row] * pieces + at];
-    });
-  };
+  int64_t turn = 0;
   for (int64_t k = 0; k < places->arrays; ++k) {
     const int64_t bytes = places.behind()[k];
     // What a function of items gives may begin anywhere.
-    const uint64_t unit = unit_of(uint64_t(bytes) | aligned(call.items[k], 0, call.others()[k], 0));
+    const int64_t unit = int64_t(unit_of(uint64_t(bytes) | aligned(call.items[k], 0, call.others()[k], 0)));
     if (k < places->flags) {
       block.each(block.y() ? 0 : here * bytes, [&](int64_t j) {
         const int64_t row = begin + j / bytes;
         if (is_own(row)) call.others()[k][row * bytes + j % bytes] = is_real(row) && call.items[k][ints(RANKS)[row] * bytes + j % bytes];
       });
-    } else if (unit == sizeof(Four)) {
-      copy(k, Four{});
-    } else if (unit == sizeof(int32_t)) {
-      copy(k, int32_t{});
-    } else {
-      copy(k, char{});
+      continue;
     }
+    const int64_t each_line = parts(bytes / unit, block.rows()) * unit, first = block.y() * each_line;
+    if (first < bytes)
+      copy_each(block, turn, here, least(each_line, bytes - first), uint64_t(unit),
+                [&](int64_t i) { return is_own(begin + i) ? call.others()[k] + (begin + i) * bytes + first : nullptr; },
+                [&](int64_t i) { return call.items[k] + ints(RANKS)[begin + i] * bytes + first; });
   }
 }
 

@@ -176,10 +176,10 @@ FRB_INLINE void store_returns(const Block& block, const Addition& of, const Queu
   });
 }
 
-// Write a leaf of rows as it is in the step that `source` says.
-template <class Block, class Slot, class Source>
+// Write a leaf of rows as it is in their own step, or in the last of those that count.
+template <class Block, class Slot>
 FRB_INLINE void store_leaf(const Block& block, const Addition& of, const Queued& queue, int64_t& turn, int64_t to, int64_t from,
-                           int64_t begin, int64_t here, const Slot& slot, const Source& source) {
+                           int64_t begin, int64_t here, const Slot& slot, bool of_last) {
   const LeafRecord &target = of.plan.leaf(to), &waits = queue.packed.leaf(from);
   const int64_t stride = of.plan.stored_bytes(target.storage), their = queue.packed.stored_bytes(waits.storage);
   const Part part = part_of(block, target.storage, target.bytes);
@@ -189,7 +189,10 @@ FRB_INLINE void store_leaf(const Block& block, const Addition& of, const Queued&
                         aligned(of.call.rows_beside[waits.storage], their, nullptr, waits.offset);
   copy_each(block, turn, here, part.width, unit_of(unit),
             [&](int64_t i) { return of.row_at(begin + i) < 0 ? nullptr : stored + slot(i) * stride; },
-            [&](int64_t i) { return queue.leaf(from, source(of.row_at(begin + i))) + part.first; });
+            [&](int64_t i) {
+    const int64_t entry = of.row_at(begin + i);
+    return queue.leaf(from, queue.step(entry, of_last ? queue.whole[entry] - 1 : 0)) + part.first;
+  });
 }
 
 // Write the leaves of rows that are complete.
@@ -197,13 +200,11 @@ template <class Block, class Slot>
 FRB_INLINE void store_complete(const Block& block, const Addition& of, const Queued& queue, int64_t begin, int64_t here,
                                const Slot& slot) {
   int64_t turn = 0;
-  auto own = [&](int64_t entry) { return queue.step(entry, 0); };
-  auto last = [&](int64_t entry) { return queue.step(entry, queue.whole[entry] - 1); };
-  for (int64_t k = 0; k < queue.packed->leaves; ++k) {
-    if (queue.is_reward(k)) continue;
-    if (queue.follows(k)) {
-      store_leaf(block, of, queue, turn, k, k, begin, here, slot, last);
-    } else if (queue.is_own(k)) {  // of each agent's own last step
+  const int64_t leaves = queue.packed->leaves;  // behind which the rewards of the first steps are stored
+  for (int64_t k = 0; k < leaves + queue.told.rewards; ++k) {
+    const bool is_given = k < leaves;
+    if (is_given && queue.is_reward(k)) continue;
+    if (is_given && queue.is_own(k) && !queue.follows(k)) {  // of each agent's own last step
       const LeafRecord& leaf = of.plan.leaf(k);
       const int64_t bytes = leaf.bytes / queue.agents, stride = of.plan.stored_bytes(leaf.storage);
       const Part part = part_of(block, leaf.storage, leaf.bytes);
@@ -216,11 +217,10 @@ FRB_INLINE void store_complete(const Block& block, const Addition& of, const Que
           stored[slot(i) * stride + at] = queue.leaf(k, queue.step(entry, steps - 1))[at];
         });
     } else {
-      store_leaf(block, of, queue, turn, k, k, begin, here, slot, own);
+      const int64_t from = is_given ? k : queue.rewards()[k - leaves].leaf;
+      store_leaf(block, of, queue, turn, is_given ? k : k + 1, from, begin, here, slot, is_given && queue.follows(k));
     }
   }
-  for (int64_t r = 0; r < queue.told.rewards; ++r)
-    store_leaf(block, of, queue, turn, queue.packed->leaves + 1 + r, queue.rewards()[r].leaf, begin, here, slot, own);
   store_returns(block, of, queue, begin, here, slot);
   block.wait();
 }

@@ -33,15 +33,18 @@ int64_t take_layout(const int32_t* from, int32_t* to) {
   return 1 + plan->wide;
 }
 
-void take_addresses(const BufferCall& c, Call& call) {
-  for (int64_t k = 0; k < c.arrays; ++k) call.storage[k] = reinterpret_cast<char*>(c.storage[k]);
-  for (int64_t k = 0; k < c.item_count; ++k) call.items[k] = reinterpret_cast<char*>(c.items[k]);
-}
-
-// What a kernel is called with, so far.
-Call call_of(const BufferCall& c) {
+// What a kernel is called with but for its records.
+Call bare_call(const BufferCall& c) {
   Call call{};
   static_cast<BufferCall&>(call) = c;
+  for (int64_t k = 0; k < c.arrays; ++k) call.storage[k] = reinterpret_cast<char*>(c.storage[k]);
+  for (int64_t k = 0; k < c.item_count; ++k) call.items[k] = reinterpret_cast<char*>(c.items[k]);
+  return call;
+}
+
+// The same with those of a buffer.
+Call call_of(const BufferCall& c) {
+  Call call = bare_call(c);
   take_layout(c.plan, call.plan);
   if (c.ring) {
     const Ring ring{reinterpret_cast<const RingRecord*>(c.ring)};
@@ -59,7 +62,6 @@ Call call_of(const BufferCall& c) {
     call.returns_at = c.frames ? numbers_of_frames(stacks_of(c)) : 0;
     std::copy_n(c.returns, numbers_of_returns(c.returns), call.beside + call.returns_at);
   }
-  take_addresses(c, call);
   return call;
 }
 
@@ -79,11 +81,23 @@ int launch(Call& call, Kernel which, int threads, int64_t columns, int64_t lines
   return status ? -status : DONE;
 }
 
-// How many blocks share the bytes of each item, of which each has as many as would be `rows` of an update.
+// Launch what reads rows, of which a block has so many that its threads share their slots.
+int launch_reading(Call& call, Kernel which, int64_t rows, int64_t lines) {
+  call.tile = std::min<int64_t>(parts(rows, most_blocks), MOST_DRAWS);
+  return launch(call, which, THREADS, parts(rows, call.tile), lines);
+}
+// Launch what has little to do for each row.
+int launch_for_each(Call& call, Kernel which) {
+  call.tile = std::max<int64_t>(parts(call.batch, most_blocks), LEAST_ROWS);
+  return launch(call, which, THREADS, parts(call.batch, call.tile));
+}
+
+// How many blocks share so many bytes, of which each has as many as would be `rows` of an update; and those of an item.
+int64_t lines_for(int64_t bytes, int64_t rows) { return std::max<int64_t>(1, std::min<int64_t>(parts(bytes, BYTES_A_ROW * rows), 64)); }
 int64_t lines_of(const Plan& plan, int64_t rows) {
   int64_t widest = 0;
   for (int64_t k = 0; k < plan->leaves; ++k) widest = std::max<int64_t>(widest, plan.leaf(k).bytes);
-  return std::max<int64_t>(1, std::min<int64_t>(parts(widest, BYTES_A_ROW * rows), 64));
+  return lines_for(widest, rows);
 }
 
 // All that there was room for is saved, also what a mask leaves as it is; but nothing where nothing was launched.
@@ -129,9 +143,20 @@ static int write_to_rings(Call& call, Kernel kernel) {
   return launch(call, kernel, THREADS_OF_ONE, columns, lines_of(of.plan, large));
 }
 
+// Name arrays, if an older version wants them, where as many that lie beside the rows are saved.
+static void save_beside(const BufferCall& c, Call& call, int64_t arrays) {
+  for (int64_t k = 0; c.saved_places && k < arrays; ++k) call.items[MOST + k] = reinterpret_cast<char*>(c.saved_beside[k]);
+}
+
 // Which of the leaves that are given are stored as they are, in their order: behind the stacks.
 static const int32_t* stored_leaves(const BufferCall& c) {
   return c.frames + numbers_of_frames(stacks_of(c));
+}
+
+// Name so many leaves behind those of them that are stored as they are.
+static void name_leaves(const BufferCall& c, Call& call, int64_t all) {
+  for (int64_t k = 0; k < all; ++k) call.items[MOST + k] = reinterpret_cast<char*>(c.items[k]);
+  for (int64_t k = 0; k < plan_of(call)->leaves; ++k) call.items[k] = call.others()[stored_leaves(c)[k]];
 }
 
 // How many blocks share the bytes of a frame.
@@ -141,7 +166,7 @@ static int64_t lines_of_frames(const Call& call) {
   int64_t widest = 0;
   for (int64_t k = 0; k < layout->leaves; ++k)
     widest = std::max<int64_t>(widest, int64_t(stacks[k].depth) * stacks[k].outer * stacks[k].bytes);
-  return std::max<int64_t>(1, std::min<int64_t>(parts(widest, BYTES_A_ROW * share), 64));
+  return lines_for(widest, share);
 }
 
 // Add items that share frames: those of a batch are compared, then rows and what is kept beside them are written, then frames.
@@ -159,10 +184,8 @@ static int add_frames(const BufferCall& c) {
   for (int64_t k = 0; k < rows.given; ++k) rows.items[k] = call.items[stored_leaves(c)[k]];
   std::copy_n(call.saved(), call.saved_arrays(), rows.items + rows.given);
   if (const int failed = write_to_rings(rows, add_with_frames_kernel)) return failed;
-  for (int64_t k = 0; c.saved_places && k < 1 + record_of<Plan>(c.beside_plan)->wide; ++k)
-    call.items[MOST + k] = reinterpret_cast<char*>(c.saved_beside[k]);
-  call.tile = std::min<int64_t>(parts(of.frame_places, most_blocks), MOST_DRAWS);
-  const int outcome = launch(call, store_frames_kernel, THREADS, parts(of.frame_places, call.tile), call.lines);
+  save_beside(c, call, 1 + record_of<Plan>(c.beside_plan)->wide);
+  const int outcome = launch_reading(call, store_frames_kernel, of.frame_places, call.lines);
   return saved(c, outcome, of.places, c.order ? 0 : of.entries + of.lost_entries, c.deck_room, of.frame_places);
 }
 
@@ -182,8 +205,7 @@ static int add_waiting(const BufferCall& c) {
   int outcome = DONE;
   if (before) {
     const Plan packed = record_of<Plan>(c.beside_plan);
-    for (int64_t k = 0; c.saved_places && k < 1 + packed->wide; ++k)
-      call.items[MOST + k] = reinterpret_cast<char*>(c.saved_beside[k]);
+    save_beside(c, call, 1 + packed->wide);
     outcome = launch(call, keep_waiting_kernel, THREADS, columns, lines_of(packed, share));
   }
   return saved(c, outcome, of.places, 0, c.deck_room, before);
@@ -198,7 +220,7 @@ int add_to_rings(const BufferCall& c) {
   const bool ranks = of.ring->chooses == BEST;
   if (of.ring->chooses) {
     Call choice = call;
-    choice.items[MOST] = ranks && c.saved_places ? reinterpret_cast<char*>(c.saved_beside[0]) : nullptr;
+    save_beside(c, choice, ranks);
     if (const int failed = launch(choice, choose_kernel, THREADS_OF_ONE, 1)) return failed;
   } else if (c.mask) {
     if (const int failed = launch(call, rank_in_rings_kernel, THREADS_OF_ONE, parts(of.lanes, call.ranked))) return failed;
@@ -225,20 +247,18 @@ int update_priorities(const BufferCall& c) { return update_by(c, true); }
 
 static int sample(const BufferCall& c) {
   Call call = call_of(c);
-  call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
   if (c.frames && c.given) {  // the leaves are all of them, in the order in which they are given
-    for (int64_t k = 0; k < c.given; ++k) call.items[MOST + k] = reinterpret_cast<char*>(c.items[k]);
-    for (int64_t k = 0; k < plan_of(call)->leaves; ++k) call.items[k] = call.others()[stored_leaves(c)[k]];
-    return launch(call, sample_frames_kernel, THREADS, parts(c.batch, call.tile),
-                  std::max(lines_of(plan_of(call), share), lines_of_frames(call)));
+    name_leaves(c, call, c.given);
+    return launch_reading(call, sample_frames_kernel, c.batch, std::max(lines_of(plan_of(call), share), lines_of_frames(call)));
   }
-  return launch(call, sample_kernel, THREADS, parts(c.batch, call.tile), lines_of(plan_of(call), share));
+  return launch_reading(call, sample_kernel, c.batch, lines_of(plan_of(call), share));
 }
 
-// What is drawn of single items one block counts then, if there is a limit; without replacement by priority it also draws.
+// What is drawn of single items one block counts then, if there is a limit; without replacement by priority, and from an end, it
+// also draws.
 static int draw_limited(const BufferCall& c) {
   const Plan plan = record_of<Plan>(c.plan);
-  const bool races = plan->draws == ARRIVALS;
+  const bool races = plan->draws == ARRIVALS, in_order = plan->draws == FROM_AN_END;
   const int64_t numbers = std::max<int64_t>(races ? RaceRoom(nullptr, c.batch + 1).end - static_cast<int32_t*>(nullptr) : 0,
                                             plan->limit ? cells_of_draws(c.batch) : 0);
   int32_t* const room = c.scratches.take(c.scratches.of, numbers + c.batch);
@@ -248,16 +268,15 @@ static int draw_limited(const BufferCall& c) {
   Call call = call_of(told);
   call.scratch = room;
   const bool reads = std::any_of(c.items, c.items + c.given, [](int64_t leaf) { return leaf != 0; });  // else another launch does
-  int outcome = races ? launch(call, arrive_kernel, THREADS_OF_ONE, 1) : sample(told);
-  if (outcome == DONE && races && reads) outcome = read_drawn(told);
+  int outcome = races ? launch(call, arrive_kernel, THREADS_OF_ONE, 1) : in_order ? DONE : sample(told);
   if (outcome == DONE && plan->limit) outcome = launch(call, spend_kernel, THREADS_OF_ONE, 1);
+  if (outcome == DONE && (races || in_order) && reads) outcome = read_drawn(told);
   return saved(c, outcome, plan->limit ? c.batch : 0);
 }
 
 static int draw_slices(const BufferCall& c) {
   Call call = call_of(c);
-  call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
-  return launch(call, draw_slices_kernel, THREADS, parts(c.batch, call.tile), lines_of(plan_of(call), share));
+  return launch_reading(call, draw_slices_kernel, c.batch, lines_of(plan_of(call), share));
 }
 
 static int draw_epoch(const BufferCall& c) {
@@ -266,28 +285,25 @@ static int draw_epoch(const BufferCall& c) {
   while (call.scratch_size < 2 * c.batch) call.scratch_size *= 2;
   if (!take_scratch(call, numbers_of_epoch(c.batch, call.scratch_size))) return NO_MEMORY;
   if (const int failed = launch(call, draw_epoch_kernel, THREADS_OF_ONE, 1)) return failed;
-  call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
-  const int64_t columns = parts(c.batch, call.tile);
-  const int outcome = launch(call, read_epoch_kernel, THREADS, columns, lines_of(plan_of(call), share));
-  return saved(c, outcome, 0, 0, c.deck_room);
+  return saved(c, launch_reading(call, read_epoch_kernel, c.batch, lines_of(plan_of(call), share)), 0, 0, c.deck_room);
 }
 
 // The oldest items, or windows, which are taken out, items from an end, or those of an epoch in order.
 static int draw_in_turn(const BufferCall& c) {
   Call call = call_of(c);
   const Plan plan = plan_of(call);
-  const int64_t rows = c.batch * plan->length;
-  call.tile = std::min<int64_t>(parts(rows, most_blocks), MOST_DRAWS);
   const Kernel kernel = plan->draws == IN_TURN ? draw_in_order_kernel : draw_in_turn_kernel;
-  return launch(call, kernel, THREADS, parts(rows, call.tile), lines_of(plan, share));
+  return launch_reading(call, kernel, c.batch * plan->length, lines_of(plan, share));
 }
 
 int draw(const BufferCall& c) {
-  switch (record_of<Plan>(c.plan)->draws) {
+  const Plan plan = record_of<Plan>(c.plan);
+  switch (plan->draws) {
     case SLICES: return draw_slices(c);
     case EPOCH: case EPOCH_OF_SLICES: return draw_epoch(c);
     case ARRIVALS: case LIMITED: return draw_limited(c);
-    case IN_TURN: case QUEUE: case FROM_AN_END: return draw_in_turn(c);
+    case IN_TURN: case QUEUE: return draw_in_turn(c);
+    case FROM_AN_END: return plan->limit ? draw_limited(c) : draw_in_turn(c);
     default: return sample(c);
   }
 }
@@ -295,47 +311,41 @@ int draw(const BufferCall& c) {
 int read_drawn(const BufferCall& c) {
   Call call = call_of(c);
   const Plan plan = plan_of(call);
-  call.tile = std::min<int64_t>(parts(c.batch, most_blocks), MOST_DRAWS);
   int64_t lines = lines_of(plan, share);
   if (c.frames) {  // leaves that are given, and what there is behind them, go where the kernel reads them
     const Queue returns = record_of<Queue>(c.returns);
     const int64_t all = c.given - (c.returns ? 3 + returns->rewards : 0);
-    for (int64_t k = 0; k < all; ++k) call.items[MOST + k] = reinterpret_cast<char*>(c.items[k]);
-    for (int64_t k = 0; k < plan->leaves; ++k) call.items[k] = call.others()[stored_leaves(c)[k]];
+    name_leaves(c, call, all);
     for (int64_t k = all; k < c.given; ++k) call.items[plan->leaves + k - all] = reinterpret_cast<char*>(c.items[k]);
     lines = std::max(lines, lines_of_frames(call));
   }
-  return launch(call, read_drawn_kernel, THREADS, parts(c.batch, call.tile), lines);
+  return launch_reading(call, read_drawn_kernel, c.batch, lines);
 }
 
 // A call on a hash map, whose record stands in place of a plan; behind it the layout of keys, if they come as leaves.
 static Call call_of_map(const BufferCall& c) {
-  Call call{};
-  static_cast<BufferCall&>(call) = c;
+  Call call = bare_call(c);
   std::copy_n(c.plan, sizeof(MapRecord) / sizeof(int32_t), call.plan);
   if (c.stored) {
     take_layout(c.beside_plan, call.plan + LEAVES_AT);
     std::copy_n(c.stored, record_of<Plan>(c.beside_plan)->leaves, call.beside);
   }
-  take_addresses(c, call);
-  call.tile = std::max<int64_t>(parts(c.batch, most_blocks), LEAST_ROWS);
   return call;
 }
 
 int map_lookup(const BufferCall& c) {
   Call call = call_of_map(c);
-  return launch(call, find_keys_kernel, THREADS, parts(c.batch, call.tile));
+  return launch_for_each(call, find_keys_kernel);
 }
 
 // Keys are packed and looked for, then new ones get their places; where they are many or long, a third launch copies them.
 int map_insert(const BufferCall& c) {
   Call call = call_of_map(c);
   if (!take_scratch(call, 4 * c.batch)) return NO_MEMORY;
-  const int64_t columns = parts(c.batch, call.tile);
   call.lines = c.batch * record_of<Map>(c.plan)->words > share * THREADS_OF_ONE / THREADS;
-  if (const int failed = launch(call, find_keys_kernel, THREADS, columns)) return failed;
+  if (const int failed = launch_for_each(call, find_keys_kernel)) return failed;
   const int outcome = launch(call, enter_keys_kernel, THREADS_OF_ONE, 1);
-  return outcome || !call.lines ? outcome : launch(call, keep_keys_kernel, THREADS, columns);
+  return outcome || !call.lines ? outcome : launch_for_each(call, keep_keys_kernel);
 }
 
 void tell_mixture(const MixtureRecord& mixture, const float* shares, const float* array, const BufferCall* calls, Call& call) {
@@ -359,11 +369,8 @@ int sample_mixture(MixtureRecord mixture, const float* shares, const float* arra
     Call call = call_of(calls[k]);
     mixture.number = int32_t(k);
     tell_mixture(mixture, shares, array, calls, call);
-    call.tile = std::min<int64_t>(parts(call.batch, most_blocks), MOST_DRAWS);
-    const int outcome =
-        launch(call, ring_of(call)->window_length ? sample_mixed_slices_kernel : sample_mixture_kernel, THREADS,
-               parts(call.batch, call.tile), lines_of(plan_of(call), share));
-    if (outcome != DONE) return outcome;
+    const Kernel kernel = ring_of(call)->window_length ? sample_mixed_slices_kernel : sample_mixture_kernel;
+    if (const int failed = launch_reading(call, kernel, call.batch, lines_of(plan_of(call), share))) return failed;
   }
   return DONE;
 }
@@ -374,36 +381,27 @@ int place_rows(Call& call) {
   const Places places = record_of<Places>(call.beside);
   int64_t widest = 0;
   for (int64_t k = 0; k < places->arrays; ++k) widest = std::max<int64_t>(widest, places.behind()[k]);
-  call.tile = std::min<int64_t>(parts(call.batch, most_blocks), MOST_DRAWS);
-  const int64_t lines = std::max<int64_t>(1, std::min<int64_t>(parts(widest, BYTES_A_ROW * share), 64));
-  return launch(call, place_rows_kernel, THREADS, parts(call.batch, call.tile), lines);
+  return launch_reading(call, place_rows_kernel, call.batch, lines_for(widest, share));
 }
 
 int apart(const BufferCall& c) {
-  Call call{};
-  static_cast<BufferCall&>(call) = c;
+  Call call = bare_call(c);
   const Paths paths = record_of<Paths>(c.plan);
   std::copy_n(c.plan, paths.behind() - c.plan + int64_t(paths->buffers) * (paths->columns - 1), call.plan);
-  take_addresses(c, call);
-  call.tile = std::max<int64_t>(parts(c.batch, most_blocks), LEAST_ROWS);
-  return launch(call, apart_kernel, THREADS, parts(c.batch, call.tile));
+  return launch_for_each(call, apart_kernel);
 }
 
 int find_goals(const BufferCall& c) {
-  Call call{};
-  static_cast<BufferCall&>(call) = c;
+  Call call = bare_call(c);
   std::copy_n(c.ring, sizeof(RingRecord) / sizeof(int32_t), call.ring);
   std::copy_n(c.plan, sizeof(GoalsRecord) / sizeof(int32_t), call.beside);
-  take_addresses(c, call);
-  call.tile = std::max<int64_t>(parts(c.batch, most_blocks), LEAST_ROWS);
-  return launch(call, find_goals_kernel, THREADS, parts(c.batch, call.tile));
+  return launch_for_each(call, find_goals_kernel);
 }
 
 int pack_keys(const BufferCall& c) {
   Call call = call_of(c);
   std::copy_n(c.stored, plan_of(call)->leaves, call.beside);
-  call.tile = std::max<int64_t>(parts(c.batch, most_blocks), LEAST_ROWS);
-  return launch(call, pack_keys_kernel, THREADS, parts(c.batch, call.tile));
+  return launch_for_each(call, pack_keys_kernel);
 }
 
 const BufferKernels buffers{add, add_to_rings, update, update_priorities, draw, nullptr};

@@ -72,6 +72,31 @@ FRB_INLINE int64_t from_an_end(int64_t k, int64_t size, bool newest_first) {
   return newest_first ? last - position : position;
 }
 
+// The marked slot of some rank, and how many marked ones lie before a slot: `structures.order_statistics`.
+FRB_INLINE int32_t slot_of_rank(const Plan& plan, const float* tree, int64_t rank) {
+  int64_t node = 0;
+  for (int64_t k = plan->levels - 1; k >= 0; --k) {
+    const float* counts = tree + (plan.level(k).sums + node) * FANOUT;
+    int64_t child = 0;
+    for (; child < FANOUT && counted(counts[child]) <= rank; ++child) rank -= counted(counts[child]);
+    node = least<int64_t>(node * FANOUT + child, plan.level(k).nodes - 1);
+  }
+  return int32_t(node);
+}
+FRB_INLINE int64_t marked_before(const Plan& plan, const float* tree, int64_t slot) {
+  int64_t found = 0;
+  for (int64_t k = 0; k < plan->levels; ++k, slot /= FANOUT)
+    for (int64_t left = slot / FANOUT * FANOUT; left < slot; ++left)
+      found += counted(tree[int64_t(plan.level(k).sums) * FANOUT + left]);
+  return found;
+}
+
+// The rank of the k-th of so many marked slots from an end of a ring, of which so many lie before its oldest item.
+FRB_INLINE int64_t rank_from_an_end(int64_t k, int64_t size, int64_t before, bool newest_first) {
+  const int64_t rank = before + from_an_end(k, size, newest_first);
+  return least(rank < size ? rank : rank - size, most<int64_t>(size - 1, 0));
+}
+
 // Of an epoch in order: where a lane goes on, where it ends, and how many items are left of it: `without_replacement._left`. The
 // ring's cursor and size are those of some counters, the epoch is where it was by its own.
 struct Rest {

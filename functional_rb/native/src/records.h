@@ -39,7 +39,7 @@ FRB_RECORD(RingRecord, capacity, length, lanes, turns, window_length, period, st
            counters, cursors, sizes, next, newest, id, ends, refused, chooses, seen, rank, reduction);
 
 enum Chooses { IN_ORDER, RESERVOIR, BEST };
-enum Reduction { SUM, MEAN, MAX, MIN, WHOLE_NUMBER };
+enum Reduction { SUM, MEAN, MAX, MIN, MEDIAN, WHOLE_NUMBER };
 
 // The epochs of draws without replacement: places among the counters, and a setting; of epochs in order also where the counters
 // begin that tell where each lane goes on, and where it ends.

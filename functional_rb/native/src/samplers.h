@@ -171,37 +171,16 @@ inline bool draw_in_order(const BufferCall& c, int32_t* slots) {
   return taken > 0;
 }
 
-// The marked slot of some rank, and how many marked ones lie before a slot: `structures.order_statistics`.
-inline int32_t slot_of_rank(const Plan& plan, const float* tree, int64_t rank) {
-  int64_t node = 0;
-  for (int64_t k = plan->levels - 1; k >= 0; --k) {
-    const float* counts = tree + (plan.level(k).sums + node) * FANOUT;
-    int64_t child = 0;
-    for (; child < FANOUT && counted(counts[child]) <= rank; ++child) rank -= counted(counts[child]);
-    node = least<int64_t>(node * FANOUT + child, plan.level(k).nodes - 1);
-  }
-  return int32_t(node);
-}
-inline int64_t marked_before(const Plan& plan, const float* tree, int64_t slot) {
-  int64_t found = 0;
-  for (int64_t k = 0; k < plan->levels; ++k, slot /= FANOUT)
-    for (int64_t left = slot / FANOUT * FANOUT; left < slot; ++left)
-      found += counted(tree[int64_t(plan.level(k).sums) * FANOUT + left]);
-  return found;
-}
-
 // `InOrder.draw`: from the oldest item on, or from the newest; with a limit each in a row as often as it may still be drawn.
 inline bool draw_from_an_end(const BufferCall& c, int32_t* slots) {
   const Plan plan = plan_of(c);
   const Stored stored(c);
   const int64_t capacity = plan->capacity, oldest = floor_mod(stored.oldest(0), capacity), row = plan->levels - 1;
   const int64_t size = plan->limit ? counted(add_up(c.tree + int64_t(plan.level(row).sums) * FANOUT)) : stored.size();
-  const int64_t last = most<int64_t>(size - 1, 0);
   const int64_t first = plan->limit ? marked_before(plan, c.tree, floor_mod(stored.cursors[0], capacity)) : 0;
   const auto slot_at = [&](int64_t place) {  // counted from the end
-    const int64_t position = from_an_end(place, size, plan->newest_first), rank = first + position;
-    if (plan->limit) return slot_of_rank(plan, c.tree, least(rank < size ? rank : rank - size, last));
-    return int32_t((oldest + position) % capacity);
+    if (plan->limit) return slot_of_rank(plan, c.tree, rank_from_an_end(place, size, first, plan->newest_first));
+    return int32_t((oldest + from_an_end(place, size, plan->newest_first)) % capacity);
   };
   const Lanes lanes{stored.cursors, stored.sizes.at};
   int64_t i = 0;
