@@ -23,7 +23,7 @@ class SaveFuture:
         self._moment = moment
         self._saved: Checkpoint | None = None
         self._error: BaseException | None = None
-        self._told = False
+        self._told = False  # whether somebody has asked for the result: else its error is logged, and not lost
         self._finished = threading.Event()
         # Taken once, by who ends the save: its thread, or `__init__` if an interrupt came before that thread did.
         self._begun = threading.Lock()
@@ -68,7 +68,7 @@ class SaveFuture:
         return self._saved
 
     def wait(self) -> None:
-        """Wait for its end, whatever that is."""
+        """Wait for its end, well or not."""
         self._finished.wait()
 
     def _run(self) -> None:
@@ -76,7 +76,7 @@ class SaveFuture:
             return
         try:
             if self._before is not None:
-                self._before.wait()
+                self._before.wait()  # each save waits for the one before, and so for all of them
             self._saved = self._moment.write()
         except BaseException as error:
             self._error = error
@@ -87,7 +87,7 @@ class SaveFuture:
         try:
             self._moment.close()
         finally:
-            self._before = None
+            self._before = None  # else each handle would keep all earlier ones, and what they hold
             try:
                 with _turn:
                     rest = [one for one in _going_on.get(self._place, ()) if one is not self]
@@ -103,6 +103,7 @@ class SaveFuture:
         self._error = CheckpointError(
             f"save to {self._moment.directory}: it goes on in the process that began it; ask for its result there"
         )
+        # A new event: a thread that is not here may hold the lock of the old one.
         self._told, self._before, self._finished = True, None, threading.Event()
         self._finished.set()
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Of a block: as many rows as fit, at least one. Part of the format.
 BLOCK_BYTES = 1 << 16
-# So many blocks are read and written at a time: 4 MiB.
+# So many blocks are read and written at a time, 4 MiB: enough that a call costs nothing beside its bytes.
 CHUNK_BLOCKS = 64
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -50,8 +50,7 @@ class Stored:
 
     @property
     def rows_of_block(self) -> int:
-        """Rows in a block; the last one may have fewer."""
-        return max(1, BLOCK_BYTES // self.row_bytes)
+        return max(1, BLOCK_BYTES // self.row_bytes)  # the last block may have fewer
 
     @property
     def count(self) -> int:
@@ -73,13 +72,12 @@ class Stored:
         return slice(start // self.rows_of_block, -(-stop // self.rows_of_block))
 
     def digests(self, content: bytes | memoryview) -> bytes:
-        """The checksums of whole blocks that follow each other."""
+        """The checksums of blocks that follow each other."""
         size, make = self.rows_of_block * self.row_bytes, hasher()
         view = memoryview(content).cast("B")
         return b"".join([make(view[at : at + size]) for at in range(0, len(view), size)])
 
     def blank_array(self) -> NumpyArray:
-        """The array as it is before anything is stored."""
         array = aligned(np.zeros, self.shape, np.dtype(self.dtype))
         if self.fill:
             array[...] = self.fill
@@ -87,15 +85,15 @@ class Stored:
 
     def blank(self) -> Table:
         """The checksums of all blocks of an array that was never written."""
-        size = min(self.rows_of_block, self.rows)
-        table = np.empty((self.count, DIGEST), np.uint8)
-        table[:] = np.frombuffer(digest(self._filled(size)), np.uint8)
+        # Blocks that were never written are all alike, so two are made, and not the whole array.
         start, stop = self.span((self.count - 1, self.count))
-        table[-1] = np.frombuffer(digest(self._filled(stop - start)), np.uint8)
+        filled = [
+            bytes_of(np.full((rows, *self.shape[1:]), self.fill, self.dtype))
+            for rows in (min(self.rows_of_block, self.rows), stop - start)
+        ]
+        table = np.empty((self.count, DIGEST), np.uint8)
+        table[:], table[-1] = (np.frombuffer(digest(block), np.uint8) for block in filled)
         return table
-
-    def _filled(self, rows: int) -> memoryview:
-        return bytes_of(np.full((rows, *self.shape[1:]), self.fill, self.dtype))
 
 
 @functools.lru_cache(maxsize=16)
@@ -112,7 +110,6 @@ def stored_arrays(spec: BufferSpec) -> dict[str, Stored]:
 
 
 def bytes_of(array: NumpyArray) -> memoryview:
-    """The memory of a contiguous array."""
     content: Any = array.reshape(-1).view(np.uint8)  # NumPy 2.2's types do not say that arrays are buffers
     return memoryview(content)
 
@@ -148,7 +145,6 @@ def as_array(runs: list[Run]) -> Numbers:
 
 
 def chunks(runs: list[Run]) -> Iterator[Run]:
-    """Runs in parts that are read at a time."""
     for first, last in runs:
         for start in range(first, last, CHUNK_BLOCKS):
             yield start, min(start + CHUNK_BLOCKS, last)

@@ -16,7 +16,7 @@ from functional_rb.core import counters, handles
 from functional_rb.samplers import Queue
 from functional_rb.structures.stored_arrays import auxiliary_name, is_items
 
-# Segments that a checkpoint has: what reading opens, and what a manifest tells, stays small.
+# Segments that a save leaves a checkpoint: what reading opens, and what a manifest tells, stays small.
 MOST = 16
 
 Masks = dict[str, Mask]
@@ -26,6 +26,7 @@ Vector = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 def changed(reader: Reader, vector: Vector, base: Opened | None) -> Masks:
     """The blocks of each array that are not as in a checkpoint, or, without one, not as in an empty buffer."""
     arrays = stored_arrays(reader.spec)
+    # The files know of their own rows which were ever written.
     present = {} if reader.in_place is None else reader.in_place.present
     written = None if present else _written(reader, vector)
     added = None if base is None else _added(reader, vector, base)
@@ -49,8 +50,8 @@ def _written(reader: Reader, vector: Vector) -> list[Run] | None:
     if spec.plan.frames is not None or isinstance(spec.sampler, Queue):  # these take items out, and leave their rows
         return None
     if not spec.writer.in_order:
-        name = auxiliary_name(handles.CURRENT)
-        return runs_of(reader.read(name, 0, spec.capacity) >= 0)
+        # Handles start at 0, so that a slot whose handle is -1 never had an item.
+        return runs_of(reader.read(auxiliary_name(handles.CURRENT), 0, spec.capacity) >= 0)
     ends = counters.read(spec.plan, vector).ends
     length = spec.plan.ring.length
     slots: list[Run] = []
@@ -77,6 +78,7 @@ def _added(reader: Reader, vector: Vector, base: Opened) -> list[Run] | None:
 
 
 def _around(start: int, length: int, first: int, count: int) -> list[Run]:
+    # `count` slots of a ring from its `first` on, as one run, or as two where they go round its end.
     if count >= length:
         return [(start, start + length)]
     first %= length

@@ -17,7 +17,6 @@ LARGEST = 1 << 60
 
 
 def spec_in(text: str, known: Iterable[object], path: str) -> BufferSpec:
-    """The spec that a text in a manifest describes."""
     try:
         spec = from_json(text, known)
     except KnownError as error:
@@ -32,7 +31,6 @@ def spec_in(text: str, known: Iterable[object], path: str) -> BufferSpec:
 
 
 def checked(spec: BufferSpec, numbers: list[int], path: str) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
-    """The counters, if they fit the spec."""
     vector = np.array(numbers, np.int32)
     if problem := soundness.problem_of_counters(spec.plan, vector):
         raise CorruptCheckpointError(path, problem)

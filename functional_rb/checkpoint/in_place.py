@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 Arrays = dict[str, NumpyArray]
 # Of each array that lies in files, by its name in a checkpoint, some blocks.
 Blocks = dict[str, Mask]
+# By prefix, the number of the log that is appended to, and what it and those before it have recorded.
 GoingOn = Mapping[str, tuple[int, Earlier | None]]
 NOT_GOING_ON: GoingOn = {}
 
@@ -50,6 +51,7 @@ class Snapshot:
 
     def sync(self) -> None:
         """Have files and logs on the disk."""
+        # Older logs too: the files' rows of older checkpoints are theirs alone now.
         self.files.flush()
         directory = _directory(self.files)
         for prefix in (undo_log.ITEMS, undo_log.FRAMES):
@@ -63,11 +65,9 @@ class Snapshot:
                         disk.close(fd)
 
     def committed(self) -> None:
-        """Note that the checkpoint of this snapshot has been written."""
         self.files.committed.add(self.number)
 
     def close(self) -> None:
-        """The save has ended, well or not."""
         self.files.pending.discard(self.number)
 
 
@@ -190,21 +190,18 @@ def _logs(files: MappedFiles, blocks: Blocks, number: int, going_on: GoingOn = N
 
 def _needed(files: MappedFiles) -> dict[int, Blocks]:
     # For each checkpoint in these files the number of its log, and its blocks.
-    directory, found = _directory(files), {}
+    directory, found, arrays = _directory(files), {}, stored_arrays(files.spec)
     for generation in generations(directory):
         # One that is damaged is given up, as saving does it.
         with contextlib.suppress(FileNotFoundError, CorruptCheckpointError):
             manifest = read_manifest(directory, generation)
-            arrays = stored_arrays(files.spec)
+            # Of another spec than the files' it is none of theirs.
             if manifest.undo and all(manifest.arrays[name] == arrays.get(name) for name in manifest.in_place):
-                parts = [
-                    {name: marked(part.arrays[name].runs, manifest.arrays[name].count)}
-                    for part in manifest.segments
-                    for name in manifest.in_place
-                    if name in part.arrays
-                ]
-                none = {name: np.zeros(manifest.arrays[name].count, bool) for name in manifest.in_place}
-                found[manifest.undo] = _united([none, *parts])
+                blocks = {name: np.zeros(arrays[name].count, bool) for name in manifest.in_place}
+                for part in manifest.segments:
+                    for name in blocks.keys() & part.arrays.keys():
+                        blocks[name] |= marked(part.arrays[name].runs, arrays[name].count)
+                found[manifest.undo] = blocks
     return found
 
 
@@ -226,6 +223,7 @@ def _going_on(files: MappedFiles, needed: Collection[int]) -> GoingOn:
         log, end = fresh, None
         for number in undo_log.numbers(directory, prefix):
             if number >= max(needed):
+                # A row of theirs that is recorded need not be kept again. A torn log is not appended to.
                 torn: list[Torn] = []
                 path = os.path.join(directory, undo_log.name_of(number, prefix))
                 rows, stop = undo_log.recorded(path, arrays, torn)
@@ -248,7 +246,7 @@ def _fold_failed(files: MappedFiles) -> None:
 
 
 def _groups(spec: BufferSpec) -> dict[str, list[str]]:
-    # Rows of items are logged together, and those of frames.
+    # Rows of items are logged together, and those of frames, of which there is another number.
     found = list(shapes(spec))
     groups = {undo_log.ITEMS: [name for name in found if is_items(name)]}
     frames = [name for name in found if not is_items(name)]
@@ -273,7 +271,7 @@ def _rows(spec: BufferSpec, group: list[str], blocks: Blocks) -> list[Mask]:
     arrays, found = stored_arrays(spec), []
     for name in group:
         rows = np.zeros(shapes(spec)[name][0][0], bool)
-        known = name if is_items(name) else auxiliary_name(name)
+        known = name if is_items(name) else auxiliary_name(name)  # the inverse of `own_name`
         for run in runs_of(blocks[known]) if known in blocks else ():
             rows[slice(*arrays[known].span(run))] = True
         found.append(rows)
@@ -325,16 +323,16 @@ def take_over(opened: Opened, spec: BufferSpec, files: MappedFiles, advance: Cal
     arrays = files.arrays()
     _lead_back(opened, spec, arrays, advance, files)
     for name, there in names(spec).items():
-        stored, array = stored_arrays(spec)[name], arrays[there]
+        stored = stored_arrays(spec)[name]
+        unknown = np.zeros(stored.count, bool)
         for first, stop in files.written(there):
-            for start, end in chunks([(stored.of_rows(first, stop).start, stored.of_rows(first, stop).stop)]):
-                unknown = runs_of(opened.owners(name)[start:end] < 0)
-                for run in unknown:
-                    rows = array[slice(*stored.span((start + run[0], start + run[1])))]
-                    # Only where there is something: writing zeros would take room on the disk for the holes of a sparse
-                    # file.
-                    if rows.view(np.uint8).any():
-                        rows[...] = 0
+            unknown[stored.of_rows(first, stop)] = True
+        unknown &= opened.owners(name) < 0
+        for chunk in chunks(runs_of(unknown)):
+            rows = arrays[there][slice(*stored.span(chunk))]
+            # Only where there is something: writing zeros would take room on the disk for the holes of a sparse file.
+            if rows.view(np.uint8).any():
+                rows[...] = 0
 
 
 def _lead_back(

@@ -85,28 +85,25 @@ class LoadOptions:
         object.__setattr__(self, "known", tuple(self.known))  # which several parts are read by
 
 
-USUAL = LoadOptions()
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """Which checkpoint is read, and as what; `storage` and `spec` are those of `load`."""
+
+    storage: Storage | None = None
+    spec: BufferSpec | None = None
+    # Whether mapped files in the checkpoint's directory are gone on with, rolled back; else nothing there is written.
+    here: bool = False
+    number: int | None = None  # that of the only checkpoint that will do
+    before: int | None = None  # the largest number that will do
+    own: tuple[int, tuple[int, ...]] | None = None  # to how many shards a buffer is dealt, and which of them are read
 
 
-def read(
-    path: str | os.PathLike[str],
-    how: LoadOptions = USUAL,
-    storage: Storage | None = None,
-    here: bool = False,
-    wanted: BufferSpec | None = None,
-    number: int | None = None,
-    own: tuple[int, tuple[int, ...]] | None = None,
-    before: int | None = None,
-) -> Content:
-    """What `load` makes a state of; the arguments that have the same names mean the same.
+USUAL, NEWEST = LoadOptions(), Wanted()
 
-    With `here`, mapped files in this very directory are gone on with, their content rolled back; else nothing is
-    written. `wanted` is the spec that the items will get, `number` that of the only checkpoint to be read, and `before`
-    the largest that is. `own` are the number of shards that a buffer is to be dealt to, and which of these are wanted.
-    """
+
+def read(path: str | os.PathLike[str], how: LoadOptions = USUAL, wanted: Wanted = NEWEST) -> Content:
     with contextlib.ExitStack() as stack:
-        directory = os.path.abspath(as_path(path, "load"))
-        loading = _Loading(directory, how, stack, storage, here, wanted, number, own, before)
+        loading = _Loading(os.path.abspath(as_path(path, "load")), how, wanted, stack)
         try:
             return loading.newest()
         except BaseException:
@@ -117,27 +114,23 @@ def read(
 
 @dataclasses.dataclass
 class _Loading:
-    """A directory that is read from; the arguments of `read`, and the files that were opened meanwhile."""
+    """A directory that is read from, and the files that were opened meanwhile."""
 
     directory: str
     how: LoadOptions
-    stack: contextlib.ExitStack
-    storage: Storage | None = None
-    here: bool = False
-    wanted: BufferSpec | None = None
-    number: int | None = None
-    own: tuple[int, tuple[int, ...]] | None = None
-    before: int | None = None
-    files: MappedFiles | None = None
-    room: MappedFiles | None = None
+    wanted: Wanted
+    stack: contextlib.ExitStack  # closes what is open at the end
+    files: MappedFiles | None = None  # the mapped files that are gone on with
+    room: MappedFiles | None = None  # files that nobody else sees, for items on the way to another spec
 
     def newest(self) -> Content:
+        wanted = self.wanted
         for tries in itertools.count():
-            found = [one for one in there(self.directory) if self.before is None or one <= self.before]
+            found = [one for one in there(self.directory) if wanted.before is None or one <= wanted.before]
             if not found:
                 raise NoCheckpointError(f"{self.directory}: no checkpoint is there; frb.save(state, path) writes one")
             # A mixture names the checkpoints of its buffers: then no other will do, newer ones included.
-            found = found if self.number is None else [self.number]
+            found = found if wanted.number is None else [wanted.number]
             try:
                 return self.first_of(found if self.how.fall_back else found[:1])
             except FileNotFoundError:  # a save has removed it: there is a newer one
@@ -172,17 +165,19 @@ class _Loading:
             old = regroup.deal(spec, len(told.parts))
         except ValueError as error:
             raise CorruptCheckpointError(path, f"its buffer cannot be dealt to {len(told.parts)}: {error}") from None
-        index = _Loading(self.directory, self.how, self.stack).of_one(manifest)
+        index = _Loading(self.directory, self.how, NEWEST, self.stack).of_one(manifest)
         if index.spec != old.index:
             raise CorruptCheckpointError(path, "its index is not that of its spec")
         # Another spec has other slots: then the buffer is put together first, and dealt again by the caller.
-        own = None if self.wanted is not None else self.own
+        wanted = self.wanted.spec
+        own = None if wanted is not None else self.wanted.own
+        # One shard is the whole buffer.
         shards, numbers = (1, (0,)) if own is None else own
         new = regroup.deal(spec, shards)
         needed = sorted({k for number in numbers for k in regroup.sources(old, new, number)})
         found: dict[int, Content] = {}
         for k, (place, of_part) in manifests_of(self.directory, manifest, needed).items():
-            found[k] = content = _Loading(place, self.how, self.stack).of_one(of_part)
+            found[k] = content = _Loading(place, self.how, NEWEST, self.stack).of_one(of_part)
             path = os.path.join(place, manifests.name_of(of_part.generation))
             if content.spec != old.part:
                 raise CorruptCheckpointError(path, f"expected a part of {old.part!r:.200}, found {content.spec!r:.200}")
@@ -196,9 +191,9 @@ class _Loading:
         objects |= index.objects
         if own is not None:
             return Content(spec, index.arrays, objects, index.stamp, None, manifest.generation, True, parts)
-        if self.wanted is not None:
-            respec.check(spec, self.wanted)
-            respec.check_room(spec, self.wanted, counters.read(old.index.plan, index.arrays.counters).ends.sizes)
+        if wanted is not None:
+            respec.check(spec, wanted)
+            respec.check_room(spec, wanted, counters.read(old.index.plan, index.arrays.counters).ends.sizes)
         whole = regroup.join(spec, index.arrays, parts[0].arrays)
         return Content(spec, whole, objects, index.stamp, None, manifest.generation, True)
 
@@ -214,10 +209,10 @@ class _Loading:
         vector = checked(spec, manifest.counters, path)
         opened = Opened(self.directory, manifest, self.stack)
         opened.check_content()
-        storage = self.storage
+        storage = self.wanted.storage
         if storage is None:
             storage = in_place.relocated(spec.storage, self.directory) if manifest.here else spec.storage
-            if self.here and self.wanted is None:
+            if self.wanted.here and self.wanted.spec is None:
                 in_place.check_led_to(storage, self.directory, path)
         spec = self.on_the_way(dataclasses.replace(spec, storage=storage), vector, manifest.here)
         spec = self.open_files(spec)
@@ -246,7 +241,7 @@ class _Loading:
     def on_the_way(self, spec: BufferSpec, vector: NumpyArray, here: bool) -> BufferSpec:
         # The items go to the new spec in their slots if they can. Else they are moved there from memory, or, where
         # there may be too many of them, from files that nobody else sees.
-        wanted = self.wanted
+        wanted = self.wanted.spec
         if wanted is None:
             return spec
         respec.check(spec, wanted)
@@ -266,7 +261,7 @@ class _Loading:
 
     def open_files(self, spec: BufferSpec) -> BufferSpec:
         storage = spec.storage
-        if not self.here or not isinstance(storage, Memmap) or storage.shared or storage.path is None:
+        if not self.wanted.here or not isinstance(storage, Memmap) or storage.shared or storage.path is None:
             return spec
         # Files elsewhere are none of this checkpoint: the state gets new ones there, as `init` makes them.
         if self.files is not None or not in_place.is_here(storage.path, self.directory):
@@ -276,7 +271,9 @@ class _Loading:
         except FileNotFoundError:  # there are none: they are made, as of any path
             return spec
         except OSError as error:
-            if self.storage is not None or not (isinstance(error, StorageInUseError) or error.errno in READ_ONLY):
+            # Who gave this storage asked for these files, and no others.
+            given = self.wanted.storage is not None
+            if given or not (isinstance(error, StorageInUseError) or error.errno in READ_ONLY):
                 raise
             why = "in use" if isinstance(error, StorageInUseError) else "not to be written to"
             _log.warning("%s: the files are %s, so the checkpoint is read into memory", self.directory, why)
@@ -292,33 +289,28 @@ class _Loading:
         return {name: found[there] for name, there in in_place.names(spec).items()}
 
     def array(self, opened: Opened, stored: Stored, progress: Progress) -> NumpyArray:
-        name, whole = stored.name, None
-        owners = opened.owners(name)
-        if self.how.mmap and is_items(name):  # only a segment that has the whole array in one piece can be mapped
-            for k, part in enumerate(opened.manifest.segments):
-                if name in part.arrays and part.arrays[name].runs == [(0, stored.count)]:
-                    whole = k
-                    break
-        array = self.blank(opened, stored) if whole is None else opened.map(whole, name)
+        name, owners = stored.name, opened.owners(stored.name)
+        had = [part.arrays[name].runs if name in part.arrays else [] for part in opened.manifest.segments]
+        everything = [(0, stored.count)]
+        # Only a segment that has the whole array in one piece can be mapped.
+        whole = had.index(everything) if self.how.mmap and is_items(name) and everything in had else None
+        of_room = {} if self.room is None else in_place.names(self.room.spec)
+        if whole is not None:
+            array = opened.map(whole, name)
+        elif self.room is not None and name in of_room:
+            for run in runs_of(owners >= 0):
+                start, stop = stored.span(run)
+                self.room.reserve_rows(of_room[name], start, stop - start)
+            array = self.room.arrays()[of_room[name]]
+        else:
+            array = stored.blank_array()
         into = bytes_of(array)
-        # A mapped segment is verified first: the others are written over it.
-        order = sorted(range(len(opened.paths)), key=lambda k: k != whole)
-        for k in order:
-            runs = runs_of(owners == k)
-            if k == whole:
-                runs = opened.manifest.segments[k].arrays[name].runs
+        # A mapped segment is verified first, as a whole: the others are written over it.
+        for k in sorted(range(len(had)), key=lambda k: k != whole):
+            runs = everything if k == whole else runs_of(owners == k)
             if runs:
                 progress.advance(opened.read(k, name, runs, into, mapped=k == whole))
         return array
-
-    def blank(self, opened: Opened, stored: Stored) -> NumpyArray:
-        name = None if self.room is None else in_place.names(self.room.spec).get(stored.name)
-        if self.room is None or name is None:
-            return stored.blank_array()
-        for run in runs_of(opened.owners(stored.name) >= 0):
-            start, stop = stored.span(run)
-            self.room.reserve_rows(name, start, stop - start)
-        return self.room.arrays()[name]
 
 
 def _arranged(spec: BufferSpec, read: dict[str, NumpyArray], vector: NumpyArray) -> Arrays:

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -26,11 +27,11 @@ FORMAT = 1
 GENERATION = re.compile(r"([0-9]{10})\.json", re.ASCII)
 SEGMENT = re.compile(r"([0-9]{10})\.safetensors", re.ASCII)
 IN_PLACE = re.compile(rf"{ROWS}|{WIDE}[0-9]+|{auxiliary_name(frame_ring.ROWS)}(_[0-9]+)?", re.ASCII)
-# Bytes of a manifest.
+# Bytes of a manifest: what a stranger's file can make us parse is bounded.
 LARGEST = 1 << 28
 # Of a checkpoint, all of which are open at once; what is written has far fewer.
 MOST_SEGMENTS = 256
-# Of ten digits.
+# The largest number of ten digits, as names have them.
 LAST_GENERATION = 9_999_999_999
 _SEGMENTS = b'"segments":['
 _HEAD, _MIDDLE, _TAIL = b'{"checksum":"', b'","manifest":', b"}\n"
@@ -81,7 +82,6 @@ class Blocks:
 
     @property
     def count(self) -> int:
-        """How many blocks the runs have together."""
         return int(np.diff(as_array(self.runs)).sum())
 
 
@@ -134,17 +134,14 @@ class Manifest:
 
     @property
     def full(self) -> bool:
-        """Whether it needs no file of an earlier save."""
         return all(segment.file == segment_name(self.generation) for segment in self.segments)
 
 
 def name_of(generation: int) -> str:
-    """The name of the manifest's file: its generation, as ten digits."""
     return f"{generation:010d}.json"
 
 
 def segment_name(generation: int) -> str:
-    """The file with what a checkpoint has that was not there before."""
     return f"{generation:010d}.safetensors"
 
 
@@ -195,7 +192,8 @@ def content_of(
 
 
 def most_runs(content: bytes) -> int:
-    """At most so many runs of blocks are in a file, which is not parsed for it."""
+    """At most so many runs of blocks are in a file."""
+    # Counted in the bytes, as parsing would already make room for all of them.
     return content.count(b"],[", max(content.rfind(_SEGMENTS), 0)) + 1
 
 
@@ -287,22 +285,20 @@ def _blocks(info: Json, stored: Stored) -> Blocks:
     return Blocks([(start, stop) for start, stop in pairs.tolist()], _text(info["checksum"]))
 
 
-def _number(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not -(2**31) <= value < 2**31:
-        raise Unreadable(f"expected a number, got {value!r:.40}")
-    return value
+# Counters and fills are of 32 bits, and sizes in bytes below what no file has.
+def _number(value: Any) -> int:
+    _expect(type(value) is int and -(2**31) <= value < 2**31, f"expected a number, got {value!r:.40}")
+    return int(value)
 
 
-def _count(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
-        raise Unreadable(f"expected a count, got {value!r:.40}")
-    return value
+def _count(value: Any) -> int:
+    _expect(type(value) is int and 0 <= value < 2**62, f"expected a count, got {value!r:.40}")
+    return int(value)
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise Unreadable(f"expected a text, got {value!r:.40}")
-    return value
+def _text(value: Any) -> str:
+    _expect(type(value) is str, f"expected a text, got {value!r:.40}")
+    return str(value)
 
 
 def _expect(fits: bool, reason: str) -> None:

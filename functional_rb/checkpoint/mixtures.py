@@ -37,7 +37,6 @@ _log = logging.getLogger("functional_rb")
 
 
 def place_of(directory: str, k: int) -> str:
-    """The directory of the k-th buffer."""
     return places.inside(directory, BUFFERS, k)
 
 

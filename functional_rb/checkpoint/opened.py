@@ -13,7 +13,7 @@ from functional_rb.base.checksum import DIGEST, digest
 from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint import python_objects, segment
-from functional_rb.checkpoint.blocks import Numbers, Run, Table, as_array, chunks, marked
+from functional_rb.checkpoint.blocks import Numbers, Run, Stored, Table, as_array, chunks, marked
 from functional_rb.checkpoint.manifest import LARGEST, Manifest, OtherFormat, Unreadable
 from functional_rb.checkpoint.segment import Places
 from functional_rb.core.counters import SIZE
@@ -29,7 +29,6 @@ Owners = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 
 def generations(directory: str) -> list[int]:
-    """The numbers of the checkpoints in a directory, the newest first."""
     found = (manifests.GENERATION.fullmatch(name) for name in os.listdir(directory))
     return sorted((int(match[1]) for match in found if match), reverse=True)
 
@@ -59,7 +58,6 @@ def read_manifest(directory: str, generation: int) -> Manifest:
 
 
 def mapped_file(name: str) -> str:
-    """The file of the buffer's own that has an array."""
     return own_name(name) + MAPPED
 
 
@@ -110,7 +108,6 @@ class Opened:
         os.stat(self.beside(manifests.name_of(self.manifest.generation)))
 
     def check_content(self) -> None:
-        """Look whether all that the manifest tells belongs together."""
         manifest, tables = self.manifest, {name: self.whole_table(name) for name in self.manifest.arrays}
         content = manifests.content_of(manifest.stamp, manifest.spec, manifest.counters, manifest.arrays, tables)
         if content != manifest.content or manifest.items != manifest.counters[SIZE]:
@@ -136,11 +133,10 @@ class Opened:
     def table(self, k: int, name: str) -> Table:
         """The checksums of all blocks of an array that a segment has, uint8 [blocks, 16]."""
         blocks = self.manifest.segments[k].arrays[name]
-        count = blocks.count
-        content = self._read(k, self._places[k].tables[name], DIGEST * count)
+        content = self._read(k, self._places[k].tables[name], DIGEST * blocks.count)
         if digest(content).hex() != blocks.checksum:
             raise CorruptCheckpointError(self.paths[k], f"the checksums of {name!r} are not what was written")
-        return np.frombuffer(content, np.uint8).reshape(count, DIGEST)
+        return np.frombuffer(content, np.uint8).reshape(-1, DIGEST)
 
     def _read(self, k: int, at: int, size: int) -> bytes:
         return read_bytes(self.paths[k], self._fds[k], self._sizes[k], at, size)
@@ -178,8 +174,7 @@ class Opened:
             part = into[start * stored.row_bytes : stop * stored.row_bytes]
             if not mapped:
                 read_into(self.paths[k], self._fds[k], at, part)
-            if stored.digests(part) != digests:
-                raise CorruptCheckpointError(self.paths[k], f"the content of {name!r} is not what was written")
+            self._verify(k, stored, part, digests)
             total += len(part)
         return total
 
@@ -189,9 +184,12 @@ class Opened:
         for chunk, at, digests in self._chunks(k, name, self.manifest.segments[k].arrays[name].runs):
             start, stop = stored.span(chunk)
             content = self._read(k, at, (stop - start) * stored.row_bytes)
-            if stored.digests(content) != digests:
-                raise CorruptCheckpointError(self.paths[k], f"the content of {name!r} is not what was written")
+            self._verify(k, stored, content, digests)
             yield chunk, content
+
+    def _verify(self, k: int, stored: Stored, content: bytes | memoryview, digests: bytes) -> None:
+        if stored.digests(content) != digests:
+            raise CorruptCheckpointError(self.paths[k], f"the content of {stored.name!r} is not what was written")
 
     def _chunks(self, k: int, name: str, runs: list[Run]) -> Iterator[tuple[Run, int, bytes]]:
         stored, table = self.manifest.arrays[name], self.table(k, name)

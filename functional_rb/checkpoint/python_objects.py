@@ -7,19 +7,17 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-# Lists in lists.
+# Lists in lists: far below the depth at which Python's own reader of JSON gives up.
 DEEPEST = 100
-# Whole numbers below this are read by Python without any setting.
+# Whole numbers below this are read by Python without any setting (`sys.set_int_max_str_digits` is 4300 by default).
 LONGEST = 10**4000
 
 
 def encode(by_token: Mapping[int, object]) -> bytes:
-    """Objects by token, as JSON text; nothing for none."""
     return json.dumps(by_token, separators=(",", ":"), allow_nan=False).encode() if by_token else b""
 
 
 def decode(content: bytes) -> dict[int, object]:
-    """And back."""
     try:
         info = json.loads(content) if content else {}
     except RecursionError:
@@ -30,7 +28,6 @@ def decode(content: bytes) -> dict[int, object]:
 
 
 def check(value: Any, leaf: str, depth: int = 0) -> None:
-    """Refuse what JSON would change, naming the leaf."""
     kind = type(value)  # of a class that inherits from one of these, JSON would lose what it adds
     if value is None or kind is bool or kind is str:
         return
@@ -38,12 +35,8 @@ def check(value: Any, leaf: str, depth: int = 0) -> None:
         return
     if kind is float and math.isfinite(value):
         return
-    if depth < DEEPEST and kind is list:
-        for part in value:
-            check(part, leaf, depth + 1)
-        return
-    if depth < DEEPEST and kind is dict and all(type(key) is str for key in value):
-        for part in value.values():
+    if depth < DEEPEST and (kind is list or (kind is dict and all(type(key) is str for key in value))):
+        for part in value if kind is list else value.values():
             check(part, leaf, depth + 1)
         return
     what = f"{value!r}" if kind is float else "a number too long" if kind is int else kind.__name__

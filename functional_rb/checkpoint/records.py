@@ -53,7 +53,6 @@ def as_state(value: object, who: str) -> State:
 
 
 def on_host(leaf: Nest) -> NumpyArray:
-    """An array of either library in NumPy, bfloat16 among them."""
     if not hasattr(leaf, "detach"):
         return np.asarray(leaf)
     leaf = leaf.detach().cpu()

@@ -25,7 +25,7 @@ from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.agreement import Group, agreed
 from functional_rb.checkpoint.claims import spec_in
 from functional_rb.checkpoint.listing import there
-from functional_rb.checkpoint.loading import TRIES, USUAL, Content, LoadOptions, read
+from functional_rb.checkpoint.loading import TRIES, USUAL, Content, LoadOptions, Wanted, read
 from functional_rb.checkpoint.opened import read_manifest
 from functional_rb.checkpoint.shards import Part
 from functional_rb.sharding import regroup
@@ -91,32 +91,9 @@ def load(
         if spec is not None and not isinstance(spec, BufferSpec):
             raise TypeError(f"load: spec: expected a BufferSpec, as a buffer is dealt, got {type(spec).__name__}")
         return _load_dealt(directory, backend, options, device, storage, spec, sharding)
-
-    def one(where: str, number: int | None, wanted: object) -> tuple[Nest, int]:
-        if wanted is None or isinstance(wanted, BufferSpec):
-            return _load(where, backend, number, options, device, storage, wanted)
-        if not isinstance(wanted, Sequence | Description):
-            raise TypeError(
-                f"load: expected a BufferSpec as spec (of a hash map a HashMapSpec, of a forest a ForestSpec), or a "
-                f"list with one for each buffer of a mixture, got {type(wanted).__name__}"
-            )
-        value, generation = _load(where, backend, number, options, device, storage, None)
-        if isinstance(wanted, Description):
-            kind = type(getattr(value, "spec", None))
-            if kind is not type(wanted):
-                raise ValueError(
-                    f"load: spec: got a {type(wanted).__name__}, and what was saved is a {type(value).__name__}; leave "
-                    f"it out, and give parts of it another spec by rb.with_spec"
-                )
-            return importlib.import_module(f"{backend_name(backend)}_backend").with_spec(value, wanted), generation
-        if not mixtures.is_record(value):
-            raise ValueError(
-                f"load: spec: expected one BufferSpec, as no mixture was saved, got {type(wanted).__name__}"
-            )
-        return value, generation
-
     if isinstance(spec, BufferSpec) and mixtures.is_there(directory):
         raise ValueError("load: spec: a mixture has several buffers; give a list with one for each, or None")
+    one = partial(_load, backend_name(backend), options, device, storage)
     return mixtures.loaded(directory, one, spec, options.fall_back)
 
 
@@ -140,7 +117,7 @@ def _load_dealt(
     contents: list[Content] = []
 
     def attempt(before: int | None) -> tuple[int, str]:
-        found = read(directory, options, storage, wanted=wanted, own=own, before=before)
+        found = read(directory, options, Wanted(storage, wanted, own=own, before=before))
         contents[:] = [_parts_for(found, wanted, storage, own)]
         return found.generation, found.stamp
 
@@ -186,20 +163,39 @@ def _parts_for(
 
 
 def _load(
-    path: str,
-    backend: ModuleType | str,
-    number: int | None,
+    named: str,
     options: LoadOptions,
     device: DeviceLike,
     storage: Storage | None,
-    spec: BufferSpec | None,
+    path: str,
+    number: int | None,
+    wanted: object,
 ) -> tuple[Nest, int]:
-    named = backend_name(backend)
-    module = lazy.imported(f"{named}_backend.engines.restore")
+    if wanted is not None and not isinstance(wanted, BufferSpec):
+        if not isinstance(wanted, Sequence | Description):
+            raise TypeError(
+                f"load: expected a BufferSpec as spec (of a hash map a HashMapSpec, of a forest a ForestSpec), or a "
+                f"list with one for each buffer of a mixture, got {type(wanted).__name__}"
+            )
+        # A nest is loaded as it is. Its spec is given to it then; those of a mixture are for its buffers.
+        value, generation = _load(named, options, device, storage, path, number, None)
+        if isinstance(wanted, Description):
+            if type(getattr(value, "spec", None)) is not type(wanted):
+                raise ValueError(
+                    f"load: spec: got a {type(wanted).__name__}, and what was saved is a {type(value).__name__}; leave "
+                    f"it out, and give parts of it another spec by rb.with_spec"
+                )
+            value = importlib.import_module(f"{named}_backend").with_spec(value, wanted)
+        elif not mixtures.is_record(value):
+            raise ValueError(
+                f"load: spec: expected one BufferSpec, as no mixture was saved, got {type(wanted).__name__}"
+            )
+        return value, generation
+    module, spec = lazy.imported(f"{named}_backend.engines.restore"), wanted
     if spec is not None:
         check_spec(spec, "load")
         spec = spec if storage is None else dataclasses.replace(spec, storage=storage)
-    found = read(path, options, storage, here=True, wanted=spec, number=number)
+    found = read(path, options, Wanted(storage, spec, here=True, number=number))
     if found.of_shards and spec is None and storage is not None:
         spec = dataclasses.replace(found.spec, storage=storage)
     if records.is_record(found.spec):
@@ -248,7 +244,7 @@ def _explaining_device(found: Content, path: str, device: DeviceLike, storage: S
 def nest_at(directory: str, number: int) -> Nest:
     """The nest of one checkpoint, by its number, with arrays of NumPy; None of a state's, or of one that is damaged."""
     try:
-        found = read(directory, number=number)
+        found = read(directory, wanted=Wanted(number=number))
     except (CorruptCheckpointError, OSError):
         return None
     if not records.is_record(found.spec):

@@ -70,7 +70,6 @@ def request(state: State, path: object, how: SaveOptions) -> Request:
 
 
 def check_keep(keep: int, who: str) -> None:
-    """Refuse to keep nothing."""
     if type(keep) is not int:
         raise TypeError(f"{who}: keep: expected an int, got {keep!r}")
     if keep < 1:
@@ -107,7 +106,7 @@ class _Save:
         self.vector = np.array(reader.read("counters", 0, reader.shapes["counters"][0][0]), np.int32)
         self.arrays = stored_arrays(reader.spec)
         self.in_place = () if reader.in_place is None else tuple(reader.in_place.present)
-        self.committing = False
+        self.committing = False  # whether the manifest may have its name
 
     def path(self, name: str) -> str:
         return os.path.join(self.directory, name)
@@ -122,6 +121,7 @@ class _Save:
         for number in generations(self.directory):
             with contextlib.suppress(CorruptCheckpointError):
                 manifests_there[number] = read_manifest(self.directory, number)
+        # Also of files whose manifest is gone or damaged the number is not used again: no name means two things.
         generation = max(numbers, default=0) + 1
         if generation > manifests.LAST_GENERATION:
             raise CheckpointError(
@@ -156,9 +156,10 @@ class _Save:
 
     def base(self, there: dict[int, Manifest], stack: contextlib.ExitStack) -> Opened | None:
         newest = next(iter(there.values()), None)
-        if newest is None or newest.arrays != self.arrays or len(newest.counters) != len(self.vector):
+        # Another spec may have been saved here before, and files may have been mapped, or no more.
+        if newest is None or newest.arrays != self.arrays or newest.in_place != self.in_place:
             return None
-        if newest.in_place != self.in_place:
+        if len(newest.counters) != len(self.vector):
             return None
         try:
             opened = Opened(self.directory, newest, stack)
@@ -232,6 +233,7 @@ class _Save:
         return len(content)
 
     def clean_up(self, generation: int) -> None:
+        # Renaming may fail, or be interrupted, after the manifest got its name: then its files are needed.
         if self.committing:
             return
         for name in (manifests.segment_name(generation), manifests.name_of(generation)):

@@ -21,7 +21,7 @@ from functional_rb.storage import disk
 
 OBJECTS = "objects"
 CHECKSUMS = "{}.checksums"
-ALIGNMENT = 64
+ALIGNMENT = 64  # of the data, in bytes: a line of a cache, and more than any dtype needs
 METADATA = {"format": "functional_rb.checkpoint", "version": "1"}
 # Dtypes as safetensors calls them.
 NAMES = {
@@ -51,7 +51,6 @@ class Places(NamedTuple):
 
 
 def places(runs: Mapping[str, tuple[Stored, list[Run]]], objects: int, in_place: Collection[str] = ()) -> Places:
-    """The file's plan."""
     tensors: list[tuple[str, str, tuple[int, ...], int]] = []
     for name, (stored, has) in runs.items():
         if name in in_place:

@@ -142,7 +142,7 @@ class OfShards:
         return dataclasses.asdict(whole)
 
     def close(self) -> None:
-        """Let it go, written or not."""
+        """Nothing is held: a dealt buffer is not saved in the background."""
 
 
 def _fail(error: BaseException) -> None:

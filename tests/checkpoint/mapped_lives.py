@@ -169,7 +169,7 @@ MEMBERS = {
 
 def read_back(path: Path, generation: int) -> Bits:
     """Of a checkpoint in a directory, read without writing."""
-    found = loading.read(path, number=generation)
+    found = loading.read(path, wanted=loading.Wanted(number=generation))
     return bits(frb.State(*found.arrays, found.spec))
 
 
@@ -303,7 +303,7 @@ def open_here(path: Path) -> tuple[HostState, int]:
     """What a process does that begins anew: the state, and how many steps it has taken."""
     spec = dataclasses.replace(KILLED, storage=frb.Memmap(path, existsok=True))
     try:
-        found = loading.read(path, storage=spec.storage, here=True)
+        found = loading.read(path, wanted=loading.Wanted(spec.storage, here=True))
     except FileNotFoundError:
         return on_host(spec), 0
     made = HostState.of_arrays(found.arrays, found.spec, pinned=False, files=found.files)
@@ -312,7 +312,7 @@ def open_here(path: Path) -> tuple[HostState, int]:
 
 def agree(path: Path, generation: int | None = None) -> int:
     """What is there is the state after some steps: how many."""
-    arrays = loading.read(path, number=generation).arrays
+    arrays = loading.read(path, wanted=loading.Wanted(number=generation)).arrays
     k = int(arrays.counters[CURSOR]) // STEP_ROWS
     x, image = written(k)
     assert arrays.rows.tobytes() == x.view(np.int32).tobytes()

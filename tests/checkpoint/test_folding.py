@@ -189,7 +189,7 @@ def test_each_checkpoint_gets_one_log(littered: Path, tmp_path: Path) -> None:
     del state
     gc.collect()
     os.truncate(path / f"{generations(str(path))[0]:010d}.json", 9)
-    found = loading.read(path, loading.LoadOptions(fall_back=True), storage=frb.Memmap(path), here=True)
+    found = loading.read(path, loading.LoadOptions(fall_back=True), loading.Wanted(frb.Memmap(path), here=True))
     assert found.arrays.counters[0] == 3 * STEP_ROWS
     assert agree(path, 1) == 3
 

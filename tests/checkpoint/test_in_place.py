@@ -192,8 +192,8 @@ def test_falling_back_in_place_gives_up_the_damaged_one(tmp_path: Path) -> None:
     os.truncate(newest, 100)
     storage = frb.Memmap(tmp_path)
     with pytest.raises(frb.errors.CorruptCheckpointError):
-        loading.read(tmp_path, storage=storage, here=True)
-    found = loading.read(tmp_path, loading.LoadOptions(fall_back=True), storage=storage, here=True)
+        loading.read(tmp_path, wanted=loading.Wanted(storage, here=True))
+    found = loading.read(tmp_path, loading.LoadOptions(fall_back=True), loading.Wanted(storage, here=True))
     assert found.arrays.rows.tobytes() == written(3)[0].view(np.int32).tobytes()
     assert found.files is not None
     assert found.files.rows is found.arrays.rows
