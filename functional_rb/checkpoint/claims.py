@@ -1,14 +1,11 @@
-"""What a manifest claims, checked before any array is read: its spec, its counters, how large its arrays are."""
+"""What a manifest claims, checked before any array is read: its spec, and how large its arrays are."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
 
-import numpy as np
-
 from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
-from functional_rb.buffer import soundness
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.convert.json import KnownError, OtherVersionError, from_json
 
@@ -28,13 +25,6 @@ def spec_in(text: str, known: Iterable[object], path: str) -> BufferSpec:
     if not isinstance(spec, BufferSpec):
         raise CorruptCheckpointError(path, f"its spec is that of no buffer but {spec!r:.60}")
     return spec
-
-
-def checked(spec: BufferSpec, numbers: list[int], path: str) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
-    vector = np.array(numbers, np.int32)
-    if problem := soundness.problem_of_counters(spec.plan, vector):
-        raise CorruptCheckpointError(path, problem)
-    return vector
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from functional_rb.buffer.storage_kinds import Host, Memmap, Storage
 from functional_rb.checkpoint import in_place, records
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import Stored, bytes_of, runs_of, stored_arrays
-from functional_rb.checkpoint.claims import checked, enough_memory, spec_in
+from functional_rb.checkpoint.claims import enough_memory, spec_in
 from functional_rb.checkpoint.listing import there
 from functional_rb.checkpoint.manifest import Manifest, Shards
 from functional_rb.checkpoint.opened import Opened, read_manifest
@@ -206,7 +206,9 @@ class _Loading:
         if manifest.undo and set(manifest.in_place) != set(in_place.names(spec)):
             raise CorruptCheckpointError(path, "its arrays in mapped files are not those of its spec")
         # Before any file is opened, as counters are in the manifest itself.
-        vector = checked(spec, manifest.counters, path)
+        vector = np.array(manifest.counters, np.int32)
+        if problem := soundness.problem_of_counters(spec.plan, vector):
+            raise CorruptCheckpointError(path, problem)
         opened = Opened(self.directory, manifest, self.stack)
         opened.check_content()
         storage = self.wanted.storage

@@ -6,7 +6,7 @@ Those of a sampler are in `samplers.base`, those of a writer in `writers.base`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 from functional_rb.base.arrays import BackendArray
 from functional_rb.core.boundaries import EpisodeBoundaries
@@ -81,6 +81,13 @@ class Transform:
     def __iter__(self) -> Iterator[Transform]:
         """One that stands alone goes where several go."""
         yield self
+
+    # A value is its own copy. Else copying would pickle the functions that some transforms hold, which may be lambdas.
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
     def resolve(self, plan: Plan) -> Transform:
         """The transform with what it finds in the spec filled in, checked."""

@@ -89,7 +89,6 @@ def _piece(whole: Whole, parts: Mapping[Path, Part], first: int, stop: int) -> E
     # The observation after a piece is the first one of the next piece.
     is_seen = not is_last or whole.final_observed
     observations = _values(whole, parts["observations",], first, stop + is_seen)
-    actions = _values(whole, parts["actions",], first, stop)
     has_rewards = ("rewards",) in parts
     rewards = whole.read(("rewards",), first, stop) if has_rewards else np.zeros(stop - first, np.float32)
     if isinstance(whole.terminated, bool):
@@ -100,7 +99,7 @@ def _piece(whole: Whole, parts: Mapping[Path, Part], first: int, stop: int) -> E
     truncated = none if whole.truncated is None else marks(whole.truncated(first, stop), f"{whole.file}, truncated")
     return Episode(
         observations if is_seen else repeated(observations),
-        actions,
+        _values(whole, parts["actions",], first, stop),
         rewards,
         terminated,
         truncated,
@@ -184,8 +183,15 @@ def located(
     )
 
 
+def file_at(place: str, fits: Callable[[str], bool]) -> str | None:
+    """For `located`: the file at a place, or in the folder that is there the first one whose name fits."""
+    if os.path.isfile(place):
+        return place
+    names = sorted(os.listdir(place)) if os.path.isdir(place) else []
+    return next((os.path.join(place, name) for name in names if fits(name)), None)
+
+
 def same_rows(arrays: Mapping[str, NumpyArray], n: int, where: str) -> None:
-    """Refuse arrays that have not so many rows each."""
     for name, array in arrays.items():
         if not array.shape or array.shape[0] != n:
             raise DatasetError(f"{where}, {name}: expected {n} rows, got shape {array.shape}")

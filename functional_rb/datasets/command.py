@@ -149,7 +149,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace, draw: Callable[[Stored, str], None]) -> int:
-    """Do what the command line says; the exit code is 0 if all went well, else 1."""
     try:
         if arguments.verb == "list":
             _show(listed(arguments.root), arguments.json)
@@ -368,7 +367,7 @@ def _named(text: str, option: str) -> tuple[str, object]:
 
 
 def _fact(text: str) -> tuple[str, object]:
-    # A name, and what is told by it: texts, apart from the steps of a second.
+    # Facts are texts, apart from the steps of a second: an author may be called 7.
     name, value = _named(text, "--fact")
     if name != "fps":
         return name, text.partition("=")[2]

@@ -70,7 +70,6 @@ class Conversion:
 
 
 def conversion_of(conversion: Conversion | None, who: str) -> Conversion:
-    """What a caller gives, the usual one if that is None."""
     if conversion is not None and not isinstance(conversion, Conversion):
         raise TypeError(f"{who}: expected conversion as frb.datasets.Conversion(...), got {conversion!r:.80}")
     return conversion or Conversion()

@@ -163,8 +163,6 @@ def _written(reader: Reader, of: Stored, to: Path) -> Description:
 
 
 class _Chosen(Stored):
-    """Some episodes of a dataset."""
-
     def __init__(self, dataset: Dataset, chosen: list[int], what: str) -> None:
         super().__init__(dataset, chosen)
         # Of a million episodes the numbers would take more room than the description.

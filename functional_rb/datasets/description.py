@@ -90,7 +90,6 @@ class Description:
     path: str
 
     def summaries(self) -> Iterator[Summary]:
-        """What is known of each episode, in their order."""
         rows = self.table().tolist()
         with open(os.path.join(self.path, ABOUT), "rb") as lines:
             for number, (first, steps, total, terminated) in enumerate(rows):
@@ -124,7 +123,6 @@ class Description:
         return spec_of_item(self.item, self.steps, self.spare, **more)
 
     def write(self, directory: str) -> None:
-        """Write it, so that it lasts."""
         content = {"format": FORMAT, "byteorder": sys.byteorder, "item": json.loads(to_json(self.item))}
         content |= {name: getattr(self, name) for name in FIELDS}
         fd = disk.create(os.path.join(directory, DESCRIPTION))
@@ -136,7 +134,6 @@ class Description:
 
 
 def directory_of(dataset: Dataset, who: str) -> str:
-    """The directory of a converted dataset, absolute."""
     if not isinstance(dataset, State):
         return os.path.abspath(files.as_path(dataset, who))
     storage = dataset.spec.storage

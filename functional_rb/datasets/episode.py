@@ -113,7 +113,6 @@ def ends_of(episode: Episode, n: int, where: str) -> tuple[bool, bool]:
 
 
 def steps_of(episode: Episode, where: str) -> int:
-    """How many steps there are, by the rewards."""
     rewards = np.asarray(episode.rewards)
     if rewards.ndim == 0 or not len(rewards):
         raise DatasetError(f"{where}, rewards: expected one for each step, and some steps, got shape {rewards.shape}")

@@ -6,14 +6,13 @@ An archive, `bigfish.tar.xz`, has a file of NumPy for each episode: a pickle of 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import IO
 
 import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
-from functional_rb.datasets.by_rows import Path, RowReader, Whole, located, marks, same_rows
+from functional_rb.datasets.by_rows import Path, RowReader, Whole, file_at, located, marks, same_rows
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import tars
 from functional_rb.datasets.formats.npy import NpyStream
@@ -82,11 +81,7 @@ def open_gen_dgrl(rest: str, root: str | None = None) -> GenDgrl:
 
     Below the folder where datasets lie that is `gen_dgrl/bigfish-1M_E/bigfish.tar.xz`.
     """
-
-    def archive(place: str) -> str | None:
-        if os.path.isfile(place):
-            return place
-        names = sorted(os.listdir(place)) if os.path.isdir(place) else []
-        return next((os.path.join(place, name) for name in names if ".tar" in name), None)
-
-    return GenDgrl(located("gen_dgrl", rest, root, archive, "an archive of .tar.xz"), f"gen_dgrl:{rest}")
+    path = located(
+        "gen_dgrl", rest, root, lambda place: file_at(place, lambda name: ".tar" in name), "an archive of .tar.xz"
+    )
+    return GenDgrl(path, f"gen_dgrl:{rest}")

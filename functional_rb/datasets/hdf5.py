@@ -170,7 +170,6 @@ class Blocks:
 
 
 def rows(dataset: Dataset, first: int, stop: int, where: str) -> NumpyArray:
-    """Rows [first, stop) of a data set."""
     h5s = imported("h5py", "datasets").h5s
     with damage(where, repr(dataset.name)):
         shape, dtype = dataset.shape, dataset.dtype

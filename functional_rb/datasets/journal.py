@@ -47,7 +47,6 @@ class Appended:
         self._waiting: list[bytes | memoryview] = []
 
     def append(self, content: bytes) -> None:
-        """Append some bytes, now or later."""
         self._waiting.append(content)
         self.size += len(content)
         if self.size - self._written >= AT_ONCE:
@@ -60,7 +59,6 @@ class Appended:
         self.flush()
 
     def flush(self) -> None:
-        """Write what waits to be written: small pieces together."""
         # The usual case, an array of a megabyte or two, is not copied.
         content = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
         self._waiting.clear()
@@ -87,7 +85,6 @@ class Appended:
         return span
 
     def sync(self) -> None:
-        """Wait until what was appended lasts."""
         self.flush()
         with explained(self.path):
             disk.fsync(self._fd)

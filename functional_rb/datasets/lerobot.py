@@ -23,7 +23,7 @@ from functional_rb.datasets.formats import images
 from functional_rb.datasets.formats.json_files import json_object
 from functional_rb.datasets.lerobot_episodes import INFO, Labels, Place, places, tasks_of
 from functional_rb.datasets.parquet import Rows, bytes_of, numbers_of
-from functional_rb.datasets.pieces import Kind, can_be_stored
+from functional_rb.datasets.pieces import can_be_stored
 
 REWARD, TIME = "next.reward", "timestamp"
 # What may say that the last step led to a terminal state; the first one that the dataset has is believed.
@@ -66,16 +66,15 @@ class Lerobot(RowReader):
                 raise DatasetError(
                     f"{path}, {INFO}: expected values or a nest by the name {outer!r}, got {inner!r} beside it"
                 )
-        self.leaves = {leaf: self._kind(name) for leaf, name in self._names.items()}
+        self.leaves = {}
+        for leaf, name in self._names.items():
+            shape, kind = self._features[name]
+            self.leaves[leaf] = () if name == REWARD else shape, kind if _is_number(kind) else "uint8"
         self.facts = {key: info[key] for key in TOLD if key in info}
         if self._tasks:
             self.facts["tasks"] = {str(number): task for number, task in self._tasks.items()}
         self.facts["left out"] = sorted(set(features) - set(self._features))
         self.facts["rewards"] = "as recorded" if REWARD in features else "none: zeros"
-
-    def _kind(self, name: str) -> Kind:
-        shape, kind = self._features[name]
-        return () if name == REWARD else shape, kind if _is_number(kind) else "uint8"
 
     def wholes(self, first: int, most: int) -> Iterator[Whole]:
         columns = [name for name, (_, kind) in self._features.items() if kind != "video"]
@@ -121,16 +120,13 @@ class Lerobot(RowReader):
         column = rows.column(name, place.row + first, place.row + stop)
         if kind == "image":
             return images.decoded(bytes_of(column, where), shape, "uint8", where)
-        return _exactly(numbers_of(column, shape, where), kind)
-
-
-def _exactly(numbers: NumpyArray, kind: str) -> NumpyArray:
-    # Tables of others have marks as 0 and 1, and counts as floats: of the told dtype, but where that changes a number.
-    if np.dtype(kind).kind == "f":
-        return numbers
-    with np.errstate(invalid="ignore"):
-        told = numbers.astype(kind)
-    return told if (told == numbers).all() else numbers
+        numbers = numbers_of(column, shape, where)
+        if np.dtype(kind).kind == "f":
+            return numbers
+        # Tables of others have marks as 0 and 1, and counts as floats: of the told dtype, unless that changes a number.
+        with np.errstate(invalid="ignore"):
+            told = numbers.astype(kind)
+        return told if (told == numbers).all() else numbers
 
 
 def _is_number(kind: str) -> bool:

@@ -45,29 +45,23 @@ class Place:
 def places(folder: str, info: Json) -> list[Place]:
     version = str(info.get("codebase_version"))
     videos = [name for name, feature in info["features"].items() if feature.get("dtype") == "video"]
+    read = {"v2.": _version_2, "v3.": _version_3}.get(version[:3])
+    if read is None:
+        raise DatasetError(f"{folder}/{INFO}: codebase_version: expected v2.0, v2.1 or v3.0, got {version!r}")
     try:
-        if version.startswith("v2."):
-            return _checked(_version_2(folder, info, videos), folder)
-        if version.startswith("v3."):
-            return _checked(_version_3(folder, info, videos), folder)
+        found = list(read(folder, info, videos))
     except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise DatasetError(f"{folder}: expected metadata of LeRobot, {error!r} is missing or of another kind") from None
-    raise DatasetError(f"{folder}/{INFO}: codebase_version: expected v2.0, v2.1 or v3.0, got {version!r}")
-
-
-def _checked(places: Iterator[Place], folder: str) -> list[Place]:
-    # The same places, whose numbers are some, and each of another episode.
-    checked_places: list[Place] = []
-    for place in places:
+    for k, place in enumerate(found):
         where = f"{folder}, episode {place.number}"
         for name, number in (("episode_index", place.number), ("length", place.steps), (FROM, place.row)):
             if type(number) is not int or number < 0:
                 what = "how many rows" if name == "length" else "a number from 0 on"
                 raise DatasetError(f"{where}: {name}: expected {what}, got {number!r:.60}")
-        if checked_places and checked_places[-1].number == place.number:
+        # They are in the order of their numbers.
+        if k and found[k - 1].number == place.number:
             raise DatasetError(f"{where}: the metadata have it twice, expected each episode once")
-        checked_places.append(place)
-    return checked_places
+    return found
 
 
 def _version_2(folder: str, info: Json, videos: list[str]) -> Iterator[Place]:
@@ -155,7 +149,6 @@ class Labels:
     """What rows say of the episode that they are of, and of what was to be done, read episode by episode."""
 
     def __init__(self, columns: Collection[str], tasks: Mapping[int, str]) -> None:
-        """Of these columns of the tables, with the tasks in words by their numbers."""
         wanted = [EPISODE, *([TASK] if tasks else ())]
         self._columns, self._tasks = [name for name in wanted if name in columns], tasks
         self._rows: Rows | None = None

@@ -83,7 +83,6 @@ def load(
 
 
 def prepare(name: str, root: str | os.PathLike[str] | None, options: Json, conversion: Conversion) -> str:
-    """The directory of a dataset, which is converted if it is not there."""
     name, folder = absolute(name), folder_of(root, WHO)
     directory = place(folder, name, {**options, **conversion.choices()})
     if not is_dataset(directory):

@@ -40,8 +40,8 @@ class Minari(RowReader):
     """
 
     def __init__(self, name: str, path: str, metadata: Json, limits: tuple[int | None, int | None]) -> None:
-        """Read what the metadata say; the limits are those of `open_minari`, which spaces do not tell."""
         where = os.path.join(path, METADATA)
+        # How long a sequence may be, and how large a graph: no space tells it, so `open_minari` is given it.
         self.path, self.metadata, self._limits = path, metadata, limits
         counts: dict[str, int] = {}
         for what in ("episodes", "steps"):

@@ -20,7 +20,7 @@ import numpy as np
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
 from functional_rb.base.strict_json import Json
-from functional_rb.datasets.by_rows import located
+from functional_rb.datasets.by_rows import file_at, located
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.formats import streams
 from functional_rb.datasets.formats.streams import BLOCK, Inflated
@@ -82,7 +82,6 @@ class OpenMl:
         self.facts: Json = {"actions": list(actions.codes or ()) if actions else [], "features": features}
 
     def spec(self, narrow: bool) -> StepSpec:
-        """Numbers, and words as their numbers or one-hot."""
         number = "float32" if narrow else "float64"
         action = Categorical(len(self.facts["actions"]), dtype="int32" if narrow else "int64")
         return StepSpec(Unbounded((len(self.facts["features"]),), number), action, Unbounded((), "float32"))
@@ -107,9 +106,9 @@ class OpenMl:
             features, row = np.concatenate(parts, 1)[kept], row + len(actions)
             actions = actions[kept]
             for k in range(max(first - at, 0), len(actions)):
-                after = features[[k, k]]  # there is none, and learners do not look at it
-                action = actions[k : k + 1]
-                yield Episode(after, action, reward, done, not_cut, final_observed=False, file=self.files[0])
+                # Nothing is observed after the one step. It is a terminal state, at which learners do not look.
+                twice, action = features[[k, k]], actions[k : k + 1]
+                yield Episode(twice, action, reward, done, not_cut, final_observed=False, file=self.files[0])
             at += len(actions)
 
 
@@ -119,14 +118,13 @@ def open_openml(rest: str, root: str | None = None, *, target: str | None = None
     The column `target` has the classes; by default the one of the name "class", or the last one. With `one_hot` words
     are features of their own, 0 or 1, in place of their numbers: then missing words are zeros, else NaN.
     """
-
-    def table(place: str) -> str | None:
-        if os.path.isfile(place):
-            return place
-        names = sorted(os.listdir(place)) if os.path.isdir(place) else []
-        return next((os.path.join(place, name) for name in names if name.endswith(ENDINGS)), None)
-
-    path = located("openml", rest, root, table, f"a file {', '.join(ENDINGS)}")
+    path = located(
+        "openml",
+        rest,
+        root,
+        lambda place: file_at(place, lambda name: name.endswith(ENDINGS)),
+        f"a file {', '.join(ENDINGS)}",
+    )
     return OpenMl(path, f"openml:{rest}", target, one_hot)
 
 
@@ -186,19 +184,20 @@ class Arff:
         with self._lines() as lines:
             data = itertools.dropwhile(lambda line: not line.lower().startswith("@data"), lines)
             next(data)
-            number = 0
-            while rows := [self._row(line, number + k) for k, line in enumerate(itertools.islice(data, BATCH))]:
+            rows: list[list[str | None]] = []
+            for number, line in enumerate(data):
+                row = _words(line, f"{self._path}, row {number}")
+                if len(row) != len(self.columns):
+                    raise DatasetError(
+                        f"{self._path}, row {number}: expected {len(self.columns)} values, got {len(row)}; tables of "
+                        f"sparse rows are not read"
+                    )
+                rows.append(row)
+                if len(rows) == BATCH:
+                    yield list(zip(*rows, strict=True))
+                    rows = []
+            if rows:
                 yield list(zip(*rows, strict=True))
-                number += len(rows)
-
-    def _row(self, line: str, number: int) -> list[str | None]:
-        row = _words(line, f"{self._path}, row {number}")
-        if len(row) != len(self.columns):
-            raise DatasetError(
-                f"{self._path}, row {number}: expected {len(self.columns)} values, got {len(row)}; tables of sparse "
-                f"rows are not read"
-            )
-        return row
 
 
 class Parquet:

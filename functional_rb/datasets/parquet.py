@@ -65,11 +65,11 @@ class Rows:
         self.at = self._stop = 0  # the first row that is held, and the one behind the last
 
     def column(self, name: str, first: int, stop: int) -> pyarrow.Array:
-        """Rows [first, stop) of a column."""
         if stop > self.count:
             raise DatasetError(f"{self.path}: expected {stop} rows, the file has {self.count}")
         if first < self.at:
             raise ValueError(f"row {first} has gone by, the first that is held is {self.at}")
+        # What lies far ahead is not read up to, but from the group on that has it.
         if first >= self._stop + BATCH:
             self._batches, self._held = _batches_from(self._groups, first, self._kind), []
         while self._stop < stop and (following := next(self._batches, None)) is not None:
@@ -137,7 +137,6 @@ def table(path: str, columns: Sequence[str], more: Sequence[str] = ()) -> list[J
 
 
 def numbers_of(column: pyarrow.Array, shape: Sequence[int], where: str) -> NumpyArray:
-    """The numbers in a column: an array [n, *shape]."""
     n = len(column)
     while True:
         column = getattr(column, "storage", column)

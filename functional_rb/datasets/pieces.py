@@ -57,7 +57,6 @@ def repeated(values: Nest) -> Nest:
 
 
 def spec_of_values(shape: Sequence[int], dtype: DTypeLike, narrow: bool) -> Binary | Unbounded:
-    """The spec of arrays of which nothing is known but shape and dtype."""
     name = stored_dtype(dtype, narrow)
     return Binary(tuple(shape)) if name == "bool" else Unbounded(tuple(shape), name)
 

@@ -99,7 +99,6 @@ def prefixes() -> list[str]:
 
 
 def folder_of(root: str | os.PathLike[str] | None, who: str) -> str:
-    """The folder where datasets lie, absolute."""
     if root is None:
         # Where the XDG Base Directory Specification has caches.
         cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
@@ -108,7 +107,6 @@ def folder_of(root: str | os.PathLike[str] | None, who: str) -> str:
 
 
 def split_name(name: object) -> tuple[str, str]:
-    """The prefix of a dataset's name, and the rest."""
     if not isinstance(name, str):
         raise TypeError(f"datasets: expected a name such as 'minari:D4RL/door/human-v2', got {name!r}")
     prefix, colon, rest = name.partition(":")

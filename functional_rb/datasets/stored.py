@@ -50,14 +50,13 @@ class Stored:
         self.counts = {"episodes": len(self._chosen), "steps": steps, "bytes": nbytes}
 
     def spec(self, narrow: bool) -> StepSpec:
-        """What its steps are made of, as they are stored, whatever is asked for."""
+        # As the steps are stored, whatever is asked for: they were narrowed, or not, when they were converted.
         item = self.description.item
         observation = Composite({name: item[name] for name in _observed(item)})
         infos = dict(item[INFO].items()) if INFO in item.parts else {}
         return StepSpec(observation, item[ACTION], item[NEXT][REWARD], infos, encoded=True)
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
-        """Those that were chosen, in their order."""
         with open(os.path.join(self.path, ABOUT), "rb") as lines:
             # Episodes may be chosen in any order: so lines are read one by one from where they begin.
             begins = [0, *itertools.accumulate(map(len, lines))]
@@ -140,8 +139,8 @@ class _Arrays:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for opened in self._files.values():
-            opened[0].close()
+        for file, _shape, _dtype in self._files.values():
+            file.close()
 
     def hold(self, first: int, stop: int) -> bool:
         return self._first <= first and stop <= self._stop

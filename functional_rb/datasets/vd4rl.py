@@ -19,7 +19,7 @@ from functional_rb.datasets import hdf5
 from functional_rb.datasets.by_rows import Path, RowReader, Whole, located, same_rows
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import npy
-from functional_rb.datasets.pieces import can_be_stored
+from functional_rb.datasets.pieces import can_be_stored, kind_of_rows
 
 if TYPE_CHECKING:
     from h5py import File
@@ -47,9 +47,7 @@ class VD4rl(RowReader):
         for field in parts:
             if field not in kinds:
                 raise DatasetError(f"{first}: there is no {field!r}, expected some of {sorted(kinds)[:20]}")
-            shape, dtype = kinds[field]
-            if not shape or not can_be_stored(dtype):
-                raise DatasetError(f"{first}, {field}: expected rows of numbers, got {dtype} {shape}")
+            kind_of_rows(*kinds[field], f"{first}, {field}")  # which refuses what is no row of numbers
         rows = {name: (shape[1:], dtype) for name, (shape, dtype) in kinds.items() if shape and can_be_stored(dtype)}
         self.leaves = {PIXELS: rows[self._image], ("actions",): rows["action"], ("rewards",): ((), rows["reward"][1])}
         self.leaves |= {("infos", name): kind for name, kind in rows.items() if name not in parts}
@@ -111,7 +109,7 @@ class _File:
         return getattr(member, "shape", None) or (), getattr(member, "dtype", np.dtype(object))
 
     def episodes(self, image: str) -> Iterator[tuple[int, int]]:
-        """The rows of each episode, as (start, stop); two at least."""
+        # The rows [start, stop) of each episode.
         n = None
         for name in (image, "action", "reward"):
             shape = self.kind(name)[0] if name in self.names else None

@@ -16,7 +16,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.checkpoint import in_place, places
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import stored_arrays
-from functional_rb.checkpoint.claims import checked, enough_memory
+from functional_rb.checkpoint.claims import enough_memory
 from functional_rb.checkpoint.claims import spec_in as spec_told_in
 from functional_rb.checkpoint.manifest import Manifest
 from functional_rb.checkpoint.opened import Opened, read_manifest
@@ -57,7 +57,6 @@ class Contents:
 
 
 def manifest_of(directory: str, generation: int, files: Files) -> Manifest | None:
-    """A manifest, or None if it is damaged."""
     path = os.path.join(directory, manifests.name_of(generation))
     try:
         manifest = read_manifest(directory, generation)
@@ -90,13 +89,10 @@ def read(
     Without a spec nothing is read; `files` notes the files and their problems.
     """
     path = os.path.join(directory, manifests.name_of(manifest.generation))
+    vector = np.array(manifest.counters, np.int32)
     if spec is not None:
         problem = None if manifest.arrays == stored_arrays(spec) else "its arrays are not those of its spec"
-        try:
-            checked(spec, manifest.counters, path)
-        except CorruptCheckpointError as error:
-            problem = problem or error.reason
-        if problem:
+        if problem := problem or soundness.problem_of_counters(spec.plan, vector):
             files.note(path, problem)
             return False, None
     with contextlib.ExitStack() as stack:
@@ -118,7 +114,6 @@ def read(
             parts.append(reading.in_place(files))
     if spec is None or not all(parts):
         return all(parts), None
-    vector = np.array(manifest.counters, np.int32)
     if problem := soundness.problem_of_arrays(spec, vector, reading.auxiliary, reading.tree):
         files.note(path, problem)
         return False, None

@@ -67,7 +67,6 @@ def find(spec: BufferSpec) -> EpisodeLeaves | str:
 
 
 def count(contents: Contents, leaves: EpisodeLeaves) -> Episodes:
-    """The episodes of a buffer, lane by lane."""
     spec, ends = contents.spec, contents.counters.ends
     lengths, returns, first, last = [], [], [], []
     for lane in range(spec.plan.ring.lanes):

@@ -66,7 +66,6 @@ class ArraySpec(Unit):
 
     @property
     def size(self) -> int:
-        """The number of elements of a value."""
         return math.prod(self.shape)
 
     @functools.cached_property
@@ -298,7 +297,6 @@ def rows_of(ops: SpecOps, found: Array, size: int) -> Array:
 
 
 def whole_domain(dtype: str) -> Domain:
-    """All values of a dtype."""
     kind = dtypes.kind_of(dtype)
     if kind == "bool":
         return Domain(0, 1, True)

@@ -301,7 +301,6 @@ def check_range(who: str, dtype: str, counts: object, starts: object) -> None:
 
 
 def check_last_axis(spec: ArraySpec, size: int) -> None:
-    """Refuse a shape whose last axis is not the size of one value."""
     if not spec.shape or spec.shape[-1] != size:
         raise ValueError(
             f"{type(spec).__name__}: expected a shape whose last axis is {size}, got {spec.shape}; "

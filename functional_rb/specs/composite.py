@@ -242,12 +242,10 @@ class Composite(Mapping[str, SpecNest], Spec):
 
 
 def is_path(key: object) -> TypeGuard[tuple[str, ...]]:
-    """Whether a key is a path of names, not an index."""
     return isinstance(key, tuple) and bool(key) and isinstance(key[0], str)
 
 
 def at_path(spec: SpecNest, path: tuple[str, ...]) -> SpecNest:
-    """The part of a spec that a path of names leads to."""
     return functools.reduce(operator.getitem, path, spec)
 
 
@@ -310,5 +308,4 @@ def members(nest: SpecNest, path: Path = ()) -> Iterator[tuple[Path, SpecNest]]:
 
 
 def changed(nest: SpecNest, k: int, change: Change) -> SpecNest:
-    """A nest of specs after a change of the first k axes of each."""
     return map_members(nest, lambda leaf: leaf.changed(k, change))

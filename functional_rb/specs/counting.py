@@ -50,7 +50,6 @@ def cardinality(spec: SpecNest) -> int | float:
 
 
 def of_unit(unit: Unit | NonTensor) -> int | float:
-    """`cardinality` of a single unit."""
     if isinstance(unit, NonTensor):
         return math.inf if math.prod(unit.shape) else 1
     if isinstance(unit, Varying):

@@ -87,9 +87,8 @@ class MultiCategorical(Numbers):
     @property
     def domain(self) -> Domain:
         """The numbers from the first choice to the last of each element, those that the mask forbids included."""
-        start, nvec = (
-            np.asarray(table, object) for table in (self.start, self.nvec)
-        )  # Python ints, as int64 might overflow
+        # Python ints, as int64 might overflow.
+        start, nvec = (np.asarray(table, object) for table in (self.start, self.nvec))
         return Domain(self.start, as_table(start + nvec - 1), True)
 
     @property

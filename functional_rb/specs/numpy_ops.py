@@ -33,7 +33,6 @@ def zeros(shape: Sequence[int], dtype: str, device: DeviceLike = None) -> Vector
 
 
 def table(values: Vector, dtype: str, like: Vector) -> Vector:
-    """NumPy's numbers in a dtype."""
     return dtypes.as_numpy(dtype, values)
 
 
@@ -42,7 +41,6 @@ def cast(x: Vector, dtype: str) -> Vector:
 
 
 def clamp(x: Vector, low: Vector | float, high: Vector | float) -> Vector:
-    """Bring between bounds."""
     return np.asarray(np.clip(x, low, high))
 
 

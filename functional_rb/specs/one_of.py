@@ -63,7 +63,6 @@ class OneOf(Varying):
         return self._many * (length_words(1, len(self.options)) + sum(rows.words(option) for option in self.options))
 
     def draw(self, ops: SpecOps, bits: Array) -> dict[str, Nest]:
-        """Values of options that are uniform."""
         cut = Cut(bits)
         some = cut(self._many * length_words(1, len(self.options)))
         choice = draw_length(ops, some, self.batch_shape, 0, len(self.options) - 1)
@@ -75,7 +74,6 @@ class OneOf(Varying):
         return {"choice": choice, "options": tuple(options)}
 
     def inside(self, ops: SpecOps, x: Nest) -> Array:
-        """Whether the choice names an option, and the value lies in its domain, bool [N]."""
         choice = x["choice"]
         found = (choice >= 0) & (choice < len(self.options))
         for i, (option, value) in enumerate(zip(self.options, x["options"], strict=True)):
@@ -86,7 +84,6 @@ class OneOf(Varying):
         return all_of(ops, found, self._many)
 
     def nearest(self, ops: SpecOps, x: Nest) -> dict[str, Nest]:
-        """The choice clamped and its value projected; zeros for the other options."""
         choice = ops.clamp(x["choice"], 0, len(self.options) - 1)
         options = []
         for i, (option, value) in enumerate(zip(self.options, x["options"], strict=True)):
@@ -95,7 +92,6 @@ class OneOf(Varying):
         return {"choice": choice, "options": tuple(options)}
 
     def from_host(self, value: object, batch: tuple[int, ...]) -> dict[str, Nest]:
-        """The parts of pairs: the number of the option, and its value."""
         lead = (*batch, *self.batch_shape)
         values = rows.listed(value, lead)
         for one in values:
@@ -110,7 +106,6 @@ class OneOf(Varying):
         return {"choice": choice.reshape(lead), "options": tuple(options)}
 
     def to_host(self, x: Nest) -> object:
-        """Pairs of the number of the option and its value, in nested lists [*batch, *batch_shape]."""
         lead = x["choice"].shape
         choice = x["choice"].reshape(-1)
         self._check_choice(choice)

@@ -51,7 +51,6 @@ class Padded:
 
     @property
     def words(self) -> int:
-        """Random words of 31 bits that `draw` takes for a value."""
         return length_words(self.least, self.size) + self.size * rows.words(self.nest)
 
     def draw(self, ops: SpecOps, cut: Cut, lead: tuple[int, ...]) -> tuple[Nest, Array]:
@@ -129,5 +128,4 @@ def all_of(ops: SpecOps, found: Array, many: int) -> Array:
 
 
 def in_front(nest: SpecNest, lead: tuple[int, ...]) -> SpecNest:
-    """A nest of specs, each with further leading axes."""
     return changed(nest, 0, lambda x: np.broadcast_to(x, (*lead, *x.shape)))

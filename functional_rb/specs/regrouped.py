@@ -109,5 +109,4 @@ def with_lead(spec: SpecNest, change: Callable[[tuple[int, ...]], tuple[int, ...
 
 
 def plain(shape: Sequence[int], dtype: str) -> ArraySpec:
-    """The spec of any array of a shape and dtype."""
     return Binary(tuple(shape)) if dtype == "bool" else Unbounded(tuple(shape), dtype)

@@ -55,7 +55,6 @@ def each(function: Callable[..., object], spec: SpecNest, *values: Nest) -> Nest
 
 
 def units(nest: SpecNest) -> list[Unit]:
-    """The units of a nest."""
     found: list[Unit] = []
     each(found.append, nest)
     return found
@@ -91,7 +90,6 @@ def inside(ops: SpecOps, nest: SpecNest, value: Nest, all_true: Array) -> Array:
 
 
 def nearest(ops: SpecOps, nest: SpecNest, value: Nest) -> Nest:
-    """The nearest rows of the domain."""
     return each(lambda unit, part: unit.nearest(ops, part), nest, value)
 
 
@@ -135,7 +133,6 @@ def from_host(nest: SpecNest, values: Rows[Nest], stacked: bool = False) -> Nest
 
 
 def count(nest: SpecNest, stacked: Nest) -> int:
-    """The number of rows of a stacked value."""
     try:
         counts: set[int] = set()
         each(lambda unit, part: counts.add(len(part)), nest, stacked)
@@ -167,7 +164,6 @@ def scattered(nest: SpecNest, rows: Nest, real: NumpyArray) -> Nest:
 
 
 def placed(x: NumpyArray, real: NumpyArray) -> NumpyArray:
-    """`scattered` for one array."""
     made = np.zeros((*real.shape, *x.shape[1:]), x.dtype)
     made[real] = x
     return made

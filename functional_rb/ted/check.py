@@ -67,7 +67,6 @@ def check(
 
 
 def path_of(key: Key) -> Path:
-    """A key as a path."""
     nest.show_key(key)  # refuses what is no key
     return (key,) if isinstance(key, str) else tuple(key)
 
@@ -78,7 +77,6 @@ def below(path: Path, prefix: Path) -> bool:
 
 
 def named_parts(steps: object, who: str, where: str = "the steps") -> dict[str, object]:
-    """The parts of a nest by their names."""
     if isinstance(steps, BufferSpec):
         steps = steps.item
     parts = None if is_leaf(steps) else nest.parts_of(steps)
@@ -101,7 +99,6 @@ def is_leaf(x: object) -> bool:
 
 
 def leaves_of(steps: object, who: str) -> Leaves:
-    """All leaves by their path."""
     parts = named_parts(steps, who)
     if NEXT not in parts:
         raise ValueError(

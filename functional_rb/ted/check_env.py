@@ -150,7 +150,7 @@ class _Roll:
         self.findings.step += 1
         action = self.env.action_space.sample()
         if self.action is not None:
-            self._compare(self.action, action, (ACTION,), self.lead)
+            _Comparison(self.findings, self.strict).compare(self.action, action, (ACTION,), self.lead)
         given = self.env.step(action)
         if not isinstance(given, tuple) or len(given) != 5:
             message = f"expected (observation, reward, terminated, truncated, infos), got {given!r:.80}"
@@ -178,14 +178,11 @@ class _Roll:
         return self.reset(options={"reset_mask": done}) if self.lead else self.reset()
 
     def _observation(self, value: object, name: str, lead: tuple[int, ...]) -> None:
-        if self.item is None:
-            self._compare(self.observation, value, (name,), lead)
-            return
-        specs, alone = observation_parts(self.item, value, None, WHO)
-        self._compare(specs[alone] if alone else Composite(specs), value, (name,), lead)
-
-    def _compare(self, spec: object, value: object, path: Path, lead: tuple[int, ...]) -> None:
-        _Comparison(self.findings, self.strict).compare(spec, value, path, lead)
+        spec = self.observation
+        if self.item is not None:
+            specs, alone = observation_parts(self.item, value, None, WHO)
+            spec = specs[alone] if alone else Composite(specs)
+        _Comparison(self.findings, self.strict).compare(spec, value, (name,), lead)
 
 
 class _Comparison:
@@ -310,7 +307,7 @@ class _Comparison:
             self.findings.add((*path, "edge_links"), "domain", message)
 
     def _count(self, count: int, least: int, most: int, what: str, path: Path) -> None:
-        if count < least or (count > most and not self.strict):
+        if count < least or (count > most and not self.strict):  # the limits of spaces are made up, see `ANY`
             wanted = f"at least {least}" if self.strict else f"{least} to {most}"
             self.findings.add(path, "count", f"expected {wanted} {what}, got {count}")
 

@@ -42,7 +42,6 @@ class Lanes(NamedTuple):
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """The slot of each lane that its oldest step lies in."""
         return tuple((cursor - size) % self.length for cursor, size in zip(self.cursors, self.sizes, strict=True))
 
     def slots(self) -> Array:
@@ -137,7 +136,7 @@ def flat_to_nested(flat: Flat) -> Nested:
 
 
 def nested_to_flat(nested: Nested) -> Flat:
-    """Join trajectories; the inverse of `flat_to_nested`."""
+    # The arrays of no trajectory are joined too: they have shapes and dtypes where there is none.
     each = [leaves_of_form(trajectory) for trajectory in (nested.empty, *nested.trajectories)]
     data = nest.nested({path: np.concatenate([leaves[path] for leaves in each]) for path in each[0]})
     return Flat(nested.lanes, nested.dtypes, nested.shared, nested.reward_key, nested.spec, data)

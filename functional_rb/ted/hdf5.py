@@ -36,7 +36,6 @@ _GROUP = re.compile(rf"{GROUP}([0-9]{{1,18}})", re.ASCII)
 
 
 def save(form: Flat | Nested, path: str, compression: str | None) -> None:
-    """Write a file with a group for each trajectory, see `ted.files.save`."""
     h5py = imported("h5py", "ted.save")
     target = File(path)
     if target.exists():
@@ -53,7 +52,6 @@ def save(form: Flat | Nested, path: str, compression: str | None) -> None:
 
 
 def load(path: str, reward_key: Key, known: Iterable[object]) -> Nested:
-    """Read the trajectories of a file, see `ted.files.load`."""
     h5py, reward = imported("h5py", "ted.load"), path_of(reward_key)
     with reading.naming(path):
         descriptor, size = files.open_regular(path)

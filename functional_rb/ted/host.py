@@ -28,7 +28,6 @@ def encoding_item(item: object) -> Composite | None:
 
 
 def item_of(item: object) -> object:
-    """The item of a `BufferSpec`; an item as it is."""
     return item.item if isinstance(item, BufferSpec) else item
 
 
@@ -58,7 +57,6 @@ def encoded(spec: SpecNest, value: object, batch: tuple[int, ...], prefix: str, 
 def encoded_observation(
     item: Composite, observation: object, key: str | None, batch: tuple[int, ...], who: str
 ) -> dict[str, Nest]:
-    """An observation by the names that an item has for it, encoded."""
     specs, alone = observation_parts(item, observation, key, who)
     whole = observation if alone is None else {alone: observation}
     found: dict[str, Nest] = encoded(Composite(specs), whole, batch, "", who)

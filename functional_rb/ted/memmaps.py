@@ -34,7 +34,6 @@ OF_META = ("shape", "device", "_type")
 
 
 def save(form: Flat | Nested, directory: str) -> None:
-    """Write a form to a directory, see `ted.files.save`."""
     target = File(directory)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"ted.save: {target} is there already; give another directory, or remove it")
@@ -55,7 +54,6 @@ def save(form: Flat | Nested, directory: str) -> None:
 
 
 def load(directory: str, reward_key: Key, known: Iterable[object]) -> Flat | Nested:
-    """Read the form that lies in a directory, see `ted.files.load`."""
     root, reward = File(directory), path_of(reward_key)
     with reading.naming(str(root)):
         leaves = _Directory(root)
@@ -117,7 +115,7 @@ def _write_metas(place: File, metas: Mapping[str, Json], lead: list[int], number
 
 def _encoded(name: str | int) -> str:
     text = str(name)
-    if text in ("", ".", ".."):
+    if text in ("", ".", ".."):  # which name no file
         return "%2E" * len(text) or "%"
     return "".join(f"%{ord(c):02X}" if c in UNSAFE else c for c in text)
 

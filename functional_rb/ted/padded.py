@@ -41,7 +41,6 @@ class Header:
 
     @classmethod
     def of(cls, lanes: Lanes) -> Header:
-        """The header for given lanes."""
         shape = (lanes.length, len(lanes.sizes)) if lanes.axis else (lanes.length,)
         if any(size < lanes.length for size in lanes.sizes):
             return cls(False, max(lanes.sizes), shape)
@@ -143,7 +142,6 @@ def pieces(header: Header, done: Array) -> Iterator[Piece]:
 
 
 def done_of(file_leaf: FileLeaf) -> Array:
-    """The flags of all rows, bool [rows]."""
     done = np.zeros(file_leaf.rows, bool)
     for block in file_leaf.blocks or ():
         done[block.start : block.start + len(block.rows)] = block.rows.reshape(-1)
@@ -159,7 +157,6 @@ def rows_of(file_leaf: FileLeaf, start: int, stop: int) -> Iterator[Block]:
 
 
 def extra_of(form: Form) -> str:
-    """The JSON text that is written beside the data."""
     lanes, spec = form.lanes, None
     if form.spec is not None:
         with contextlib.suppress(TypeError, ValueError):  # of classes that are not the library's: it has no JSON form

@@ -89,7 +89,6 @@ def naming(where: str) -> Iterator[None]:
 
 
 def parsed(text: str | bytes, where: str) -> object:
-    """The value of a JSON text, in which each name comes once."""
     try:
         return strict_json.parse(text)
     except (ValueError, RecursionError) as error:
@@ -155,7 +154,7 @@ class _Rows:
         first = np.arange(header.count, dtype=np.int64) * header.length
         # As `Header.extra_rows` has it: shared leaves have a row more after each flag, and after the newest row.
         newest_row = first + (header.length if header.is_full else header.shift) - 1
-        newest_row += header.length * (newest_row < first)
+        newest_row += header.length * (newest_row < first)  # of lanes without a step it is the last one
         doubled = np.union1d(flags, newest_row)
         lengths = header.length + np.bincount(doubled // header.length, minlength=header.count)
         lane = flags // header.length

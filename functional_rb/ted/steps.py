@@ -94,7 +94,6 @@ def from_transitions(
 
 
 def assemble(rows: Transition, done: Nest, observation_key: str | None, who: str) -> dict[str, Nest]:
-    """Make steps of rows without checks."""
     after = {"done": done, "terminated": rows.terminated, "truncated": rows.truncated}
     return {
         **by_name(rows.observation, observation_key, who),
@@ -105,7 +104,6 @@ def assemble(rows: Transition, done: Nest, observation_key: str | None, who: str
 
 
 def check_rows(steps: object, who: str) -> None:
-    """Check the shapes and dtypes of steps under TED's default names."""
     check_static(leaves_of(steps, who), (ACTION,), (REWARD,), who)
 
 

@@ -133,21 +133,17 @@ def generate(
         row = int((~known.any(1)).argmax())
         raise ValueError(f"{who}: prompt {row} has no token; give each a first one, such as the tokenizer's bos")
     generation = lib.generating(step, params, cache, ids, there, key, law, settings)
-    _check_replies(lib, generation, settings.replies, who)
-    return generation
-
-
-def _check_replies(lib: TextLib[A], generation: Generation, replies: int, who: str) -> None:
     rejected = lib.values(generation.rejected)
     if rejected is not None and rejected.any():
         row = int(rejected.argmax())
-        prompt, reply = divmod(row, replies)
+        prompt, reply = divmod(row, settings.replies)
         token = int(generation.lengths[row])
         raise ValueError(
             f"{who}: token {token} of reply {reply} to prompt {prompt}: expected logits below infinity, one at least "
             f"above minus infinity, got NaN, infinity or minus infinity alone; look at the model's parameters, and at "
             f"its dtype, in which numbers may overflow"
         )
+    return generation
 
 
 def join(lib: TextLib[A], prompts: ArrayLike, generation: Generation, mask: ArrayLike = None, pad: int = 0) -> Joined:
@@ -185,8 +181,7 @@ def join(lib: TextLib[A], prompts: ArrayLike, generation: Generation, mask: Arra
     count, rows = int(ids.shape[0]), int(tokens.shape[0])
     if rows % count:
         raise ValueError(f"{who}: expected a multiple of {count} replies, as there are prompts, got {rows}")
-    static = (whole(pad, "pad", 0, who),)
-    return lib.run(core.join, ids, there, tokens, live, static=static)
+    return lib.run(core.join, ids, there, tokens, live, static=(whole(pad, "pad", 0, who),))
 
 
 def log_probs(

@@ -22,13 +22,11 @@ def unset(ops: TextOps, x: Array) -> Array:
 
 
 def check_callable(function: object, name: str, who: str) -> None:
-    """Refuse what is no function."""
     if not callable(function):
         raise TypeError(f"{who}: expected {name} as a function, got {type(function).__name__}")
 
 
 def rows_of(lib: TextLib[A], ids: ArrayLike, mask: ArrayLike, name: str, who: str) -> tuple[Array, Array]:
-    """Rows of tokens and their mask."""
     tokens = lib.converted(ids, "int32", f"{who}: {name}")
     shape = tuple(int(size) for size in tokens.shape)
     if len(shape) != 2 or not all(shape):
@@ -39,7 +37,6 @@ def rows_of(lib: TextLib[A], ids: ArrayLike, mask: ArrayLike, name: str, who: st
 
 
 def shaped(lib: TextLib[A], x: object, dtype: str, shape: tuple[int, ...], name: str, who: str) -> Array:
-    """An array of a shape."""
     array = lib.converted(x, dtype, f"{who}: {name}")
     if tuple(array.shape) != shape:
         raise ValueError(f"{who}: {name}: expected shape {list(shape)}, got {list(array.shape)}")
@@ -47,7 +44,6 @@ def shaped(lib: TextLib[A], x: object, dtype: str, shape: tuple[int, ...], name:
 
 
 def whole(value: Any, name: str, least: int, who: str) -> int:
-    """A whole number from the least one on."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -60,7 +56,6 @@ def whole(value: Any, name: str, least: int, who: str) -> int:
 
 
 def settings_of(decoding: Decoding, who: str) -> Settings:
-    """What is static about generation."""
     eos, at_once = decoding.eos, decoding.at_once
     count = whole(decoding.replies, "replies", 1, who)
     together = count if at_once is None else whole(at_once, "at_once", 1, who)

@@ -109,7 +109,7 @@ def _filled(ops: TextOps, like: Array, value: int) -> Array:
 
 
 def _is_any(ops: TextOps, tokens: Array, among: tuple[int, ...]) -> Array:
-    is_among = tokens != tokens
+    is_among = tokens != tokens  # False everywhere
     for token in among:
         is_among = is_among | (tokens == token)
     return is_among
@@ -146,6 +146,7 @@ def prepared(
     """A model with an empty cache that has room for prompts int32 [B, L] and n tokens more of each."""
     room = prompts.shape[1] + n
     if cache is None:
+        # Zeros of the prompts' own device, rather than new ones.
         none = ops.arange(room, like=prompts) * 0
         empty = prompts[:, :1] * 0 + none[None]
         return without_cache(ops, model, room), (empty, empty + PADDING, none[0])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import bisect
 import operator
 from collections.abc import Iterable
-from typing import Literal, NamedTuple, SupportsIndex
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from functional_rb.text.checks import whole
 from functional_rb.text.generation import PADDING
 
 Ints = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
@@ -79,12 +80,13 @@ def pack(
         ([[1, 1, 1, 0, 0], [3, 3, 2, -1, -1]], [[0, 1, 2, 0, 1], [0, 1, 0, -1, -1]])
     """
     who = "text.pack"
-    size = _int(length, "length", who)
-    if size < 1:
-        raise ValueError(f"{who}: expected length as an int from 1 on, got {length!r}")
+    size = whole(length, "length", 1, who)
     if too_long not in ("error", "split"):
         raise ValueError(f"{who}: expected too_long as 'error' or 'split', got {too_long!r}")
-    fill = _int(pad, "pad", who)
+    try:
+        fill = operator.index(pad)
+    except TypeError:
+        raise TypeError(f"{who}: expected pad as an int, got {pad!r}") from None
     if not -(2**31) <= fill < 2**31:
         raise ValueError(f"{who}: expected pad as an int32, got {pad!r}")
     if not hasattr(sequences, "__iter__") and not hasattr(sequences, "__getitem__"):
@@ -120,8 +122,9 @@ def pack(
 
 def _places(lengths: list[int], size: int) -> tuple[list[int], list[int], int]:
     row, column = [0] * len(lengths), [0] * len(lengths)
-    rows_with: dict[int, list[int]] = {}  # rows by the room they have left
-    rooms: list[int] = []  # which rooms there are, ascending
+    # Rows by the room they have left, and these rooms in order, so that the best one is found by halves.
+    rows_with: dict[int, list[int]] = {}
+    rooms: list[int] = []
     count = 0
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if not lengths[i]:
@@ -161,10 +164,3 @@ def _tokens(x: object, number: int, who: str) -> Ints:
             f"loss, such as labels of -100, belongs into a mask"
         )
     return tokens.astype(np.int32)
-
-
-def _int(value: SupportsIndex, name: str, who: str) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{who}: expected {name} as an int, got {value!r}") from None

@@ -70,7 +70,6 @@ class Padded(HostFunction):
         return PairwiseDataset(text, text, Unbounded((2,), "int32"))
 
     def read(self, leaves: Mapping[str, NumpyArray], as_array: Callable[[NumpyArray], Array]) -> Nest:
-        """The record of a batch."""
         ids, mask, begin = self.padded(leaves)
         if self.texts == 1:
             reply = mask[0] & (np.arange(ids.shape[2]) >= begin)

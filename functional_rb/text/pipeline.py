@@ -128,7 +128,6 @@ class _Preparation:
         self._dtype = "uint16" if max(tokenizing.vocabulary - 1, self._eos or 0) < 2**16 else "int32"
 
     def written(self, where: str, shown: bool | None) -> Prepared:
-        """Write what is not there yet, in a directory that is named by all that the files depend on, and open it."""
         kind, columns, source = self._kind, self._columns, self._source
         key = hashlib.blake2b(digest_size=16)
         # All that changes a byte of the files, and nothing else: how many rows are tokenized at once does not.
@@ -288,7 +287,6 @@ def _row(example: Example, start: int, tokens: array.array[int]) -> tuple[tuple[
     row: tuple[object, ...] = (prepared.halves(start),)
     size = len(first)
     for second in others:
-        # The texts of a pair mostly begin with the same prompt, which is kept once.
         shared = common(first, second)
         tokens.extend(second[shared:])
         size += len(second) - shared

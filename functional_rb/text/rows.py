@@ -51,12 +51,10 @@ class Columns(NamedTuple):
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Those that each row has."""
         return tuple(dict.fromkeys((*filter(None, [self.prompt]), *self.replies, *self.scores)))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them."""
         return (*self.needed, *filter(None, (self.tools, self.template)))
 
 

@@ -112,7 +112,6 @@ class OfRows(Source):
         self._rows, self.count = rows, len(rows)
 
     def rows(self, names: Sequence[str], start: int = 0) -> Iterator[object]:
-        """As they are."""
         return itertools.islice(self._rows, start, None)
 
 
@@ -144,11 +143,9 @@ class OfFile(Source):
         self._path = path
 
     def where(self, number: int) -> str:
-        """By file and row."""
         return f"{self._path}, row {number}"
 
     def digest(self, names: Sequence[str]) -> bytes:
-        """Of the file's bytes."""
         with open(self._path, "rb") as file:
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
 
@@ -168,7 +165,6 @@ class OfLines(OfFile):
                 yield _object(row)
 
     def where(self, number: int) -> str:
-        """By file and line."""
         with open(self._path, "rb") as file:
             lines = (k for k, line in enumerate(_lines(file), 1) if line.strip())
             return f"{self._path}, line {next(itertools.islice(lines, number, None), '?')}"
@@ -180,6 +176,7 @@ def _lines(file: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _object(row: object) -> object:
+    # The row, or what stands for one that is none: reading goes on behind it.
     return row if isinstance(row, dict) else NoRow(f"no JSON object but {type(row).__name__}")
 
 
@@ -235,13 +232,11 @@ class _Json:
                 return self._text[self._at : self._at + 1]
 
     def sign(self) -> str:
-        """The same, which is left behind."""
         sign = self.peek()
         self._at += 1
         return sign
 
     def value(self) -> object:
-        """The next value."""
         self.peek()
         while True:
             try:
@@ -267,8 +262,7 @@ class Spooled(OfLines):
         self.count = count
 
     def where(self, number: int) -> str:
-        """Nobody has seen the file."""
-        return f"row {number}"
+        return f"row {number}"  # nobody has seen the file
 
 
 class OfTables(OfFile):
@@ -276,7 +270,7 @@ class OfTables(OfFile):
 
     def __init__(self, path: str, kind: str) -> None:
         super().__init__(path)
-        import_pyarrow()
+        import_pyarrow()  # before pyarrow itself is, so that an error names the extra to install
         self._is_parquet = kind in PARQUET
         if self._is_parquet:
             import pyarrow.parquet
@@ -287,7 +281,6 @@ class OfTables(OfFile):
             self.columns = list(_arrow(path).schema.names)
 
     def rows(self, names: Sequence[str], start: int = 0) -> Iterator[object]:
-        """Batch by batch."""
         mine = [name for name in names if name in (self.columns or ())]
         for batch in self._batches(mine):
             if start >= len(batch):
@@ -319,11 +312,10 @@ class Chained(Source):
         known = [part.columns for part in parts if part.columns is not None]
         if known:
             self.columns = [name for name in known[0] if all(name in columns for columns in known)]
-        counts = [part.count for part in parts]
-        self.count = None if None in counts else sum(count or 0 for count in counts)
+        counts = [part.count for part in parts if part.count is not None]
+        self.count = sum(counts) if len(counts) == len(parts) else None
 
     def rows(self, names: Sequence[str], start: int = 0) -> Iterator[object]:
-        """Those of each."""
         for part in self._parts:
             for row in part.rows(names):
                 if start:
@@ -332,7 +324,6 @@ class Chained(Source):
                     yield row
 
     def where(self, number: int) -> str:
-        """As the source has it that the row is of."""
         for part in self._parts:
             size = sum(1 for _ in part.rows(())) if part.count is None else part.count
             if number < size:
@@ -341,7 +332,6 @@ class Chained(Source):
         return super().where(number)
 
     def digest(self, names: Sequence[str]) -> bytes:
-        """Of all of them, in this order."""
         return b"".join(part.digest(names) for part in self._parts)
 
 
@@ -371,7 +361,6 @@ def _value(scalar: Foreign) -> object:
 
 
 def import_pyarrow() -> Foreign:
-    """The library pyarrow."""
     return imported("pyarrow", "text: a file of parquet or arrow")
 
 

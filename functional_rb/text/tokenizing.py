@@ -164,7 +164,6 @@ def is_of_text(error: BaseException) -> bool:
 
 
 def shown(error: BaseException) -> str:
-    """The kind of an error and what it says, in a line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 

@@ -19,7 +19,6 @@ ROWS_AT_ONCE: Final = 2**14
 
 
 def checksum(path: str) -> str:
-    """The BLAKE2b-128 of a file, hexadecimal."""
     descriptor, size = files.open_regular(path)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         # A forged file may claim a size that no disk has; reading its holes would take for ever.

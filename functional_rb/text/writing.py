@@ -45,7 +45,6 @@ class Progress:
     bytes: dict[str, int] = dataclasses.field(default_factory=lambda: {TOKENS: 0, ROWS: 0})  # how long each file is
 
     def drop(self, reason: str) -> None:
-        """Count a row as left out."""
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
 

@@ -56,7 +56,6 @@ class Hindsight(Transform):
     words = 4  # two whether to relabel, two by which step
 
     def __post_init__(self) -> None:
-        """Check what can be known before any array exists."""
         if self.strategy not in get_args(Strategy):
             raise ValueError(f"her: expected strategy 'future', 'final', 'episode' or 'random', got {self.strategy!r}")
         k: Any = self.k
@@ -77,14 +76,6 @@ class Hindsight(Transform):
         functions.check_picklable(self.reward, "BufferSpec.transforms: her(reward=...)")
         return super().__reduce_ex__(protocol)
 
-    def __copy__(self) -> Hindsight:
-        """Itself, a value; copies are not pickled."""
-        return self
-
-    def __deepcopy__(self, memo: object) -> Hindsight:
-        """Itself, a value; copies are not pickled."""
-        return self
-
     @property
     def boundaries(self) -> EpisodeBoundaries | None:
         """Where trajectories end, where goals come from the own one."""
@@ -93,7 +84,6 @@ class Hindsight(Transform):
         return EpisodeBoundaries(self.end_keys or NO_KEYS, self.trajectory_key)
 
     def resolve(self, plan: Plan) -> Hindsight:
-        """Fill in the keys that were left out."""
         if self.strategy == "random":
             boundaries = EpisodeBoundaries(self.end_keys or NO_KEYS, self.trajectory_key)
         else:
@@ -111,7 +101,6 @@ class Hindsight(Transform):
         return found
 
     def check(self, plan: Plan) -> None:
-        """Refuse leaves, and samplers, that do not fit."""
         need_order(plan, "her")
         if not plan.single_items:
             raise ValueError(

@@ -84,14 +84,6 @@ class MapItems(Transform):
         functions.check_picklable(self.function, "BufferSpec.transforms: map_items")
         return type(self), (self.function, self.keyed, self.masked, self.gives)
 
-    def __copy__(self) -> Self:
-        """Itself, a value; copies are not pickled."""
-        return self
-
-    def __deepcopy__(self, memo: object) -> Self:
-        """Itself, a value; copies are not pickled."""
-        return self
-
     def spec_after(self, item: object, lead: int) -> object:
         """The spec of the items that it gives of those of a spec; None where only an evaluation can tell."""
         if isinstance(self.function, HostFunction):

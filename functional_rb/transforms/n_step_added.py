@@ -40,7 +40,6 @@ class NStepOfAdded(NStep):
     delays = True
 
     def resolve(self, plan: Plan) -> NStepOfAdded:
-        """Fill in the keys that were left out."""
         found = super().resolve(plan)
         assert isinstance(found, NStepOfAdded)
         leaves = zip(plan.structure.paths, plan.leaves, strict=True)
@@ -99,7 +98,6 @@ class NStepOfAdded(NStep):
         return {WAITING: self.packed} if self.n > 1 else {}
 
     def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
-        """The counters of this transform: how many steps wait in each lane."""
         return ((PENDING, plan.lanes or 1),)
 
     def problem(self, found: Found) -> str | None:
@@ -142,7 +140,6 @@ class NStepOfAdded(NStep):
         return self._complete(ops, draft.plan, line, self._reader(ops, arrays))
 
     def ends(self, plan: Plan) -> list[int]:
-        """The positions of the leaves that mark ends of trajectories."""
         return [nest.position(plan.names, key, "n_step") for key in self.end_keys or ()]
 
     def trajectory(self, plan: Plan) -> int | None:
@@ -150,13 +147,11 @@ class NStepOfAdded(NStep):
         return None if self.trajectory_key is None else nest.position(plan.names, self.trajectory_key, "n_step")
 
     def cleared(self, ops: Ops, draft: Draft) -> None:
-        """Drop all waiting steps."""
         draft.count(**{PENDING: ops.full_like(draft.counters.more[PENDING], 0)})
 
     def reading(
         self, ops: Ops, draft: Draft, own: Array, real: Array, draws: Array | None, read: Reader
     ) -> tuple[Reader, dict[str, Array]]:
-        """What was stored beside the items."""
         plan = draft.plan
         first = len(plan.leaves) + list(plan.columns).index(STEPS)
         places = range(first, first + len(self.positions.rewards) + 2)

@@ -25,11 +25,9 @@ class NStepOfStored(NStep):
 
     @property
     def boundaries(self) -> EpisodeBoundaries:
-        """The episode boundaries that the fields name."""
         return EpisodeBoundaries(self.end_keys or NO_KEYS, self.trajectory_key)
 
     def check(self, plan: Plan, boundaries: EpisodeBoundaries) -> None:
-        """Steps must lie in their order."""
         super().check(plan, boundaries)
         need_order(plan, "n_step(at='sample')")
 

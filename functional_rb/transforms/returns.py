@@ -76,7 +76,6 @@ class NStep(Transform):
     order = 1
 
     def __post_init__(self) -> None:
-        """Check what can be known before any array exists."""
         try:
             good = not isinstance(self.n, bool) and 1 <= operator.index(self.n) <= LARGEST_N
         except TypeError:
@@ -93,7 +92,6 @@ class NStep(Transform):
             object.__setattr__(self, name, nest.checked_keys(getattr(self, name), name, "n_step"))
 
     def resolve(self, plan: Plan) -> NStep:
-        """Fill in the keys that were left out."""
         boundaries = boundaries_for(plan, self.end_keys, self.trajectory_key, "n_step")
         found = dataclasses.replace(
             self,
@@ -117,7 +115,6 @@ class NStep(Transform):
         return _known(usual, USUAL_TERMINATED, plan, "terminated_key")
 
     def check(self, plan: Plan, boundaries: EpisodeBoundaries) -> None:
-        """Refuse leaves that do not fit."""
         positions = self.positions
         boundaries.check(plan.outline, "n_step", positions.agents)
         for position in positions.rewards:

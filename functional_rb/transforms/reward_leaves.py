@@ -34,14 +34,12 @@ def checked(given: Any, who: str) -> RewardKey | None:
 
 
 def each_of(key: RewardKey | None) -> tuple[Key, ...]:
-    """The keys in a checked one."""
     if key is None:
         return ()
     return key if are_several(key) else (key,)  # type: ignore[return-value]  # by what `are_several` says
 
 
 def are_several(key: RewardKey | None) -> bool:
-    """Whether a checked key is several."""
     return isinstance(key, tuple) and key != () and isinstance(key[0], tuple)
 
 

@@ -28,7 +28,6 @@ LINE = "#b8bec8"
 
 
 def to_string(seen: Nodes, node_format: Describe | None, max_nodes: int) -> str:
-    """The text of `TreeView.to_string`."""
     max_nodes = checked_count("TreeView.to_string: max_nodes", max_nodes, 1, INT32_MAX)
     describe = node_format or _described
     order = seen.in_preorder[:max_nodes]
@@ -103,7 +102,6 @@ def plot(
     labels: Describe | None,
     max_nodes: int,
 ) -> Figure:
-    """The figure of `TreeView.plot`."""
     page = imported("plotly.graph_objects", "TreeView.plot").Figure(figure(seen, labels, max_nodes))
     if path is not None:
         page.write_html(str(path), include_plotlyjs=True, config={"scrollZoom": True, "displaylogo": False})

@@ -68,7 +68,6 @@ PER_MAP: Final = len(HashTable._fields)
 
 
 def arrays_of(forest: Forest) -> list[Array]:
-    """The arrays of a forest, one after another."""
     nodes, edges, results, *vectors = forest.arrays
     return [*nodes, *edges, *results, *vectors]
 
@@ -299,7 +298,6 @@ def _extended(
 
 
 def lookup(lib: Lib[A], forest: Forest, observation: object) -> A:
-    """What `rb.lookup` tells of a forest."""
     check_forest_sizes(lib, forest, "lookup")
     spec = forest.spec
     rows, lead = packed(lib, spec.observations, spec.node_rows, observation)
@@ -312,7 +310,6 @@ def _found(ops: Ops, spec: ForestSpec, owned: object, nodes: HashTable, rows: Ar
 
 
 def visits(lib: Lib[A], forest: Forest, observation: object, action: object = None) -> A:
-    """What `rb.visits` tells of a forest."""
     check_forest_sizes(lib, forest, "visits")
     spec, arrays = forest.spec, forest.arrays
     rows, lead = packed(lib, spec.observations, spec.node_rows, observation)

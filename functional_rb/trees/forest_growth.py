@@ -53,7 +53,6 @@ def with_spec(lib: Lib[A], forest: Forest, spec: ForestSpec) -> Forest:
 
 
 def merge(lib: Lib[A], forest: Forest, other: Forest) -> Forest:
-    """Two forests as one: what `rb.merge` makes of them."""
     who = "merge"
     for one in (forest, other):
         check_forest_sizes(lib, one, who)

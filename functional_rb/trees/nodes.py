@@ -18,7 +18,6 @@ BATCH: Final = ("low", "high", "size", "refused", "rejected")
 
 
 def empty(ops: TreeOps, spec: TreeSpec, batch: int, device: DeviceLike) -> Tree:
-    """Trees without any node."""
     nodes, edges = (batch, spec.capacity), (batch, spec.capacity, spec.children)
 
     def zeros(shape: tuple[int, ...], dtype: str = "int32") -> Array:

@@ -50,7 +50,6 @@ class Vertices(Mapping[int, int]):
         return len(self._keys)
 
     def items(self) -> ItemsView[int, int]:
-        """Keys and nodes."""
         return _Items(self, self._nodes.tolist())
 
 
@@ -73,7 +72,6 @@ class NodesByPath(Mapping[Path, int]):
         return len(self._view)
 
     def items(self) -> ItemsView[Path, int]:
-        """Paths and nodes."""
         return _Items(self, self._view.in_preorder.tolist())
 
 

@@ -185,7 +185,6 @@ class PUCT(Score):
         _check_scale("PUCT", self.scale)
 
     def numbers(self, ops: TreeOps, edges: Edges) -> Array:
-        """The score of each edge."""
         visits = ops.cast(edges.node_visits, "float32")
         factor = visits**0.5 * (self.c_init + ops.log((visits + (self.c_base + 1.0)) / self.c_base))
         explored = factor[:, None] * ops.exp(edges.prior) / (ops.cast(edges.visits, "float32") + 1.0)
@@ -377,7 +376,6 @@ class CompletedQ(Score):
         return (edges.prediction + visits * weighted) / (visits + 1.0)
 
     def numbers(self, ops: TreeOps, edges: Edges) -> Array:
-        """The score of each edge."""
         visits = ops.cast(edges.visits, "float32")
         policy = softmax(ops, edges.prior + self.completed(ops, edges), edges.valid)
         return policy - visits / (1.0 + ops.total(visits)[:, None])

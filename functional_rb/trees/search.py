@@ -66,7 +66,6 @@ Step = Callable[[list[Array], list[Array] | Array, PRNGKey], Evaluated]
 
 
 def init(ops: TreeOps, root: Evaluated, spec: TreeSpec, device: DeviceLike) -> Tree:
-    """Trees of one node each, the root."""
     batch = root.value.shape[0]
     tree = nodes.empty(ops, spec, batch, device)
     root, rejected = _sound(ops, root, ops.full_like(root.value, 0))
@@ -242,11 +241,9 @@ class Tallies(NamedTuple):
 
     @classmethod
     def of(cls, tree: Tree) -> Tallies:
-        """Those of a tree."""
         return cls(*(getattr(tree, name) for name in cls._fields))
 
     def put_into(self, tree: Tree) -> Tree:
-        """The tree with these in place of its own."""
         return dataclasses.replace(tree, **self._asdict())
 
 

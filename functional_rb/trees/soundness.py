@@ -40,7 +40,6 @@ def problem(tree: Any) -> str | None:
 
 
 def named(tree: Tree) -> dict[str, NumpyArray]:
-    """The arrays of a tree by name."""
     arrays: dict[str, NumpyArray] = {}
     for name in FIELDS:
         value = getattr(tree, name)

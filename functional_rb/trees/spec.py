@@ -30,7 +30,6 @@ class Content:
 
     @classmethod
     def of(cls, spec: Nest, who: str) -> Content:
-        """Plan a nest of specs."""
         outline = arrays_alone(spec, who)
         leaves = zip(outline.structure.paths, outline.leaves, strict=True)
         return cls(outline, row_layout.plan(tuple((path, leaf.shape, leaf.dtype) for path, leaf in leaves)))

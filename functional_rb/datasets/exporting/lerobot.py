@@ -25,7 +25,6 @@ STEP = ("next.reward", "next.done", "next.terminated", "next.truncated")
 
 
 def write(version: str, reader: Stored, facts: Json, target: str, folder: str) -> None:
-    """Write a dataset of version "v2.1" or "v3.0" to a folder, with what the user tells of it."""
     unknown = sorted(facts.keys() - FACTS)
     if unknown:
         raise ValueError(f"{WHO}: facts: expected some of {', '.join(FACTS)}, which LeRobot has, got {unknown}")
@@ -118,7 +117,6 @@ class _Writing:
             self.episode, self._begun, self._own = self.episode + 1, self.index, []
 
     def stats(self) -> Json:
-        """Of all that is written."""
         return self._stats(self._all, self.index)
 
     def _stats(self, moments: list[Moments], rows: int) -> Json:

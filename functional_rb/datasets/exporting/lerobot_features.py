@@ -62,7 +62,6 @@ class Feature:
         return value
 
     def column(self, values: NumpyArray) -> pyarrow.Array:
-        """Values [n, *shape] as an array of Arrow."""
         arrow = imported("pyarrow", WHO)
         if self.dtype == "image":
             rows = [{"bytes": content, "path": None} for content in images.encoded(values)]
@@ -95,7 +94,6 @@ class Feature:
 
 
 def feature_of(unit: Unit) -> Feature:
-    """The column that a unit becomes."""
     spec, seen = unit.spec, unit.field == "observations" and is_image(unit.spec)
     unit.check(NAME, "/" if unit.field == "infos" else "/.")
     kind = dtypes.kind_of(spec.dtype) if isinstance(spec, ArraySpec) and not isinstance(spec, Text) else ""

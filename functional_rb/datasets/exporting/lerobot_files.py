@@ -109,12 +109,8 @@ class Version3:
         _json(os.path.join(self._folder, "meta", "info.json"), {**info, **layout})
 
     def _tell(self) -> None:
-        if self._episodes:
-            table = imported("pyarrow", WHO).Table.from_pylist(self._episodes, self._schema())
-            self._told.write(self._path("meta/episodes", 0), table)
-            self._episodes = []
-
-    def _schema(self) -> pyarrow.Schema:
+        if not self._episodes:
+            return
         arrow = imported("pyarrow", WHO)
         whole = arrow.int64()
         types = {"episode_index": whole, "tasks": arrow.list_(arrow.string()), "length": whole}
@@ -127,7 +123,10 @@ class Version3:
                 value = arrow.list_(value)
             types |= {f"stats/{feature.name}/{what}": value for what in ("mean", "std", "min", "max")}
             types[f"stats/{feature.name}/count"] = arrow.list_(whole)
-        return arrow.schema(types)
+        # The types are told, as a list that is empty in all of these episodes would get another one.
+        table = arrow.Table.from_pylist(self._episodes, arrow.schema(types))
+        self._told.write(self._path("meta/episodes", 0), table)
+        self._episodes = []
 
     def _path(self, folder: str, file: int) -> str:
         name = os.path.join(f"chunk-{file // CHUNK:03}", f"file-{file % CHUNK:03}.parquet")
@@ -143,7 +142,6 @@ class _Table:
         self._writer: ParquetWriter | None = None
 
     def write(self, path: str, rows: pyarrow.Table) -> None:
-        """Append rows; the first ones open the file."""
         if self._writer is None:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             self._writer = imported("pyarrow.parquet", WHO).ParquetWriter(path, rows.schema)

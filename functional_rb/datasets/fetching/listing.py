@@ -67,7 +67,6 @@ def of_hub(repository: str, folder: str, into: str, retry: Retry) -> list[Remote
 
 
 def of_bucket(bucket: str, folder: str, into: str, retry: Retry) -> list[RemoteFile]:
-    """The files in a folder of a bucket, which come to lie in the folder `into`."""
     files: list[RemoteFile] = []
     first = f"{STORAGE}/storage/v1/b/{bucket}/o?prefix={urllib.parse.quote(folder, '')}%2F"
     with _understood(first):

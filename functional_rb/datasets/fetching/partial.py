@@ -77,7 +77,6 @@ class Partial:
             disk.close(fd)
 
     def begin(self, origin: Origin) -> None:
-        """Begin anew, with a file of this origin."""
         self.origin, self.size = origin, 0
         disk.truncate(self._fd, 0)
         self.note()
@@ -108,7 +107,6 @@ class Partial:
         self._noted = self.size
 
     def sha256(self) -> str:
-        """Of all that is there."""
         with open(self.path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -99,7 +99,6 @@ class Npz:
 
     @contextlib.contextmanager
     def stream(self, name: str) -> Iterator[NpyStream]:
-        """An array that is read row by row."""
         where = f"{self._path}, {name!r}"
         if name not in self.names:
             raise DatasetError(f"{where}: there is no such array, expected some of {sorted(self.names)[:20]}")
@@ -127,7 +126,6 @@ class Npz:
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[Npz]:
-    """A file of `.npz`."""
     with streams.opened(path) as content:
         try:
             file = zipfile.ZipFile(content)

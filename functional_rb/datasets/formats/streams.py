@@ -29,7 +29,6 @@ MEMORY = 2**27
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[IO[bytes]]:
-    """A regular file, to be read."""
     try:
         descriptor, _ = files.open_regular(path)
     except files.UnusableFileError as error:
@@ -53,7 +52,6 @@ class Inflated(io.RawIOBase):
         return True
 
     def readinto(self, target: WriteableBuffer) -> int:
-        """Read up to as many bytes as fit, none at the end."""
         try:
             # A decompressor gives no bytes where it takes more input before it knows what comes.
             while not len(self._piece) and (piece := next(self._pieces, None)) is not None:

@@ -54,7 +54,6 @@ class _Headers:
         self._stream, self._where, self._left = stream, where, HEADERS
 
     def read(self, n: int) -> bytes:
-        """Up to so many bytes."""
         part = self._stream.read(n) or b""
         self._left -= len(part)
         if self._left < 0:

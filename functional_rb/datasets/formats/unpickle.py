@@ -99,7 +99,6 @@ class _Machine:
         self.stack.append(value)
 
     def several(self, n: int) -> list[object]:
-        """The last values of the stack, taken away."""
         at = len(self.stack) - n
         if at < (self.marks[-1] if self.marks else 0):
             raise RefusedError("a container of parts that are not there")
