@@ -45,6 +45,7 @@ def needed(directory: str, buffers: int, keep: int, record_at: Callable[[str, in
     named = [_parsed(record_at(directory, number)) for number in there(directory)[:keep]]
     counts = []
     for k in range(buffers):
+        # A save lets the oldest go first, so that all from the oldest that is named on have to stay.
         oldest = min((one["checkpoints"][k] for one in named if one and k < len(one["checkpoints"])), default=None)
         counts.append(0 if oldest is None else sum(number >= oldest for number in there(place_of(directory, k))))
     return counts

@@ -54,6 +54,7 @@ class Stage:
 
     def has_room(self, steps: Steps) -> bool:
         """Whether there is room for some steps more, beside those that are there."""
+        # An episode has one frame more than it has steps.
         return self._steps + steps.length <= self._room[0] and self._frames + steps.length < self._room[1]
 
     def put(self, steps: Steps, at: int, frames: int) -> int:

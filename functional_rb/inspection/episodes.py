@@ -79,7 +79,7 @@ def count(contents: Contents, leaves: EpisodeLeaves) -> Episodes:
         last.append(np.where(over, slots[stops - 1], -1))
         if leaves.reward is not None:
             rewards = contents.rows[leaves.reward][slots].reshape(-1).astype(np.float64)
-            returns.append(np.add.reduceat(rewards, starts) if size else rewards)
+            returns.append(np.add.reduceat(rewards, starts) if size else rewards)  # `reduceat` takes no empty array
     # Whole are episodes that are over and have lost no first steps; `newest` has the slots of their last steps.
     partial, newest = np.concatenate(first), np.concatenate(last)
     whole = ~partial & (newest >= 0)

@@ -85,6 +85,7 @@ class Spec(abc.ABC):
         sizes, axes = sizes_of(shape), self.axes
         new = len(sizes) - len(axes)
         wanted = tuple(axes[i - new] if n == -1 and i >= new else n for i, n in enumerate(sizes))
+        # Of fewer sizes than axes nothing fits, and `zip` is not to say so first.
         fits = new >= 0 and all(have in (1, want) for have, want in zip(axes, wanted[max(new, 0) :], strict=new >= 0))
         if not fits or any(n < 0 for n in wanted):
             raise ValueError(f"expand: {axes} does not broadcast to {sizes}; only axes of size 1, and new ones, grow")

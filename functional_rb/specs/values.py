@@ -110,7 +110,7 @@ def cached_outline(spec: SpecNest, who: str) -> Outline:
     key = _ids(spec, specs)
     found = _CACHE.get(key)
     if found is None:
-        if len(_CACHE) >= _MOST_CACHED:
+        if len(_CACHE) >= _MOST_CACHED:  # specs that are made anew at each call are never found again
             _CACHE.clear()
         # The specs are kept alive, so that no other objects get their ids.
         found = _CACHE[key] = (specs, Outline.of(spec, who))

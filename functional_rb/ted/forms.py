@@ -199,6 +199,7 @@ def is_flag(path: Path) -> bool:
 def ends_of(done: Array, sizes: tuple[int, ...]) -> Array:
     """Which steps are the last of their trajectory, bool [N], by flags [N] or [N, 1] of lanes one after the other."""
     ends = done.reshape(-1).copy()
+    # What a lane goes on with is not there: its newest step is the last of the trajectory here.
     ends[np.cumsum([size for size in sizes if size], dtype=np.int64) - 1] = True
     return ends
 

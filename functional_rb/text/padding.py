@@ -149,6 +149,7 @@ def _mapped(path: str, dtype: str, lasting: bool) -> NumpyArray:
     if file is None or not (lasting or file.is_there()):
         file = _File(path, dtype)
         _FILES.pop((path, dtype), None)
+        # Room for one more: those that were mapped first go first.
         for older in list(_FILES)[: -(MOST_FILES - 1)]:
             _FILES.pop(older, None)
         _FILES[path, dtype] = file

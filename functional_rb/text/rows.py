@@ -182,6 +182,7 @@ def _implicit(replies: list[Said], columns: Columns) -> Said:
         raise UnusableRow("no_text", columns.replies[1], "expected conversations in all columns, or texts in all")
     rest = first[size : size + 1], second[size : size + 1]
     if all(rest) and (first[size - 1 : size].isspace() or any(x.isspace() for x in rest)):
+        # A blank goes with the word behind it, as tokenizers have it, and so not with the prompt.
         return first[: size - first[:size].endswith(" ")]
     while size and not first[size - 1].isspace():  # within a word, which then belongs to the replies
         size -= 1

@@ -43,7 +43,7 @@ def plan_line(ops: Ops, pending: Array, ended: Array, ids: Array | None, mask: A
     columns = rows.shape[1]
     column = ops.arange(columns, like=rows)
     there = column < count[:, None]
-    not_ended = ops.arange(lanes * waiting, like=rows) < 0
+    not_ended = ops.arange(lanes * waiting, like=rows) < 0  # of steps that wait: else they would not
     last = ops.take(ops.concat([not_ended, ended], 0), rows) & there
     if ids is not None:
         last = last | _changes(ops, ops.take(ids, rows), there)
@@ -58,6 +58,7 @@ def plan_line(ops: Ops, pending: Array, ended: Array, ids: Array | None, mask: A
         return ops.take(values.reshape(-1), place.reshape(-1)).reshape(lanes, columns, n)
 
     real = (ahead < columns) & looking_ahead(there) & (looking_ahead(trajectory) == trajectory[:, :, None])
+    # Behind its trajectory's end nothing more can come, so that fewer steps than n have to do.
     complete = there & (real[:, :, n - 1] | (trajectory < ends[:, -1:]))
     done = ops.cumsum(ops.cast(complete, "int32"))[:, -1]
     following = done[:, None] + ops.arange(waiting, like=rows)

@@ -112,6 +112,8 @@ class ForestSpec(Description):
     @property
     def node_bytes(self) -> int:
         """Bytes that a node takes, with its `children` edges and its share of the results."""
+        # Words of 4 bytes: of an entry of each map its key, its count, and its share of the table by hash. Beside these
+        # a node has two numbers (visits, terminations), and an edge and a result one each, the sum of rewards.
         words = [plan.words + 1 + plan.table_size / plan.capacity for plan in (self.nodes, self.edges, self.results)]
         outcomes = self.outcomes or self.children
         return round(4 * (words[0] + 2 + self.children * (words[1] + 1) + outcomes * (words[2] + 1)))

@@ -109,4 +109,5 @@ class TreeSpec(Description):
         """Bytes that one node takes, with its edges."""
         edge = 25 + 4 * len(self.statistics)  # six numbers of 4 bytes, and a mask
         edge += 0 if self.action_content is None else self.action_content.layout.item_bytes
+        # Six numbers of 4 bytes, and two marks: terminal and chance.
         return 26 + self.node_content.layout.item_bytes + self.children * edge
