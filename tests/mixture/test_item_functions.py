@@ -95,3 +95,15 @@ def test_other_functions_are_given_a_whole_batch_of_their_buffer(how: Any) -> No
     # The sum of eight numbers, of which each is between 10 and 15.
     rows = expected[handles[:, 0] == 1]
     assert 90 <= rows.min() <= rows.max() <= 8 * 15 + 15
+
+
+@pytest.mark.parametrize("library", [torch_backend, jax_backend], ids=lambda library: library.__name__)
+def test_rows_that_only_a_function_is_given_are_not_remembered(library: Any) -> None:
+    """Each function is given five rows, of which two and three come: in two batches no item comes twice."""
+    mixture = mixed(library, [centered, summed], frb.WithoutReplacement(), frb.Device(), "exact")
+    handles = []
+    for k in range(2):
+        mixture, sample = library.sample(mixture, library.key(k), 5)
+        handles += np.asarray(sample.indices).tolist()
+    assert [sum(buffer == k for buffer, _ in handles) for k in range(2)] == [4, 6]
+    assert len({tuple(handle) for handle in handles}) == 10
