@@ -193,7 +193,7 @@ def test_a_key_that_the_writer_does_not_need_is_not_drawn_from() -> None:
 
 
 def test_sampling_nothing_under_jit_is_marked(kernels: bool) -> None:
-    for spec in (SPEC, frb.BufferSpec(ITEM, 4)):
+    for spec in (SPEC, frb.BufferSpec(ITEM, 4), frb.BufferSpec(ITEM, 4, frb.Uniform(max_times_sampled=1))):
         _, sample = jax.jit(lambda s, k: rb.sample(s, k, 3))(rb.init(spec), rb.key(0))
         assert sample.indices.tolist() == [-1] * 3
         assert sample.weights.tolist() == sample.probabilities.tolist() == [0.0] * 3

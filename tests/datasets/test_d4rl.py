@@ -126,6 +126,14 @@ def test_maze2d_rewards_are_of_the_row_before(piece: int, tmp_path: Path, monkey
     assert as_it_is["reward"] == [t + 0.25 for t in as_it_is["observation"]]
 
 
+def test_maze2d_may_end_with_its_first_step(tmp_path: Path) -> None:
+    """Whose reward is in its own row, as there is no next one: of the rewards the second row was read before."""
+    path = write(tmp_path / "maze2d-umaze-v1.hdf5", terminals=np.arange(N) == 0)
+    found = items_of(path, tmp_path / "made")
+    assert found["observation"] == [*range(8), 9, 10]
+    assert found["reward"] == [0.25, *(t + 1.25 for t in found["observation"][1:])]
+
+
 def test_maze2d_makes_no_rewards_up_where_there_are_next_observations(tmp_path: Path) -> None:
     after = np.repeat(np.arange(N)[:, None], 2, 1) + np.float32(1)
     path = write(tmp_path / "maze2d-umaze-v1.hdf5", terminals=np.zeros(N, bool), next_observations=after)

@@ -229,8 +229,8 @@ def hugging_face(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize("format", LEROBOT)
 def test_lerobot_can_read_tables_stats_and_tasks(format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Version 3.0 is read by the features that info.json tells, version 2.1 by those that the tables tell."""
-    shapes = {"image": (5, 4, 3), "grey": (5, 4), "grid": (2, 3), "bytes": (2, 2, 2)}
-    kinds = {"image": "uint8", "grey": "uint8", "grid": "float32", "bytes": "uint8"}
+    shapes = {"image": (5, 4, 3), "clear": (3, 2, 4), "grey": (5, 4), "grid": (2, 3), "bytes": (2, 2, 2)}
+    kinds = dict.fromkeys(shapes, "uint8") | {"grid": "float32"}
     specs = {name: frb.Unbounded(shape, kinds[name]) for name, shape in shapes.items()}
     reader = Random([3, 4, 1], StepSpec(specs, frb.Unbounded((2,)), infos={"inner": {"flag": frb.Binary()}}))
     reader.tasks = [["open it"], ["shut it", "hold it"], ["open it"]]
@@ -245,6 +245,9 @@ def test_lerobot_can_read_tables_stats_and_tasks(format: str, tmp_path: Path, mo
     np.testing.assert_array_equal(np.stack(found["action"][:]), actions)
     np.testing.assert_array_equal(found["inner.flag"][:], np.concatenate([x.infos["inner"]["flag"] for x in rows]))
     np.testing.assert_array_equal(found["index"][:], np.arange(8))
+    told = json.loads((tmp_path / "walk" / "meta" / "info.json").read_text())["features"]
+    images = {name for name in shapes if told[f"observation.{name}"]["dtype"] == "image"}
+    assert images == {"image", "clear", "grey"}
     np.testing.assert_array_equal(found["frame_index"][:], [0, 1, 2, 0, 1, 2, 3, 0])
     np.testing.assert_array_equal(found["timestamp"][:], np.float32([0, 0.1, 0.2, 0, 0.1, 0.2, 0.3, 0]))
     np.testing.assert_array_equal(found["episode_index"][:], [0, 0, 0, 1, 1, 1, 1, 2])
@@ -369,6 +372,7 @@ NUMBER = frb.Unbounded(())
 REFUSED: dict[str, tuple[StepSpec, str, str]] = {
     "rewards of two numbers": (StepSpec(NUMBER, NUMBER, frb.Unbounded((2,))), "minari", "leaf 'rewards': expected one"),
     "names with a slash": (StepSpec({"a/b": NUMBER}, NUMBER), "minari", "leaf 'observations/a/b': expected names with"),
+    "empty names": (StepSpec({"a": {"": NUMBER}}, NUMBER), "minari", "leaf 'observations/a/': expected names without"),
     "sequences": (
         StepSpec({"a": (NUMBER, frb.specs.Sequence(NUMBER, 2))}, NUMBER),
         "minari",
@@ -456,6 +460,13 @@ def test_steps_a_second_are_told_as_whole_numbers_where_they_are(tmp_path: Path)
     for fps, wanted in ((10.0, "10"), (12.5, "12.5")):
         export(tmp_path / "made", tmp_path / wanted, "lerobot", facts={"fps": fps})
         assert f'"fps": {wanted},' in (tmp_path / wanted / "meta" / "info.json").read_text()
+
+
+@pytest.mark.parametrize("format", LEROBOT)
+def test_what_was_to_be_done_is_called_as_the_dataset_if_nobody_says(format: str, tmp_path: Path) -> None:
+    convert(MadeUp([2]), tmp_path / "made")
+    (episode,) = read(open_reader(export(tmp_path / "made", tmp_path / "walk", format, facts=FPS)))
+    assert episode.about == {"tasks": [open_reader(tmp_path / "made").name]}
 
 
 def test_files_are_synced_before_they_get_their_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

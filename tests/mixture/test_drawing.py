@@ -44,6 +44,24 @@ def test_what_is_known_and_what_is_traced_give_the_same_rows(sampler: Any) -> No
             assert all(torch.equal(mine.auxiliary[name], theirs.auxiliary[name]) for name in mine.auxiliary)
 
 
+def test_where_nothing_can_be_drawn_traced_rows_tell_nothing() -> None:
+    """Not even those of a buffer without a share, which could give some."""
+    rb, spec = torch_backend, frb.BufferSpec(ITEM, capacity=8, sampler=frb.Slices(2, end_keys=()))
+    mixture = frb.Mixture([rb.init(spec), filled(rb, spec, 0, 6)], p=[1.0, 0.0])
+    request = drawing.Request(layout_of(form_of(mixture), execute, 6), rb.key(7), 6, beta=1.0)
+    found = drawing.draw(mixtures._Torch(False), mixture, request)[2]
+    assert (found.handles == drawing.NOTHING).all()
+    for name in ("weights", "probabilities", *drawing.FLAGS):
+        assert not getattr(found, name).any(), name
+
+
+def test_a_batch_of_no_rows_may_be_drawn_from_a_buffer_twice_in_place() -> None:
+    state = filled(torch_backend, frb.BufferSpec(ITEM, 8, frb.WithoutReplacement()), 0, 5)
+    after, sample = torch_backend.sample_(frb.Mixture([state, state]), torch_backend.key(0), 0)
+    assert sample.indices.shape == (0, 2)
+    assert int(torch_backend.size(after)) == 10
+
+
 @needs_native
 @pytest.mark.usefixtures("tensors_of_the_cpu")
 @pytest.mark.parametrize("p", [None, [0.3, 0.0, 0.7], [0.3, 0.65, 0.05]])

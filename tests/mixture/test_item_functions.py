@@ -81,6 +81,23 @@ def test_one_function_of_all_buffers_is_given_the_batch_of_the_mixture(way: str,
     np.testing.assert_allclose(found, stored - stored.mean(0), rtol=1e-5, atol=1e-5)
 
 
+def masked(items: Any, mask: Any) -> Any:
+    return items if mask is None else {"x": items["x"] * mask}  # none of what is only described
+
+
+@pytest.mark.parametrize("library", [torch_backend, jax_backend], ids=lambda library: library.__name__)
+@pytest.mark.parametrize("flat", [False, True])
+def test_one_function_of_all_buffers_is_given_the_mask_of_the_mixture(library: Any, flat: bool) -> None:
+    sampler = frb.Slices(3, end_keys=(), strict_length=False, flat=flat)
+    spec = frb.BufferSpec(ITEM, 8, sampler, transforms=frb.map_items(masked, masked=True))
+    states = [library.add(library.init(spec), {"x": np.arange(n, n + n, dtype=np.float32)}) for n in (2, 5)]
+    sample = library.sample(frb.Mixture(states, p=[0.5, 0.5]), library.key(0), 4)[1]
+    x, mask = np.asarray(sample.items["x"]), np.asarray(sample.mask)
+    assert x.shape == mask.shape == ((12,) if flat else (4, 3))
+    assert mask.reshape(4, 3).sum(-1).tolist() == [2, 2, 3, 3]  # one buffer holds two steps alone
+    assert ((x > 0) == mask).all()
+
+
 @pytest.mark.parametrize("how", ["items", *effort([], ["exact", "buffers"])])
 def test_other_functions_are_given_a_whole_batch_of_their_buffer(how: Any) -> None:
     """As many rows as the mixture's batch has, drawn from one buffer; those that the mixture takes come first."""

@@ -246,12 +246,15 @@ def test_what_remembers_loses_nothing(library: Backend, sampler: Any) -> None:
 
 def test_what_is_missing_is_masked(library: Backend) -> None:
     spec = frb.BufferSpec(ITEM, capacity=8, sampler=frb.Queue())
-    mixture = frb.Mixture([filled(library.rb, UNIFORM, 0, 5), filled(library.rb, spec, 10, 2)], p=[0.5, 0.5])
-    mixture, sample = library.rb.sample(mixture, library.rb.key(0), 8)
+    before = frb.Mixture([filled(library.rb, UNIFORM, 0, 5), filled(library.rb, spec, 10, 2)], p=[0.5, 0.5])
+    mixture, sample = library.rb.sample(before, library.rb.key(0), 8)
     assert library.numpy(sample.mask).tolist() == [True] * 6 + [False] * 2
     found = numbers(library, sample)
     assert found["indices"][6:].tolist() == [[-1, -1]] * 2
     assert found["weights"].tolist() == [1] * 6 + [0] * 2
+    weighted = numbers(library, library.rb.sample(before, library.rb.key(0), 8, 0.5)[1])["weights"]
+    assert (weighted[:6] > 0).all()
+    assert not weighted[6:].any()
     assert library.numpy(library.rb.size(mixture, each=True)).tolist() == [5, 0]
 
 
