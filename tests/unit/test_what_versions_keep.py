@@ -110,6 +110,24 @@ def test_an_older_state_is_as_full_as_it_was_before_another_was_cleared() -> Non
     assert_reads_as(first, frozen)
 
 
+def test_what_was_given_out_is_not_copied_for_a_cleared_state() -> None:
+    state = full()
+    given, memory = rb.items(state), memory_of(state)
+    frozen = copy.deepcopy(given)
+    cleared = rb.add(rb.clear(state), batch(40, 3))
+    assert memory_of(state) is memory
+    assert int(rb.size(cleared)) == 3
+    assert_equal(given, frozen)
+
+
+def test_what_was_kept_for_a_dropped_state_is_no_longer_counted_after_writes_in_place() -> None:
+    state = full()
+    for step in range(3):
+        state = rb.add(state, batch(step, 4))  # the one before lives until it is overwritten here
+        state = rb.clear_(state)
+        assert memory_of(state).retained == 0
+
+
 def test_trees_that_were_cleared_are_counted_too() -> None:
     first = state = full()
     frozen = copy.deepcopy(first)
@@ -275,6 +293,19 @@ def test_what_a_failing_function_has_made_of_the_state_stays(function: str, samp
     after = rb.add(state, steps(1, 7.0))
     for found, last in ((state, 0.0), (made[0], 100.0), (after, 7.0)):
         assert rb.items(found)["achieved_goal"][:6, 0].tolist() == [1.0, 1.0, 1.0, 1.0, last, 0.0]
+
+
+def test_a_draw_in_place_whose_function_fails_costs_no_copy() -> None:
+    def failing(items: Any) -> Any:
+        raise ArithmeticError("a failing function")
+
+    item = {"x": frb.Unbounded((2,))}
+    mapped = frb.map_items(failing, gives=item)
+    state = rb.init(frb.BufferSpec(item, 8, frb.WithoutReplacement(), transforms=mapped), items={"x": torch.ones(8, 2)})
+    memory = memory_of(state)
+    with pytest.raises(ValueError, match="a failing function"):
+        rb.sample_(state, rb.key(0), 4)
+    assert memory_of(state) is memory
 
 
 @pytest.mark.parametrize("samplers", [(frb.Uniform(), frb.Prioritized()), (frb.Prioritized(), frb.Uniform())], ids=str)
