@@ -93,8 +93,8 @@ def begin(observation: Nest) -> Carry:
     """Begin to record, with what `env.reset` returned.
 
     Args:
-        observation: a nest, leaves [E, *shape] (plain environments: [*shape]). NumPy arrays are copied, because an
-            environment may use the memory again.
+        observation: a nest, leaves [E, *shape] (plain environments: [*shape]). NumPy arrays and
+            torch's tensors are copied, because an environment may use the memory again.
 
     Returns:
         The carry that `from_gymnasium` takes. After a plain environment's episode, begin anew.
@@ -303,8 +303,17 @@ def _map(function: Callable[[Nest], object], tree: Nest) -> Nest:
     return nest.unflatten(structure, [function(leaf) for leaf in leaves])
 
 
+# In memory that the environment does not write to: NumPy's arrays and torch's tensors are copied; JAX's never change.
 def _own(leaf: Nest) -> Nest:
-    return np.array(leaf) if isinstance(leaf, NUMPY) else as_array(leaf)
+    if isinstance(leaf, np.ma.MaskedArray):
+        raise TypeError(
+            "ted: expected an observation without a mask of its own, got numpy.ma.MaskedArray, whose masked elements "
+            "would be recorded as if they were not; give array.filled(...)"
+        )
+    if isinstance(leaf, NUMPY):
+        return np.array(leaf)
+    clone = getattr(leaf, "clone", None)
+    return as_array(leaf) if clone is None else clone()
 
 
 def _where(mask: Nest, yes: Nest, no: Nest) -> Nest:

@@ -380,3 +380,21 @@ def test_flags_as_python_values_need_no_lanes() -> None:
     assert (item["next"]["done"].shape, bool(mask), bool(carry.ended)) == ((), True, True)
     with pytest.raises(ValueError, match=r"plain ones: ted.begin"):
         ted.from_gymnasium(carry, 0, (X[1], 1.0, True, False, {}), DISABLED)
+
+
+def test_an_environment_may_write_to_its_tensors_again() -> None:
+    """As simulators on torch do: each step has what was observed before it, and after it."""
+    observed = torch.zeros(2, 3)
+    no, carry, found = torch.zeros(2, dtype=torch.bool), ted.begin(observed), []
+    for _ in range(3):
+        observed += 1
+        step = (observed, torch.ones(2), no, no, {})
+        carry, items, _ = ted.from_gymnasium(carry, torch.zeros(2), step, AutoresetMode.NEXT_STEP)
+        found.append(items)
+    assert [float(x["observation"][0, 0]) for x in found] == [0, 1, 2]
+    assert [float(x["next"]["observation"][0, 0]) for x in found] == [1, 2, 3]
+
+
+def test_a_masked_observation_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"expected an observation without a mask .*give array\.filled"):
+        ted.begin({"x": np.ma.array(np.zeros(2), mask=[0, 1])})
