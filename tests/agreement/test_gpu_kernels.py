@@ -97,7 +97,8 @@ def test_random_programs(order: str, blocks: int) -> None:
     InThisOrder.order, InThisOrder.blocks, InThisOrder.launched = order, blocks, names  # of few each has several rows
     settings = hypothesis.settings(max_examples=effort(10, 300), stateful_step_count=effort(20, 60), deadline=None)
     stateful.run_state_machine_as_test(InThisOrder, settings=settings)
-    assert names == {"rank", "add", "update", "finish_update", "sample"}
+    # By the last one rows are read that the core asks for.
+    assert names - {"read_drawn"} == {"rank", "add", "update", "finish_update", "sample"}
 
 
 @pytest.mark.gpu
