@@ -70,7 +70,7 @@ def load(
     Example:
         >>> state = load("minari:D4RL/door/human-v2", rb, sampler=frb.Slices(16))  # doctest: +SKIP
     """
-    backend_name(backend, WHO)
+    named = backend_name(backend, WHO)
     how = conversion_of(conversion, WHO)
     anything: object = name  # users give anything
     if not isinstance(anything, str | os.PathLike):
@@ -79,7 +79,7 @@ def load(
     if not is_dataset(directory):
         directory = prepare(directory, root, options, how)
     description = read_description(directory)
-    return opened(directory, description, backend, sampler, transforms, batch_size, device)
+    return opened(directory, description, named, sampler, transforms, batch_size, device)
 
 
 def prepare(name: str, root: str | os.PathLike[str] | None, options: Json, conversion: Conversion) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from types import ModuleType
 
 import numpy as np
 
@@ -14,7 +13,6 @@ from functional_rb.buffer import respec
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.buffer.storage_kinds import Memmap
-from functional_rb.checkpoint.restoring import backend_name
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
 from functional_rb.datasets.description import Description
@@ -35,13 +33,13 @@ WHO = "datasets.load"
 def opened(
     directory: str,
     description: Description,
-    backend: ModuleType | str,
+    backend: str,
     sampler: SamplerBase | None,
     transforms: object,
     batch_size: int | None,
     device: DeviceLike,
 ) -> State:
-    named, storage = backend_name(backend, WHO), Memmap(os.path.abspath(directory))
+    storage = Memmap(os.path.abspath(directory))
     more = {"transforms": transforms, "batch_size": batch_size, "storage": storage}
     spec = description.spec(sampler=Uniform() if sampler is None else sampler, **more)
     for transform in spec.transforms:
@@ -68,7 +66,7 @@ def opened(
         table = host.kernels.TABLE if host.may_use_kernels else part_kernels.NONE
         with np.errstate(all="ignore"), part_kernels.using(table):
             arrays = respec.with_spec(numpy_ops.OPS, _arrays(base, files, directory, description), base, spec)
-    restore: Callable[..., State] = lazy.imported(f"{named}_backend.engines.restore").restore
+    restore: Callable[..., State] = lazy.imported(f"{backend}_backend.engines.restore").restore
     return restore(spec, arrays, device, files=files)
 
 

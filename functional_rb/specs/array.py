@@ -66,6 +66,7 @@ class ArraySpec(Unit):
 
     @property
     def size(self) -> int:
+        """The number of elements of a value."""
         return math.prod(self.shape)
 
     @functools.cached_property

@@ -339,9 +339,9 @@ def her(
         >>> BufferSpec(item, 100, transforms=her("final", k=4)).transforms[0].goal_keys
         [('obs', 'desired_goal')]
     """
-    goals, ends = nest.checked_keys(goal_keys, "goal_keys", "her"), nest.checked_keys(end_keys, "end_keys", "her")
-    rewards = reward_leaves.checked(reward_key, "her")
-    return Hindsight(strategy, k, reward, achieved_key, goals, rewards, ends, trajectory_key)
+    # Keys in any form: `Hindsight` brings them to the one that it keeps.
+    keys: Any = {"goal_keys": goal_keys, "reward_key": reward_key, "end_keys": end_keys}
+    return Hindsight(strategy, k, reward, achieved_key, trajectory_key=trajectory_key, **keys)
 
 
 def _achieved(plan: Plan) -> Key:

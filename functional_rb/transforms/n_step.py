@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
-from functional_rb.base import nest
 from functional_rb.base.nest import Key
-from functional_rb.transforms import reward_leaves
 from functional_rb.transforms.n_step_added import NStepOfAdded
 from functional_rb.transforms.n_step_stored import NStepOfStored
 from functional_rb.transforms.returns import NStep
@@ -77,8 +75,6 @@ def n_step(
     if at not in ("sample", "add"):
         raise ValueError(f"n_step: expected at='sample' or at='add', got {at!r}")
     kind = NStepOfStored if at == "sample" else NStepOfAdded
-    following, ends = (
-        nest.checked_keys(keys, name, "n_step") for keys, name in ((next_keys, "next_keys"), (end_keys, "end_keys"))
-    )
-    rewards = reward_leaves.checked(reward_key, "n_step")
-    return kind(n, gamma, rewards, terminated_key, following, ends, trajectory_key)
+    # Keys in any form: the transform brings them to the one that it keeps.
+    keys: Any = {"reward_key": reward_key, "next_keys": next_keys, "end_keys": end_keys}
+    return kind(n, gamma, terminated_key=terminated_key, trajectory_key=trajectory_key, **keys)

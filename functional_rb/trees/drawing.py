@@ -29,7 +29,7 @@ LINE = "#b8bec8"
 
 def to_string(seen: Nodes, node_format: Describe | None, max_nodes: int) -> str:
     max_nodes = checked_count("TreeView.to_string: max_nodes", max_nodes, 1, INT32_MAX)
-    describe = node_format or _described
+    describe = node_format or _line_of
     order = seen.in_preorder[:max_nodes]
     lines, last = [], np.zeros(int(seen.depth[-1]) + 1, bool)
     for node in order.tolist():
@@ -44,7 +44,7 @@ def to_string(seen: Nodes, node_format: Describe | None, max_nodes: int) -> str:
     return "\n".join(lines)
 
 
-def _described(seen: Nodes, node: int) -> str:
+def _line_of(seen: Nodes, node: int) -> str:
     by = "" if node == 0 else f" by {_short(seen.branching_action(node))}"
     more = "".join(f", {word}" for word, holds in _remarks(seen, node) if holds)
     return f"{seen.vertex[node]}{by}: visits {seen.visits[node]}, value {seen.value[node]:.3g}{more}"
@@ -122,7 +122,7 @@ def figure(seen: Nodes, labels: Describe | None = None, max_nodes: int = MOST) -
     levels = {"tickvals": [-k for k in range(depth)], "ticktext": [str(k) for k in range(depth)]}
     plain = {"showlegend": False, "plot_bgcolor": "white", "hovermode": "closest", "dragmode": "pan"}
     axes = {"xaxis": {"visible": False}, "yaxis": {"title": {"text": "depth"}, "gridcolor": "#eef0f3", **levels}}
-    traces = [lines, _actions(seen, below, x, y), _nodes(seen, shown, x, y, labels or _describe)]
+    traces = [lines, _actions(seen, below, x, y), _nodes(seen, shown, x, y, labels or _label_of)]
     margin = {"l": 50, "r": 20, "t": 20, "b": 20}
     return {"data": [{"type": "scatter", **x} for x in traces], "layout": {**plain, "margin": margin, **axes}}
 
@@ -171,7 +171,7 @@ def _nodes(seen: Nodes, shown: Bools, x: NumpyArray, y: NumpyArray, describe: De
     }
 
 
-def _describe(seen: Nodes, node: int) -> str:
+def _label_of(seen: Nodes, node: int) -> str:
     lines = [f"node {node}, id {seen.vertex[node]}", f"visits {seen.visits[node]}, value {seen.value[node]:.4g}"]
     if node:
         steps = slice(seen.first_step[node], seen.first_step[node + 1])
