@@ -74,13 +74,11 @@ def _opener(context: ssl.SSLContext | None) -> urllib.request.OpenerDirector:
     return opener
 
 
-def ask(
-    url: str, start: int, same: str, context: ssl.SSLContext | None = None, timeout: float = TIMEOUT
-) -> Answer | None:
+def ask(url: str, start: int, same: str, context: ssl.SSLContext | None = None) -> Answer | None:
     """Ask for a file from a byte on; None if the server has no byte there.
 
     `same` is the ETag or Last-Modified that the file must still have: of a file that has another, all comes. `context`
-    has the certificates that are believed; after `timeout` seconds without a byte a connection is given up.
+    has the certificates that are believed.
     """
     # `urllib` would read local files by file:, too.
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
@@ -90,7 +88,7 @@ def ask(
         # If-Range: of a file that has changed since, all comes, and not the end of another one.
         headers |= {"Range": f"bytes={start}-"} | ({"If-Range": same} if same else {})
     try:
-        body = _opener(context).open(urllib.request.Request(url, headers=headers), timeout=timeout)
+        body = _opener(context).open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 416:

@@ -64,14 +64,14 @@ def find(folder: str, name: str) -> str | None:
     return path if os.path.isfile(path) else None
 
 
-def snapshot(folder: str, revision: str = REVISION) -> str | None:
+def snapshot(folder: str) -> str | None:
     """The folder of a snapshot in a repository's folder of a Hugging Face cache; None for other folders."""
     snapshots = os.path.join(folder, "snapshots")
     if not os.path.isdir(snapshots):
         return None
-    commit = revision
+    commit = REVISION
     try:
-        with open(os.path.join(folder, "refs", *checked(revision).split("/")), encoding="ascii") as file:
+        with open(os.path.join(folder, "refs", REVISION), encoding="ascii") as file:
             commit = file.read(100).strip()
     except (OSError, UnicodeError):
         pass
