@@ -80,6 +80,7 @@ def _searched(
     max_depth: int,
     chance_step: AskedStep | None,
 ) -> tuple[Tree, jax.Array, jax.Array]:
+    tree = jax.lax.stop_gradient(tree)  # what a search proposes is a target; JAX has no derivatives of its loops
     batch, slots = tree.batch[0], tree.spec.children
     keys = jax.random.split(key, 1 + simulations)
     bits = compile.draws(keys[0], batch, 1 + slots * policy.words + simulations)
@@ -88,7 +89,8 @@ def _searched(
     def by_users_rules(function: core.Step) -> core.Step:
         def ask(*args: object) -> Evaluated:
             leaves, structure = jax.tree.flatten(args)
-            return ops.call(lambda *leaves: function(*jax.tree.unflatten(structure, leaves)), *leaves)
+            found = ops.call(lambda *leaves: function(*jax.tree.unflatten(structure, leaves)), *leaves)
+            return jax.lax.stop_gradient(found)
 
         return ask
 

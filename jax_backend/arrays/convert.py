@@ -86,7 +86,7 @@ def exactly(array: BackendArray, name: str) -> BackendArray:
         with np.errstate(over="ignore"):
             narrow = array.astype(np.float32)
         return narrow if bool(((narrow == array) | (array != array)).all()) else array
-    if name == "priorities" and array.dtype.kind in "iu":
+    if name == "priorities" and dtype.startswith(("int", "uint")):  # random keys have a dtype without a kind
         return _whole_priorities(array)
     return array
 

@@ -32,7 +32,9 @@ R = TypeVar("R")
 # How a function is called, by the structure of its arguments; None if no state is among them.
 Calls = dict[Hashable, Regrouped | None]
 # The calls of a function by options: as for `jax.jit`, `jit(function)` made anew traces nothing anew.
-_shared: weakref.WeakKeyDictionary[Callable[..., object], dict[Hashable, Calls]] = weakref.WeakKeyDictionary()
+# With the function itself beside them, as the dictionary finds equal functions alike.
+_Made = tuple[weakref.ref[Callable[..., object]], dict[Hashable, Calls]]
+_shared: weakref.WeakKeyDictionary[Callable[..., object], _Made] = weakref.WeakKeyDictionary()
 _SORTED_OUT = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames", "in_shardings")
 _LEFT_TO_JAX = object()
 
@@ -223,10 +225,12 @@ def _weakly(function: Callable[..., object]) -> Callable[[], Any]:
         return lambda: function
 
 
-# Those of all functions that were made with the same options; of its own, where these cannot be compared.
+# Those of all `jit(function)` with the same options; of its own, where these cannot be compared, or where the calls of
+# an equal function are kept, such as of a bound method: they call that one, and go with it.
 def _calls_of(function: Callable[..., object], options: Mapping[str, object]) -> Calls:
     try:
         given = tuple(sorted((name, tuple(x) if isinstance(x, list) else x) for name, x in options.items()))
-        return _shared.setdefault(function, {}).setdefault(given, {})
+        owner, by_options = _shared.setdefault(function, (weakref.ref(function), {}))
+        return by_options.setdefault(given, {}) if owner() is function else {}
     except TypeError:
         return {}

@@ -120,6 +120,20 @@ def test_seeds_of_jax_are_its_own_and_can_be_traced() -> None:
     assert (jax.random.key_data(jax.jit(rb.key)(3)) == jax.random.key_data(rb.key(3))).all()
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_keys_of_jax_are_no_priorities(compiled: bool) -> None:
+    """The dtype of keys has none of the attributes that NumPy's dtypes have."""
+    import jax
+
+    import jax_backend as rb
+
+    state, keys = filled(rb), rb.split(rb.key(0), 4)
+    calls = (lambda keys: rb.update(state, HANDLES, keys), lambda keys: rb.add(state, BATCH, priorities=keys))
+    for call in calls:
+        with pytest.raises(TypeError, match=r"^priorities: expected dtype float32, got key<fry>"):
+            (jax.jit(call) if compiled else call)(keys)
+
+
 # -- beta
 
 

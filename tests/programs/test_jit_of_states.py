@@ -154,6 +154,34 @@ def test_making_it_anew_traces_nothing_anew() -> None:
     assert int(rb.size(state)) == 8
 
 
+@dataclasses.dataclass(frozen=True)
+class Adding:
+    """A function that equals others."""
+
+    number: int
+
+    def __call__(self, state: Any, items: Any) -> Any:
+        return rb.add(state, items)
+
+    def once(self, state: Any, items: Any) -> Any:
+        return rb.add(state, items)
+
+
+@pytest.mark.parametrize("make", [Adding, lambda number: ADDING.once], ids=["callable", "bound method"])
+def test_a_function_outlives_its_equal(make: Any) -> None:
+    """Each `ADDING.once` is another object of Python's, and equal to the others."""
+    items = batch(0)
+    first, second = rb.jit(make(3)), rb.jit(make(3))
+    state = first(filled(), items)
+    del first
+    gc.collect()
+    fewer = jax.tree.map(lambda x: x[:1], items)  # for which nothing is compiled yet
+    assert int(rb.size(second(state, fewer))) == int(rb.size(filled())) + 4
+
+
+ADDING = Adding(0)
+
+
 def test_what_was_compiled_goes_with_the_function() -> None:
     def make() -> Any:
         def step(state: Any) -> Any:

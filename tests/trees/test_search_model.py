@@ -118,3 +118,30 @@ def test_search_subtree_and_search_again_equal_the_model(
 
     with backends.make(library) as made:
         search()
+
+
+def test_no_derivative_comes_out_of_a_search(library: Backend) -> None:
+    """What it proposes is a target to learn, though root and model depend on parameters."""
+    rb = library.rb
+    spec = frb.trees.TreeSpec({"state": frb.Unbounded((), "int32")}, CAPACITY, SLOTS)
+    prior, value = (library.array(np.zeros(shape, np.float32)) for shape in ((BATCH, SLOTS), BATCH))
+    root = {"state": library.array(np.zeros(BATCH, np.int32))}
+
+    def loss(x: Any) -> Any:
+        def step(node: Any, action: Any, key: Any) -> frb.trees.Expansion:
+            return frb.trees.Expansion(node, prior + x, value + x, value + x, 0.9)
+
+        tree = rb.init(spec, items=frb.trees.Expansion(root, prior + x, value + x))
+        _, proposal = rb.trees.search(tree, rb.key(0), step, 2, frb.trees.GumbelMuZero())
+        return x * proposal.weights.sum()
+
+    if library.library == "jax":
+        import jax
+
+        derivative = jax.grad(loss)(1.0)
+    else:
+        import torch
+
+        x = torch.ones((), requires_grad=True)
+        (derivative,) = torch.autograd.grad(loss(x), x)
+    np.testing.assert_allclose(library.numpy(derivative), BATCH, rtol=1e-6)
