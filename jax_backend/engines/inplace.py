@@ -70,7 +70,8 @@ def sample_(state: State, key: jax.Array, batch: int, beta: jax.Array, finish: F
 
 def _check_nonempty(state: State, batch: int) -> None:
     possible = execute.drawable(state, batch if getattr(state.spec.sampler, "drop_last", False) else 1)
-    if possible.is_fully_addressable:
+    # Of a state that a traced function has from outside, what is computed is traced all the same.
+    if not _is_traced(possible) and possible.is_fully_addressable:
         checks.check_nonempty(state.spec, bool(possible), int(np.asarray(state.counters)[counters.SIZE]))
 
 

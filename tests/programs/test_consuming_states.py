@@ -289,6 +289,15 @@ def test_under_transformations_they_are_the_others() -> None:
     assert int(rb.size(state)) == 3
 
 
+def test_a_traced_function_draws_from_a_state_that_it_has_from_outside() -> None:
+    """Nothing that it is given is traced, and all that it computes is."""
+    state, key = filled(LIMITED), rb.key(0)
+    _, expected = rb.sample(state, key, 2)
+    drawn = jax.jit(lambda: rb.sample_(state, key, 2)[1])()
+    np.testing.assert_array_equal(drawn.indices, expected.indices)
+    assert int(rb.size(state)) == 3
+
+
 def test_states_that_share_arrays_are_consumed_together() -> None:
     older = filled(LIMITED)
     newer, _ = rb.sample(older, rb.key(0), 2)
