@@ -96,6 +96,7 @@ def test_one_function_of_all_buffers_is_given_the_mask_of_the_mixture(library: A
     assert x.shape == mask.shape == ((12,) if flat else (4, 3))
     assert mask.reshape(4, 3).sum(-1).tolist() == [2, 2, 3, 3]  # one buffer holds two steps alone
     assert ((x > 0) == mask).all()
+    assert np.asarray(sample.weights).tolist() == [1.0] * 4  # short slices count as others do
 
 
 @pytest.mark.parametrize("how", ["items", *effort([], ["exact", "buffers"])])
