@@ -13,10 +13,21 @@ namespace {
 enum Order { FORWARD, BACKWARD, SCATTERED, TEAM };
 constexpr int64_t MEMBERS = 2;
 
+// A function that lives elsewhere, of whatever type: what takes one is compiled once, and not for each of the kernels' own.
+template <class> struct Any;
+template <class R, class... A> struct Any<R(A...)> {
+  const void* function;
+  R (*call)(const void*, A...);
+  template <class F> Any(const F& f)
+      : function(&f), call([](const void* f, A... a) { return R((*static_cast<const F*>(f))(a...)); }) {}
+  R operator()(A... a) const { return call(function, a...); }
+};
+using Work = Any<void(int64_t)>;
+
 // Have members of a team do their share each.
-template <class F> void together(const F& share) {
+void together(Work share) {
   std::vector<std::thread> members;
-  for (int64_t k = 0; k < MEMBERS; ++k) members.emplace_back([&share, k] { share(k); });
+  for (int64_t k = 0; k < MEMBERS; ++k) members.emplace_back([share, k] { share(k); });
   for (std::thread& member : members) member.join();
 }
 // Whether two members do the same, in the first step of a block: a race that a test plants.
@@ -38,7 +49,7 @@ struct Block {
   int64_t y() const { return line; }
   int64_t rows() const { return lines; }
   int32_t* shared() const { return all; }
-  template <class F> void each(int64_t n, const F& f) const {
+  void each(int64_t n, Work f) const {
     if (order == TEAM && n > 1)
       return together([&](int64_t member) {
         for (int64_t k = planted ? 0 : member; k < n; k += MEMBERS) f(k);
@@ -50,7 +61,8 @@ struct Block {
     for (const auto& write : *moved) write();
     moved->clear();
   }
-  template <class Piece, class F> void move(int64_t n, int64_t&, const F& load) const {
+  template <class Piece, class F> void move(int64_t n, int64_t&, const F& load) const { moving<Piece>(n, load); }
+  template <class Piece> void moving(int64_t n, Any<Piece*(int64_t, Piece&)> load) const {
     if (order == TEAM)
       return each(n, [&](int64_t i) {
         Piece held;
@@ -66,25 +78,26 @@ struct Block {
       for (const auto& [to, held] : made) *to = held;
     });
   }
-  template <class F> int64_t total(int64_t n, const F& f) const {
+  int64_t total(int64_t n, Any<int64_t(int64_t)> f) const {
     int64_t found = 0;
     for (int64_t k = 0; k < n; ++k) found += f(turn(k, n, order));
     wait();
     return found;
   }
-  template <class F> int32_t largest(int64_t n, const F& f) const {
+  int32_t largest(int64_t n, Any<int32_t(int64_t)> f) const {
     int32_t found = 0;
     for (int64_t k = 0; k < n; ++k) found = frb::most(found, f(turn(k, n, order)));
     wait();
     return found;
   }
   // As on a GPU, where each thread has a number: all of so many have asked for theirs before one of them is told.
-  template <class F, class O, class T> int32_t running(int64_t n, const F& f, const O& of_two, const T& tell) const {
+  int32_t running(int64_t n, Any<int32_t(int64_t)> f, Any<int32_t(int32_t, int32_t)> of_two,
+                  Any<void(int64_t, int32_t)> tell) const {
     constexpr int64_t THREADS = 32;
     int32_t own[THREADS], found = 0;
     for (int64_t first = 0; first < n; first += THREADS) {
       const int64_t here = frb::least(n - first, THREADS);
-      auto each_in_turn = [&](const auto& work) {
+      auto each_in_turn = [&](Work work) {
         for (int64_t k = 0; k < here; ++k) work(turn(k, here, order));
       };
       each_in_turn([&](int64_t k) { own[k] = f(first + k); });
@@ -94,7 +107,7 @@ struct Block {
     }
     return found;
   }
-  template <class M, class F> int32_t ranks(int64_t n, const M& marked, const F& f) const {
+  int32_t ranks(int64_t n, Any<bool(int64_t)> marked, Any<void(int64_t, int64_t)> f) const {
     return running(n, [&](int64_t i) { return int32_t(marked(i)); }, [](int32_t a, int32_t b) { return a + b; },
                    [&](int64_t i, int32_t found) { if (marked(i)) f(i, int64_t(found) - 1); });
   }
@@ -116,7 +129,7 @@ struct Block {
   }
 };
 
-template <class F> void launched(int64_t columns, int64_t lines, int64_t order, const F& kernel) {
+void launched(int64_t columns, int64_t lines, int64_t order, Any<void(const Block&)> kernel) {
   auto carry_out = [&](int64_t block) {
     std::vector<int32_t> shared(frb::gpu::SHARED);
     std::vector<std::function<void()>> moved;
