@@ -1,4 +1,4 @@
-"""How lanes are dealt to shards: in NumPy, without any device."""
+"""How lanes are dealt to shards, and who sends which rows of a batch to whom: in NumPy, without any device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import functional_rb as frb
 from functional_rb.ops import numpy_ops as ops
 from functional_rb.sharding import deal as dealing
-from functional_rb.sharding import rows
+from functional_rb.sharding import rows, shares
 from functional_rb.structures.ring import RingState
 from tests.support.members import MEMBERS
 
@@ -155,3 +155,31 @@ def test_slots_of_lanes_that_are_not_there_have_to_be_numbers_too() -> None:
     spec = frb.BufferSpec({"x": frb.Binary(())}, 2**31 - 3, lanes=5)
     with pytest.raises(ValueError, match=r"3 lanes empty.* give a number of lanes that the shards divide"):
         dealing.deal(spec, 8)
+
+
+CAPACITY, MARK = 40, -7
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 8])
+@pytest.mark.parametrize("each", [0, 1, 6])
+def test_each_gets_its_share(shards: int, each: int) -> None:
+    dealt = dealing.deal(frb.BufferSpec((frb.Unbounded(()),), CAPACITY, lanes=5), shards)
+    rng = np.random.default_rng(shards)
+    handles = np.where(rng.random(shards * each) < 0.2, -1, rng.integers(0, 3 * CAPACITY, shards * each)).astype(
+        np.int32
+    )
+    exchanges = [shares.exchange(dealt, handles, shard) for shard in range(shards)]
+    messages = []  # by who sends them, to each
+    for shard, exchange in enumerate(exchanges):
+        assert [
+            int(handles[k]) % CAPACITY - shard * dealt.slots_each for k in exchange.asked
+        ] == exchange.slots.tolist()
+        told = np.concatenate([[MARK], handles[exchange.asked]])[exchange.outgoing]
+        assert len(told) == sum(exchange.sent)
+        messages.append(np.split(told, np.cumsum(exchange.sent)[:-1]))
+    for shard, exchange in enumerate(exchanges):
+        found = [sent[shard] for sent in messages]
+        assert list(map(len, found)) == exchange.received
+        received = np.concatenate([*found, [-1]])
+        assert received[exchange.marks].tolist() == [MARK] * shards
+        assert received[exchange.places].tolist() == handles[shard * each : (shard + 1) * each].tolist()

@@ -1,4 +1,4 @@
-"""Division rounded to the nearest, where what divides is up to 2 units in the last place off, as XLA's is on a GPU."""
+"""Quotients rounded to the nearest, where what divides is up to 2 units off, as XLA's is on a GPU; and square roots."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from jax import lax
 
 import functional_rb as frb
 import jax_backend as rb
+from functional_rb.ops import numpy_ops
+from functional_rb.samplers import groups
 from jax_backend.arrays import ops
 from tests.support import gpu
 
@@ -94,3 +96,12 @@ def frb_draw(state: Any, spec: Any, draws: Any) -> Any:
 
     _, _, selection = functions.draw(ops, state, spec, draws, jnp.float32(0.4), 9)
     return selection.handles, selection.weights, selection.probabilities
+
+
+def test_roots_are_as_exact_as_their_numbers() -> None:
+    rng = np.random.default_rng(0)
+    squares = (rng.uniform(1, 4, 2000) * 2.0 ** rng.integers(-126, 126, 2000)).astype(np.float32)
+    found = groups._square_root(numpy_ops, squares)
+    np.testing.assert_allclose(found, np.sqrt(squares.astype(np.float64)), rtol=2.0**-22)
+    rest = np.float32([0, 1e-45, np.inf, np.nan])
+    np.testing.assert_array_equal(groups._square_root(numpy_ops, rest), np.float32([0, 0, np.inf, np.nan]))
