@@ -25,7 +25,7 @@ from functional_rb.storage.host_state import HostState
 from jax_backend import dispatch
 from jax_backend.arrays import convert, keys, ops
 from jax_backend.compiling import compile, copies
-from jax_backend.engines import carried, execute, hosted
+from jax_backend.engines import carried, execute, hosted, shipping
 from jax_backend.kernels.custom_call import barrier
 
 engine, carry_out = dispatch.of, carried.carry_out
@@ -222,7 +222,7 @@ def _draw_on_host(mixture: drawing.M, request: Request) -> tuple[drawing.M, Leav
     buffers, leaves, selection = drawing.draw(_Hosted(request.batch), mixture, request._replace(beta=beta))
     # The samples go where those of the first buffer on the host go.
     host, extras = next(x for x in mixture.buffers if isinstance(x, HostState | SharedState)), selection.extras
-    sent = hosted.out(host, [np.asarray(x) for x in (*leaves, *extras.values())])
+    sent = shipping.sent([np.asarray(x) for x in (*leaves, *extras.values())], host.device)
     extras = dict(zip(extras, sent[len(leaves) :], strict=True))
     return (
         mixture.with_buffers(buffers),

@@ -168,7 +168,7 @@ def _at_once(mixture: Mixture, request: Request) -> tuple[Leaves, Selection] | N
         exponent = beta.to(torch.float32)
     else:
         exponent = 0.0 if beta is None else float(beta)
-    drawn = TORCH.by_chain("mixed", states, told, shares if on_gpu else None, key, exponent, batch)
+    drawn = TORCH.natively("mixed", states, told, shares if on_gpu else None, key, exponent, batch)
     if drawn is NotImplemented:
         return None
     _, leaves, _, *numbers = drawn

@@ -87,9 +87,6 @@ class Backend(mapping.Mapper, Protocol):
     def items(self, state: SameState) -> list[BackendArray]:
         """All of the storage, unpacked."""
 
-    def is_live(self, state: SameState, handles: BackendArray) -> BackendArray:
-        """Whether handles name stored items."""
-
     def look(
         self,
         state: SameState,
@@ -97,16 +94,13 @@ class Backend(mapping.Mapper, Protocol):
         handles: BackendArray | None = None,
         n: int | None = None,
     ) -> BackendArray:
-        """What a function of `buffer` reads off a state: it takes handles int32 [B], or a number, or nothing."""
+        """What a function of `buffer.functions` reads off a state: of handles int32 [B], of a number, or of nothing."""
 
     def counter(self, state: SameState, place: int) -> BackendArray:
         """One of a state's counters, int32; of stacked states one for each."""
 
     def split(self, key: PRNGKey) -> Iterable[PRNGKey]:
         """Two keys from one."""
-
-    def drawable(self, state: SameState, n: int) -> BackendArray:
-        """Whether n can be drawn."""
 
 
 def check_one(backend: Backend, state: SameState, function: str) -> None:

@@ -80,7 +80,7 @@ def is_live(backend: Backend, state: State, indices: ArrayLike) -> Array:
         [False, True, True, False]
     """
     check_one(backend, state, "is_live")
-    return backend.is_live(state, handles_of(backend, indices))
+    return backend.look(state, functions.is_live, handles_of(backend, indices))
 
 
 def priorities(backend: Backend, state: State, indices: ArrayLike) -> Array:
@@ -224,7 +224,7 @@ def can_sample(backend: Backend, state: State, n: int | None = None) -> Array:
     """
     check_one(backend, state, "can_sample")
     needed = state.spec.batch_size or 1 if n is None else checks.needed(n)
-    possible = backend.drawable(state, max(min(needed, INT32_MAX), 1))
+    possible = backend.look(state, functions.drawable, n=max(min(needed, INT32_MAX), 1))
     return possible if needed <= INT32_MAX else possible & False
 
 

@@ -130,7 +130,11 @@ def get(lib: Lib[A], mixture: Mixture, indices: ArrayLike) -> Nest:
 
 def is_live(lib: Lib[A], mixture: Mixture, indices: ArrayLike) -> BackendArray:
     """Which of handles [B, columns] name stored items, bool [B]."""
-    return _read(lib, mixture, indices, "is_live", lambda engine, *given: [engine.is_live(*given)])[1][0]
+
+    def read(engine: Engine, state: State, handles: BackendArray) -> list[BackendArray]:
+        return [engine.look(state, single.is_live, handles)]
+
+    return _read(lib, mixture, indices, "is_live", read)[1][0]
 
 
 def priorities(lib: Lib[A], mixture: Mixture, indices: ArrayLike) -> BackendArray:

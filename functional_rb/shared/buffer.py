@@ -213,15 +213,12 @@ class SharedBuffer(_native.Shared):
 
     def get(self, handles: Array) -> list[Array]:
         """The leaves of the items that handles int32 [B] name, zeros for items that are gone."""
-        leaves = self._room_for(handles.size)
-        live = self._fetch(handles, leaves)
+        leaves, live = self._room_for(handles.size), np.zeros(handles.size, np.bool_)
+        given = self._control, self._plan, np.ascontiguousarray(handles), live.view(np.uint8)
+        self._read(lambda: _native.shared_fetch(self._storage, leaves, *given))
         for leaf in leaves:
             leaf[~live] = 0
         return leaves
-
-    def is_live(self, handles: Array) -> Array:
-        """Whether the items that handles int32 [B] name are still stored, bool [B]."""
-        return self._fetch(handles, [])
 
     def look(self, function: Callable[..., Array], *given: object) -> Array:
         """What a function of `functional_rb.buffer.functions` reads from the counters and the tree of one moment."""
@@ -233,11 +230,6 @@ class SharedBuffer(_native.Shared):
             return np.array(function(host_ops, arrays, self.spec, *given))
 
         return self._of_one_moment(work)
-
-    def _fetch(self, handles: Array, leaves: list[Array]) -> Array:
-        live, handles = np.zeros(handles.size, np.uint8), np.ascontiguousarray(handles)
-        self._read(lambda: _native.shared_fetch(self._storage, leaves, self._control, self._plan, handles, live))
-        return live.view(np.bool_)
 
     # Read between two writes; if there are too many of them, under the lock.
     def _read(self, work: Callable[[], int]) -> int:
@@ -258,8 +250,3 @@ class SharedBuffer(_native.Shared):
         for copied, array in zip(copies, self._storage, strict=True):
             copied[:reserved] = array[:reserved]
         return Snapshot(rows, tuple(wide), self.files.tree.copy(), counters)
-
-    def drawable(self, n: int) -> bool:
-        """Whether n can be drawn now: so many are stored, and not all have probability zero."""
-        found = self._read(lambda: _native.shared_can_draw(self._control, self._plan, self._tree, n))
-        return found == control.DRAWN

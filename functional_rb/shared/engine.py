@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-
 from functional_rb.base.arrays import ArrayLike, NumpyArray, PRNGKey
 from functional_rb.buffer.known import draws_items, is_ring
 from functional_rb.buffer.spec import BufferSpec
@@ -114,9 +112,6 @@ class Engine:
         copied = state.detached()
         return row_layout.unpack(self._library.ops, state.spec.plan.layout, copied.rows, copied.wide)
 
-    def is_live(self, state: SharedState, handles: Array) -> Array:
-        return state.from_numpy(state.buffer.is_live(self._library.to_numpy(handles)), "bool")
-
     def look(
         self,
         state: SharedState,
@@ -131,9 +126,6 @@ class Engine:
     def counter(self, state: SharedState, place: int) -> Array:
         found: Array = state.counters[..., place]
         return found
-
-    def drawable(self, state: SharedState, n: int) -> Array:
-        return state.from_numpy(np.array([state.buffer.drawable(n)]), "bool")[0]
 
     def known(self, state: SharedState, mask: Array | None) -> tuple[NumpyArray, NumpyArray | None]:
         return state.buffer.counters(), None if mask is None else self._library.to_numpy(mask)

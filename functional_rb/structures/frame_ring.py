@@ -10,7 +10,7 @@ nothing with the observation itself, lies `Chain.depth` further on. `core.frame_
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from functional_rb.base.nest import Path
@@ -136,26 +136,10 @@ class Chain:
         return place if self.items.lanes == 1 else lane * self.room + place
 
 
-# What makes stacks of frames: `gathered`, or what takes its place.
-Gather = Callable[
-    [Ops, Chain, Mapping[str, Array], tuple[int, ...], Sequence[Array]],
-    list[dict[int, Array]],
-]
-
-
 def read(
-    ops: Ops,
-    chain: Chain,
-    auxiliary: Mapping[str, Array],
-    slots: Array,
-    wanted: Sequence[int],
-    gather: Gather | None = None,
+    ops: Ops, chain: Chain, auxiliary: Mapping[str, Array], slots: Array, wanted: Sequence[int]
 ) -> dict[int, Array]:
-    """The rebuilt leaves at some positions, [n, *shape], of the items in slots int32 [n], from the auxiliary arrays.
-
-    They lie where `gather` puts them, which does what `gathered` does; by default where the frames do.
-    """
-    gather = gather or gathered
+    """The rebuilt leaves at some positions, [n, *shape], of the items in slots int32 [n], from the auxiliary arrays."""
     found: dict[int, Array] = {}
     for depth in chain.depths:
         stacks = [(k, stack) for k, stack in enumerate(chain.stacks) if stack.depth == depth]
@@ -166,7 +150,7 @@ def read(
         # Mostly both of the same stacks.
         for group in [asked] if len(asked) == 2 and own.keys() == following.keys() else [[one] for one in asked]:
             at = [places(ops, chain, auxiliary[AT], slots, depth, which) for which, _ in group]
-            batches = gather(ops, chain, auxiliary, tuple(group[0][1]), at)
+            batches = gathered(ops, chain, auxiliary, tuple(group[0][1]), at)
             for (_, positions), leaves in zip(group, batches, strict=True):
                 found |= {positions[k]: leaf for k, leaf in leaves.items()}
     return found
@@ -202,6 +186,7 @@ def places_before(ops: Ops, chain: Chain, lane: Array, newest: Array, depth: int
     return chain.slots(lane[:, None], sequence_number).reshape(-1)
 
 
+@replaceable
 def gathered(
     ops: Ops, chain: Chain, auxiliary: Mapping[str, Array], chosen: tuple[int, ...], batches: Sequence[Array]
 ) -> list[dict[int, Array]]:

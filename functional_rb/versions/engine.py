@@ -19,7 +19,6 @@ from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.save_history import SaveHistory
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.part_kernels import NONE, carried_out, using
-from functional_rb.structures import frame_ring
 from functional_rb.versions.library import Library
 from functional_rb.versions.memory import Memory, Saved, named
 from functional_rb.versions.recorder import WRITERS, Log, Recorder
@@ -180,7 +179,7 @@ class Engine:
             if spec.plan.extra_words:  # what is left of the key is the sampler's
                 key, other = library.split(key)
                 bits = library.random_bits(other, spec.extra_shape(batch), memory)
-            drawn, room = library.drawn(state, key, batch, beta, wanted)
+            drawn = library.drawn(state, key, batch, beta, wanted)
             if drawn is NotImplemented:
                 after, leaves, selection = self._draw(state, version, consume, key, beta, batch, bits, wanted)
             else:
@@ -188,8 +187,10 @@ class Engine:
                 selection = Selection(*numbers)
                 if not spec.known.plain:
                     known = state, memory, batch, leaves, slots, selection, bits
+                    sending = NONE if spec.inner else library.sending(state._target)
                     try:  # transforms call functions of the user's, which may fail
-                        leaves, selection = carried_out(library.standing_in(memory), self._completed, *known)
+                        table = {**library.standing_in(memory), **sending}
+                        leaves, selection = carried_out(table, self._completed, *known)
                     except BaseException:
                         version.roll_back(after._version)
                         raise
@@ -198,7 +199,7 @@ class Engine:
                 if fullest is not None:
                     after.note_fullest(spec.sampler.most_left(fullest, batch // spec.plan.ring.lanes))
             leaves = self._with_objects(state, memory, leaves)
-            return after, *library.sent_sample(leaves, selection, state._target, room)
+            return after, *library.sent_sample(leaves, selection, state._target)
 
     def _draw(
         self, state: V, version: Version, consume: bool, key: Any, beta: Any, batch: int, bits: Any, wanted: Any
@@ -235,17 +236,11 @@ class Engine:
     ) -> tuple[list[BackendArray], Selection]:
         """What native code has drawn, with the leaves that it has not read, and as transforms have it."""
         spec, plan = state.spec, state.spec.plan
+        is_whole = len(stored) == len(plan.leaves)  # with the frames
+        if is_whole and not spec.inner:
+            return stored, selection
+        known = dict(zip(range(len(stored)) if is_whole else plan.stored, stored, strict=False))
         slots = selection.handles % spec.capacity if slots is None else slots
-        if plan.frames is not None and len(stored) == len(plan.leaves):  # frames too
-            if not spec.inner:
-                return stored, selection
-            known = dict(enumerate(stored))
-        else:
-            known = dict(zip(plan.stored, stored, strict=False))
-        if stored and plan.frames is not None and not spec.inner:  # all but frames is there
-            gather, every = self.library.gather(state._target), range(len(plan.leaves))
-            known |= frame_ring.read(self.library.ops, plan.frames, memory.auxiliary, slots, every, gather)
-            return [known[k] for k in range(len(plan.leaves))], selection
         draft = Draft.of(memory.state_arrays(state._counters), plan)
         with self.library.core():
             return functions.read_selection(self.library.ops, draft, spec, slots, selection, batch, bits, known)
@@ -372,8 +367,7 @@ class Engine:
         with self.library.lock(version):
             memory = _fitting(state, version, "get")
             leaves = self.read_by(state, functions.get, self.library.placed("indices", handles, memory, state._target))
-            leaves = self._with_objects(state, memory, leaves)
-            return [self.library.sent(leaf, state._target) for leaf in leaves]
+            return self.library.sent(self._with_objects(state, memory, leaves), state._target)
 
     def items(self, state: VersionedState) -> list[BackendArray]:
         """All of the storage, for ever as it is now."""
@@ -381,28 +375,20 @@ class Engine:
         with self.library.lock(version):
             return self._with_objects(state, version.own(), self.library.items(state))
 
-    def is_live(self, state: VersionedState, handles: BackendArray) -> BackendArray:
-        """Whether handles name stored items."""
-        return self.look(state, functions.is_live, handles)
-
     def counter(self, state: VersionedState, place: int) -> BackendArray:
         """One of the counters, int32."""
         return state.counters[..., place]
 
-    def drawable(self, state: VersionedState, n: int) -> BackendArray:
-        """Whether n items can be drawn from the state now."""
-        return self.read_by(state, functions.drawable, n)
-
     def look(
         self, state: VersionedState, function: Function, handles: BackendArray | None = None, n: int | None = None
     ) -> BackendArray:
-        """What a function of `buffer.functions` reads off a state, of items by their handles, or by a number."""
+        """What a function of `buffer.functions` reads off a state: of handles, of a number, or of nothing."""
         version = readable(state)
         with self.library.lock(version):
             memory = version.own()
             given = [] if handles is None else [self.library.placed("indices", handles, memory, state._target)]
             found = self.read_by(state, function, *given, *([] if n is None else [n]))
-        return self.library.sent(found, state._target)
+        return self.library.sent([found], state._target)[0]
 
     def read_by(self, state: VersionedState, function: Function, *given: object) -> Any:
         """What `function(ops, arrays, spec, *given)` reads off a state."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -12,12 +13,13 @@ import numpy as np
 from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, PRNGKey
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Selection
-from functional_rb.ops.part_kernels import Table
+from functional_rb.ops.part_kernels import NONE, Table
 from functional_rb.ops.protocol import Ops
-from functional_rb.structures import frame_ring
 from functional_rb.structures.ring import modulus
 from functional_rb.versions.memory import Memory
 from functional_rb.versions.version import Version
+
+_NO_LOCK: AbstractContextManager[object] = contextlib.nullcontext()
 
 
 class Library(abc.ABC):
@@ -56,8 +58,8 @@ class Library(abc.ABC):
             )
 
     def lock(self, version: Version) -> AbstractContextManager[object]:
-        """The lock of a version's lineage."""
-        return version.lock
+        """The lock of a version's lineage; none while somebody traces (the in-place forms own their memory)."""
+        return _NO_LOCK if self.is_tracing() else version.lock
 
     @abc.abstractmethod
     def core(self) -> AbstractContextManager[object]:
@@ -75,18 +77,12 @@ class Library(abc.ABC):
         """What native code makes of checked arguments; `NotImplemented` where they, or the state, are not usual."""
         return NotImplemented if self.chain is None else getattr(self.chain, function)(*given)
 
-    def drawn(
-        self, state: Any, key: PRNGKey, batch: int, beta: ArrayLike, wanted: BackendArray | None
-    ) -> tuple[Any, Any]:
-        """What native code draws, as in `natively`, and the room on its way to the target that it has drawn to.
+    def drawn(self, state: Any, key: PRNGKey, batch: int, beta: ArrayLike, wanted: BackendArray | None) -> Any:
+        """What native code draws, as in `natively`.
 
         Of the rows the first `wanted` count, or all; where some are wanted, it draws on GPUs alone.
         """
-        return self.natively("draw", state, key, batch, beta, None, wanted), None
-
-    def in_order(self, version: Version, counters: BackendArray) -> BackendArray:
-        """A state's counters, for what comes after the work that made them, on any stream of a GPU."""
-        return counters
+        return self.natively("draw", state, key, batch, beta, None, wanted)
 
     # ---------------------------------------------------------------- what comes and goes
 
@@ -110,19 +106,22 @@ class Library(abc.ABC):
         """A checked input as kernels take it, where the memory is; refused elsewhere."""
         return array
 
-    def gather(self, target: DeviceLike) -> frame_ring.Gather:
-        """What makes stacks of frames, on their way to the target or not."""
-        return frame_ring.gathered
+    def sending(self, target: DeviceLike) -> Table:
+        """What stands in for functions that read a sample which nobody looks at before it is on the target."""
+        return NONE
 
-    def sent(self, array: BackendArray, target: DeviceLike) -> BackendArray:
-        """A result, on its way to where samples go."""
-        return array
+    def sent(self, arrays: list[BackendArray], target: DeviceLike) -> list[BackendArray]:
+        """Results, on their way to where samples go; Python objects, and what is None, stay as they are."""
+        return arrays
 
     def sent_sample(
-        self, leaves: list[BackendArray], selection: Selection, target: DeviceLike, room: Any = None
+        self, leaves: list[BackendArray], selection: Selection, target: DeviceLike
     ) -> tuple[list[BackendArray], Selection]:
-        """A sample, on its way to where samples go; its rows may lie in the room that was there for them."""
-        return leaves, selection
+        """A sample, on its way to where samples go."""
+        *told, extras = selection
+        found = self.sent([*leaves, *told, *extras.values()], target)
+        told, more = found[len(leaves) :][: len(told)], found[len(leaves) + len(told) :]
+        return found[: len(leaves)], Selection(*told)._replace(extras=dict(zip(extras, more, strict=True)))
 
     @abc.abstractmethod
     def items(self, state: Any) -> list[BackendArray]:

@@ -209,34 +209,61 @@ def _by_kernels(
 ) -> tuple[Arrays, list[jax.Array], Selection] | None:
     spec, arrays = state.spec, _arrays(state)
     wanted = wanted if leaves_out(spec) or spec.sampler.remembers else None
-    given = arrays, draws, key, beta, wanted
-
-    def words(draws: jax.Array | None, key: jax.Array | None) -> jax.Array:
-        if key is not None:
-            return _bits(key, THREEFRY, *spec.draw_shape(batch))
-        assert draws is not None
-        return draws
 
     def whole(
         arrays: Arrays, draws: jax.Array | None, key: jax.Array | None, beta: jax.Array, wanted: jax.Array | None
     ) -> tuple[Arrays, list[jax.Array], Selection]:
-        return functions.draw(ops.OPS, arrays, spec, words(draws, key), beta, batch, None, wanted)
-
-    def chosen(
-        arrays: Arrays, draws: jax.Array | None, key: jax.Array | None, beta: jax.Array, wanted: jax.Array | None
-    ) -> tuple[Arrays, jax.Array, Selection]:
-        draft, slots, selection = _by_sampler(arrays, words(draws, key), beta, wanted, spec, batch)
-        return draft.finish(ops.OPS), slots, selection
+        return functions.draw(ops.OPS, arrays, spec, _words(spec, batch, draws, key), beta, batch, None, wanted)
 
     kernel = _used(launches.draw, arrays, spec, draws, key, beta, batch, wanted)
     if kernel is not None:
-        found: tuple[Arrays, list[jax.Array], Selection] = choose(kernel, whole, *given)
+        found: tuple[Arrays, list[jax.Array], Selection] = choose(kernel, whole, arrays, draws, key, beta, wanted)
         return found
-    kernel = None if spec.known.plain else _used(launches.choose, arrays, spec, draws, key, beta, batch, wanted)
-    if kernel is None:
+    picked = None if spec.known.plain else _chosen_by_kernel(state, draws, key, beta, batch, wanted)
+    if picked is None:
         return None
-    after, slots, selection = choose(kernel, chosen, *given)
+    after, slots, selection = picked
     return _read_chosen(Draft.of(after, spec.plan), slots, selection, spec, batch, more)
+
+
+# What the sampler chooses, by one call, or launch; None where there is neither.
+def _chosen_by_kernel(
+    state: State,
+    draws: jax.Array | None,
+    key: jax.Array | None,
+    beta: jax.Array,
+    batch: int,
+    wanted: jax.Array | None = None,
+) -> tuple[Arrays, jax.Array, Selection] | None:
+    spec, arrays = state.spec, _arrays(state)
+
+    def core(
+        arrays: Arrays, draws: jax.Array | None, key: jax.Array | None, beta: jax.Array, wanted: jax.Array | None
+    ) -> tuple[Arrays, jax.Array, Selection]:
+        draft, slots, selection = _by_sampler(arrays, _words(spec, batch, draws, key), beta, wanted, spec, batch)
+        return draft.finish(ops.OPS), slots, selection
+
+    kernel = _used(launches.choose, arrays, spec, draws, key, beta, batch, wanted)
+    return None if kernel is None else choose(kernel, core, arrays, draws, key, beta, wanted)
+
+
+# The draws for a batch, or those that the data of a key gives.
+def _words(spec: BufferSpec, batch: int, draws: jax.Array | None, key: jax.Array | None) -> jax.Array:
+    if key is not None:
+        return _bits(key, THREEFRY, *spec.draw_shape(batch))
+    assert draws is not None
+    return draws
+
+
+def chosen(state: State, key: jax.Array, beta: jax.Array, batch: int) -> tuple[Arrays, jax.Array, Selection]:
+    """The slots int32 [m] of what the sampler draws by a key, beside the arrays afterwards: nothing is read."""
+    kind, data = _parts_of(key)
+    found = _chosen_by_kernel(state, None, data, beta, batch) if _is_default(kind) else None
+    if found is not None:
+        return found
+    numbers = draws(key, *state.spec.draw_shape(batch))
+    draft, slots, selection = _by_sampler(_arrays(state), numbers, beta, None, state.spec, batch)
+    return draft.finish(ops.OPS), slots, selection
 
 
 # What is read of what the sampler has chosen.

@@ -307,13 +307,6 @@ def items(state: State) -> list[jax.Array]:
     return row_layout.unpack(ops.OPS, state.spec.plan.layout, state.rows, state.wide)
 
 
-@functools.partial(jax.jit, inline=True)
-@compile.program
-def is_live(state: State, handles: jax.Array) -> jax.Array:
-    """Whether handles name stored items."""
-    return functions.is_live(ops.OPS, state, state.spec, handles)
-
-
 @functools.partial(jax.jit, static_argnames="place", inline=True)
 @compile.program
 def _counter(counters: jax.Array, place: int) -> jax.Array:
@@ -325,18 +318,10 @@ def counter(state: State, place: int) -> jax.Array:
     return _counter(state.counters, place)
 
 
-@functools.partial(jax.jit, static_argnames="n", inline=True)
-@compile.program
-def drawable(state: State, n: int) -> jax.Array:
-    """Whether n items can be drawn from the state now."""
-    possible: jax.Array = functions.drawable(ops.OPS, state, state.spec, n)
-    return possible
-
-
 @functools.partial(jax.jit, static_argnames=("function", "n"), inline=True)
 @compile.program
 def look(
     state: State, function: Callable[..., jax.Array], handles: jax.Array | None = None, n: int | None = None
 ) -> jax.Array:
-    """What a function of `buffer` reads off a state."""
-    return function(ops, state, state.spec, *(x for x in (handles, n) if x is not None))
+    """What a function of `buffer.functions` reads off a state."""
+    return function(ops.OPS, state, state.spec, *(x for x in (handles, n) if x is not None))

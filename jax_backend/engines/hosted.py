@@ -24,7 +24,6 @@ from functional_rb.core.draft import Arrays, by_name
 from functional_rb.core.item_function import HostFunction
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.numpy_ops import Vector
-from functional_rb.shared.state import SharedState
 from functional_rb.specs import ArraySpec
 from functional_rb.specs.values import Outline
 from functional_rb.storage import host_state
@@ -48,10 +47,6 @@ R = TypeVar("R")
 _engine = Engine(NumPy(host_ops.OPS))
 # Whose samples are on their way to a device.
 _sending = Engine(shipping.Sending(host_ops.OPS))
-
-# Bytes up to which copying an array costs less than to share it: `jax.device_put` takes some 25 us for each, handing
-# one more to a jitted function a few, and copying so many bytes 10.
-SMALL = 2**17
 
 
 def convert(leaf: object, expected: ArraySpec, name: str) -> Vector:
@@ -176,8 +171,7 @@ def _bits_to_add(spec: BufferSpec, batch: int, key: object) -> Vector | None:
 
 def sample(state: HostState, key: PRNGKey, batch: int, beta: float) -> tuple[HostState, list[jax.Array], Selection]:
     """Draw a batch of items; the new state, leaves and selection."""
-    after, leaves, selection = _sending.sample(state, _bits_to_draw(state.spec, batch, key), batch, float(beta))
-    return after, *_sent(after, leaves, selection)
+    return _sending.sample(state, _bits_to_draw(state.spec, batch, key), batch, float(beta))
 
 
 def drawn(
@@ -191,49 +185,13 @@ def sample_(
     state: HostState, key: PRNGKey, batch: int, beta: float, finish: Callable[[list[jax.Array], Selection], R]
 ) -> tuple[HostState, R]:
     """Draw items, and finish the sample; then the state is consumed."""
-
-    def finished(leaves: list[jax.Array], selection: Selection) -> R:
-        return finish(*_sent(state, leaves, selection))
-
-    return _sending.sample_(state, _bits_to_draw(state.spec, batch, key), batch, float(beta), finished)
+    return _sending.sample_(state, _bits_to_draw(state.spec, batch, key), batch, float(beta), finish)
 
 
 # The random bits for the sampler, and for transforms.
 def _bits_to_draw(spec: BufferSpec, batch: int, key: object) -> Bits:
     extra = spec.extra_shape(batch) if spec.plan.extra_words else None
     return Bits(*draws(key, spec.draw_shape(batch), extra))
-
-
-def _sent(state: HostState, leaves: Sequence[object], selection: Selection) -> tuple[list[jax.Array], Selection]:
-    info = {name: x for name, x in selection._asdict().items() if x is not None and name != "extras"}
-    made = out(state, [*leaves, *info.values(), *selection.extras.values()])
-    rest = iter(made[len(leaves) :])
-    named = {name: next(rest) for name in info}
-    return made[: len(leaves)], Selection(**named, extras=dict(zip(selection.extras, rest, strict=True)))
-
-
-def out(state: HostState | SharedState, arrays: Sequence[BackendArray]) -> list[jax.Array]:
-    """Arrays that nobody writes to any more, as JAX has them; objects as they are."""
-    found = list(arrays)
-    places = [k for k, x in enumerate(found) if not is_object_array(x)]
-    for k, x in zip(places, sent([found[k] for k in places], state.device), strict=True):
-        found[k] = x
-    return found
-
-
-def sent(arrays: Sequence[Vector], device: DeviceLike) -> list[jax.Array]:
-    """Arrays that nobody writes to any more on a device, or, for None, on the default one."""
-    # A jitted identity takes all small arrays in one call, and puts them on the default device.
-    is_small = [device is None and x.nbytes <= SMALL for x in arrays]
-    small = [x for x, one in zip(arrays, is_small, strict=True) if one]
-    large = [x for x, one in zip(arrays, is_small, strict=True) if not one]
-    copied, moved = iter(_copied(small) if small else ()), iter(jax.device_put(large, device) if large else ())
-    return [next(copied if one else moved) for one in is_small]
-
-
-@jax.jit
-def _copied(arrays: list[jax.Array]) -> list[jax.Array]:
-    return arrays
 
 
 def known(state: HostState, mask: Vector | None) -> tuple[Vector, Vector | None]:
@@ -260,48 +218,21 @@ def map_items(
     if isinstance(transform.function, HostFunction):
         found, structure = mapping.on_host(transform, [np.asarray(x) for x in leaves], lead)
         where = next((x.sharding for x in leaves if x.committed), None)  # the device that was asked for, if any was
-        return nest.unflatten(structure, sent(found, where), build_mapping, lead)
+        return nest.unflatten(structure, shipping.sent(found, where), build_mapping, lead)
     found = execute.map_items(spec, at, leaves, lead, key, mask)
     if at == "sample":
         return found
     return [x if is_object_array(x) else _in_numpy(x) for x in found]
 
 
-count_invalid, with_spec = _engine.count_invalid, _engine.with_spec
-update, clear = _engine.update, _engine.clear
+count_invalid, with_spec, counter = _engine.count_invalid, _engine.with_spec, _engine.counter
+update, clear, get, look = _engine.update, _engine.clear, _sending.get, _sending.look
 update_, clear_ = functools.partial(update, consume=True), functools.partial(clear, consume=True)
-
-
-def get(state: HostState, handles: Vector) -> list[jax.Array]:
-    """Read items by handle."""
-    return out(state, _engine.get(state, handles))
 
 
 def items(state: HostState) -> list[jax.Array]:
     """The items of all slots, unpacked from the storage."""
-    return out(state, _engine.items(state))
-
-
-def is_live(state: HostState, handles: Vector) -> jax.Array:
-    """Whether handles name stored items."""
-    return out(state, [_engine.is_live(state, handles)])[0]
-
-
-def counter(state: HostState, place: int) -> Vector:
-    """One of the counters."""
-    return _engine.counter(state, place)
-
-
-def drawable(state: HostState, n: int) -> jax.Array:
-    """Whether n items can be drawn from the state now."""
-    return out(state, [np.asarray(_engine.drawable(state, n))])[0]
-
-
-def look(
-    state: HostState, function: Callable[..., Vector], handles: Vector | None = None, n: int | None = None
-) -> jax.Array:
-    """What a function of `buffer` reads off a state."""
-    return out(state, [np.asarray(_engine.look(state, function, handles, n))])[0]
+    return shipping.sent(_engine.items(state), state.device)
 
 
 # ---------------------------------------------------------------- pytrees

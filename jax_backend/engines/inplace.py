@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from functional_rb.base.arrays import Nest
-from functional_rb.buffer import checks
+from functional_rb.buffer import checks, functions
 from functional_rb.buffer.in_place import Finish
 from functional_rb.buffer.state import State
 from functional_rb.core import counters
@@ -69,7 +69,8 @@ def sample_(state: State, key: jax.Array, batch: int, beta: jax.Array, finish: F
 
 
 def _check_nonempty(state: State, batch: int) -> None:
-    possible = execute.drawable(state, batch if getattr(state.spec.sampler, "drop_last", False) else 1)
+    needed = batch if getattr(state.spec.sampler, "drop_last", False) else 1
+    possible = execute.look(state, functions.drawable, n=needed)
     # Of a state that a traced function has from outside, what is computed is traced all the same.
     if not _is_traced(possible) and possible.is_fully_addressable:
         checks.check_nonempty(state.spec, bool(possible), int(np.asarray(state.counters)[counters.SIZE]))

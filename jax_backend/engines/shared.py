@@ -21,7 +21,7 @@ from functional_rb.shared.state import SharedState as CoreSharedState
 from functional_rb.specs import ArraySpec
 from functional_rb.storage.host_state import NUMPY, HostState
 from jax_backend.arrays import devices, ops, rules
-from jax_backend.engines import execute, hosted
+from jax_backend.engines import execute, hosted, shipping
 
 
 class _Library(Library):
@@ -46,7 +46,7 @@ class _Library(Library):
 
     @rules.transfers
     def from_numpy(self, arrays: Sequence[Vector], dtypes: Sequence[str], place: DeviceLike) -> list[jax.Array]:
-        return hosted.sent([x.view(jnp.dtype(dtype)) for x, dtype in zip(arrays, dtypes, strict=True)], place)
+        return shipping.sent([x.view(jnp.dtype(dtype)) for x, dtype in zip(arrays, dtypes, strict=True)], place)
 
     def random_bits(self, key: PRNGKey, shape: tuple[int, int]) -> Vector:
         _refuse_traced(key)

@@ -15,8 +15,9 @@ from typing import Any, Final
 import jax
 import numpy as np
 
-from functional_rb.base.arrays import DeviceLike
-from functional_rb.ops.part_kernels import NONE, carried_out
+from functional_rb.base.arrays import BackendArray, DeviceLike
+from functional_rb.base.object_arrays import is_object_array
+from functional_rb.ops.part_kernels import NONE, Table, carried_out
 from functional_rb.storage.host_state import NumPy
 from functional_rb.structures import frame_ring
 from functional_rb.structures.frame_ring import ROWS, WIDE, Chain
@@ -26,18 +27,46 @@ from jax_backend.arrays import devices, ops
 GPUS: Final = {"gpu"}
 # A program is compiled for each number of frames, so there are no more numbers than these.
 PARTS: Final = 16
+# Bytes up to which copying an array costs less than to share it: `jax.device_put` takes some 25 us for each, handing
+# one more to a jitted function a few, and copying so many bytes 10.
+SMALL: Final = 2**17
 
 
 class Sending(NumPy):
     """NumPy, of whose draws frames are sent to a GPU rather than stacks of them."""
 
-    def gather(self, target: DeviceLike) -> frame_ring.Gather:
-        """Stacks on the GPU that samples go to."""
+    def sent(self, arrays: list[BackendArray], target: DeviceLike) -> list[BackendArray]:
+        return sent(arrays, target)
+
+    def sending(self, target: DeviceLike) -> Table:
+        """Stacks are made on the GPU that samples go to."""
         config: Any = jax.config
         one = devices.resolve(target or config.jax_default_device) or jax.devices()[0]
         if isinstance(one, jax.Device) and one.platform in GPUS:
-            return functools.partial(stacked_there, target)
-        return super().gather(target)
+            return {frame_ring.gathered: functools.partial(stacked_there, target, self.ops)}
+        return NONE
+
+
+def sent(arrays: Sequence[BackendArray], device: DeviceLike) -> list[BackendArray]:
+    """Arrays of NumPy that nobody writes to any more as JAX has them, on a device, or, for None, on the default one.
+
+    What is none stays as it is, and so do Python objects.
+    """
+    found = list(arrays)
+    places = [k for k, x in enumerate(found) if isinstance(x, np.ndarray | np.generic) and not is_object_array(x)]
+    # A jitted identity takes all small arrays in one call, and puts them on the default device.
+    small = [k for k in places if device is None and found[k].nbytes <= SMALL]
+    large = [k for k in places if k not in small]
+    copied = _copied([found[k] for k in small]) if small else ()
+    moved = jax.device_put([found[k] for k in large], device) if large else ()
+    for k, x in zip([*small, *large], [*copied, *moved], strict=True):
+        found[k] = x
+    return found
+
+
+@jax.jit
+def _copied(arrays: list[jax.Array]) -> list[jax.Array]:
+    return arrays
 
 
 def stacked_there(

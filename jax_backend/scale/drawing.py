@@ -47,13 +47,13 @@ def _drawn(
     if spec.plan.extra_words:
         key, other = jax.random.split(key)
         more = compile.draws(other, *spec.extra_shape(drawn))
-    draft = Draft.of(state.index, dealing.index.plan)
-    shape = local.draw_shape(dealing, share) if how == "local" else dealing.index.draw_shape(batch)
-    numbers = compile.draws(key, *shape)
     if how == "local":
+        draft = Draft.of(state.index, dealing.index.plan)
+        numbers = compile.draws(key, *local.draw_shape(dealing, share))
         slots, selection = local.draw(ops.OPS, dealing, draft, numbers, beta, share, shard)
+        index = draft.finish(ops.OPS)
     else:
-        slots, selection = spec.sampler.draw(ops.OPS, draft, numbers, beta, batch)
+        index, slots, selection = compile.chosen(state.index, key, beta, batch)
     # Whatever is read by what was drawn waits for all of the draw: else XLA might draw anew where a result is used, and
     # copy the index for that.
     (slots, *info), outline = jax.tree.flatten((slots, selection))
@@ -74,7 +74,7 @@ def _drawn(
     # What all devices have the same of must not depend on what differs between them, of which `jax.shard_map` keeps
     # account: each part is written once it has been read, and so is the index, where that is known to be the same.
     alike = [x for x in seen if not compat.varying_axes(x)]
-    changed = _changes(state, compile.finished(draft.finish(ops.OPS), alike))
+    changed = _changes(state, compile.finished(index, alike))
     vector = state.own.counters
     if spec.sampler.takes_out:
         vector = follow.emptied(ops.OPS, dealing, changed["counters"], vector, shard)

@@ -258,10 +258,6 @@ def items(state: ShardedState) -> list[jax.Array]:
     return found
 
 
-def is_live(state: ShardedState, handles: jax.Array) -> jax.Array:
-    return execute.is_live(state.index, handles)
-
-
 def look(
     state: ShardedState, function: Callable[..., jax.Array], handles: jax.Array | None = None, n: int | None = None
 ) -> jax.Array:
@@ -270,10 +266,6 @@ def look(
 
 def counter(state: ShardedState, place: int) -> jax.Array:
     return execute.counter(state.index, asked.place_in_index(state.dealing, place))
-
-
-def drawable(state: ShardedState, n: int) -> jax.Array:
-    return execute.drawable(state.index, n)
 
 
 _ENGINE: Any = sys.modules[__name__]

@@ -21,6 +21,7 @@ import numpy as np
 import functional_rb as frb
 from functional_rb import _native
 from functional_rb.base.errors import StorageFullError
+from functional_rb.buffer import functions
 from functional_rb.native import shared_control as control
 from functional_rb.shared import files
 from functional_rb.shared.buffer import SharedBuffer
@@ -85,9 +86,9 @@ def sample_until_told(shared: SharedBuffer, told: np.ndarray) -> None:
         told[SLOWEST] = max(told[SLOWEST], int(1e6 * (time.monotonic() - start)))
         told[UPDATES] += 1
         handles = drawn.handles[:4]
-        live = shared.is_live(handles)
+        live = shared.look(functions.is_live, handles)
         got = [leaf[live] for leaf in shared.get(handles)]
-        if shared.is_live(handles[live]).all():  # else it was overwritten meanwhile
+        if shared.look(functions.is_live, handles[live]).all():  # else it was overwritten meanwhile
             check_items(got)
 
 
@@ -136,7 +137,7 @@ def check_end(shared: SharedBuffer, acked: np.ndarray, capacity: int) -> int:
     """All is whole; of each writer what was added is there, up to where older items have been overwritten."""
     cursor, size = shared.counters()[:2].tolist()
     handles = np.arange(cursor - size, cursor, dtype=np.int32)
-    assert shared.is_live(handles).all()
+    assert shared.look(functions.is_live, handles).all()
     found = check_items(shared.get(handles))
     copied = shared.snapshot()
     np.testing.assert_array_equal(copied.tree, rebuilt(copied.tree, capacity) if copied.tree.size else copied.tree)
@@ -278,7 +279,6 @@ def stopped(path: str) -> dict[str, Any]:
     places = shared._storage, leaves, shared._control, shared._plan
     assert _native.shared_draw(*places, shared._tree, draws, 1.0, *told) == control.TORN
     assert _native.shared_fetch(*places, told[0], live) == control.TORN
-    assert _native.shared_can_draw(shared._control, shared._plan, shared._tree, 1) == control.TORN
     assert _native.shared_read_counters(shared._control, vector) & 1
 
     def read(kind: int) -> None:

@@ -119,7 +119,7 @@ def content(state: Any) -> list[Any]:
 
 
 def test_what_is_returned_never_changes(filled: Any) -> None:
-    """JAX may have NumPy's memory for its own, of large arrays (see `hosted.out`): then nobody else may write to it."""
+    """JAX may have NumPy's memory for its own, of large arrays (`shipping.sent`): then nobody else may write to it."""
     item = {"id": frb.Unbounded((), "int32"), "image": frb.Unbounded((2**14,), "uint8")}
     state = rb.init(frb.BufferSpec(item, 9, frb.Prioritized(), storage=filled.spec.storage))
     rows = [{"id": np.int32([k] * 4), "image": np.full((4, 2**14), k, np.uint8)} for k in range(8)]

@@ -24,6 +24,7 @@ from tests.support.kernels_elsewhere import kernels as kernels
 from tests.support.members import BATCH, MEMBERS
 from torch_backend.interop import transfer
 from torch_backend.memory.library import TORCH
+from torch_backend.memory.shipping import Room
 
 pytestmark = pytest.mark.skipif(not gpu.ELSEWHERE, reason="on a device of the tests' own alone: make test-device")
 SAMPLERS = {"uniform": frb.Uniform(), "prioritized": frb.Prioritized(), "slices": frb.Slices(2, end_keys=("done",))}
@@ -108,9 +109,9 @@ def test_torch_rows_of_the_host_are_drawn_to_pinned_memory(
     """Which one copy takes to the device, and another one what is told of them."""
     straight, send = list[bool](), TORCH.sent_sample
 
-    def sent(leaves: Any, selection: Any, target: Any, room: Any = None) -> Any:
-        straight.append(room is not None and leaves is room.parts)
-        return send(leaves, selection, target, room)
+    def sent(leaves: Any, selection: Any, target: Any) -> Any:
+        straight.append(isinstance(leaves, Room))
+        return send(leaves, selection, target)
 
     def sample_of(target: str) -> list[torch.Tensor]:
         spec = frb.BufferSpec(ITEM, 40, sampler, storage=frb.Host())
@@ -164,7 +165,7 @@ def test_torch_frames_of_the_host_are_sent_once_each(name: str, monkeypatch: pyt
     assert {x.device.type for x in found} == {device.NAME}
     assert all(map(torch.equal, (x.cpu() for x in found), expected))
     copies, nbytes = sent
-    assert copies == {"two depths": 4}.get(name, 3)  # what is told of the sample, numbers, and frames of each depth
+    assert copies == {"two depths": 3}.get(name, 2)  # numbers, with what is told of them, and frames of each depth
     # At most all frames of the 40 steps, each once, beside rewards, places of frames and what is told of the sample.
     most = 44 * max(math.prod(leaf.shape) // leaf.shape[compact.axis] for leaf in item.values())
     assert nbytes <= most * (4 if name == "of numbers" else 1) + 64 * 4 * (1 + 8 + 3 + 6) + 12 * 256
@@ -198,8 +199,9 @@ def test_torch_batches_of_the_host_come_on_a_stream_of_their_own(
                 assert torch.equal(sample.items[own].cpu(), wanted.items[own].cpu())
     after = device.counts()
     aside = after.aside - before.aside
-    # Of each batch its numbers, what is told of it, and frames of each depth; and the number that the key is made of.
-    assert aside == 3 * (2 if name is None else 4 if name == "two depths" else 3)
+    # Of each batch its numbers, and frames of each depth, or, of rows drawn to pinned memory, what is told of them; and
+    # the number that the key is made of.
+    assert aside == 3 * (3 if name == "two depths" else 2)
     assert after.sent - before.sent == aside + 1
     assert after.blocked > before.blocked
     assert rb.sample(batches.state, now)[1].indices.device.type == (where or "cpu")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
+from functional_rb.buffer import functions
 from functional_rb.native import shared_control as control
 from functional_rb.shared.buffer import SharedBuffer
 from functional_rb.shared.lock import FileLock
@@ -54,7 +55,7 @@ def stored(shared: SharedBuffer) -> dict[int, float]:
     """The numbers that are there, and their priorities, once what was cut short is repaired; each item is whole."""
     size = int(shared.counters()[1])
     handles = np.arange(4 * CAPACITY, dtype=np.int32)
-    live = shared.is_live(handles)
+    live = shared.look(functions.is_live, handles)
     assert np.count_nonzero(live) == size
     numbers, images = shared.get(handles[live])
     np.testing.assert_array_equal(images, leaves(*numbers)[1])
@@ -76,7 +77,7 @@ def read(shared: SharedBuffer) -> None:
     shared.sample(np.full((4, 4), 2**30, np.int32), 0.5)
     shared.get(np.arange(4, dtype=np.int32))
     shared.snapshot()
-    shared.drawable(1)
+    shared.look(functions.drawable, 1)
 
 
 START = {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}

@@ -131,10 +131,10 @@ def _on_host(name: str, patch: pytest.MonkeyPatch) -> Backend:
 
     import jax_backend
     from functional_rb.storage import host_state
-    from jax_backend.engines import hosted
+    from jax_backend.engines import hosted, shipping
 
     patch.setattr(host_state, "HAVE_KERNELS", not name.endswith("-core"))
-    patch.setattr(hosted, "SMALL", -1)
+    patch.setattr(shipping, "SMALL", -1)
     patch.setattr(hosted, "draws", torch_draws)
     return Backend(name, jax_backend, jnp.asarray, np.asarray)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import functional_rb as frb
+from functional_rb.buffer import functions
 from functional_rb.shared.buffer import SharedBuffer
 from functional_rb.structures import sum_tree
 
@@ -98,7 +99,7 @@ class Model:
         for leaf, want in zip(shared.get(handles), make(*expected), strict=True):
             np.testing.assert_array_equal(leaf, want)
         gone = np.array([h for h in range(max(0, self.cursor - 3 * self.capacity), self.cursor) if h not in self.items])
-        assert not shared.is_live(gone.astype(np.int32)).any()
+        assert not shared.look(functions.is_live, gone.astype(np.int32)).any()
         copied = shared.snapshot()
         dead = np.ones(self.capacity, bool)
         dead[handles % self.capacity] = False

@@ -11,7 +11,7 @@ import pytest
 import functional_rb as frb
 import jax_backend as rb
 from functional_rb.ops import numpy_ops
-from jax_backend.engines import execute, hosted
+from jax_backend.engines import execute, shipping
 from jax_backend.lib import LIB
 
 ITEM = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,))}
@@ -58,10 +58,9 @@ def test_bfloat16_without_jax(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_small_arrays_are_copied_and_large_ones_shared() -> None:
-    state = rb.init(frb.BufferSpec(ITEM, 9, storage=frb.Host()))
-    small, large = np.zeros(4, np.float32), numpy_ops.zeros((hosted.SMALL + 4,), "uint8")
+    small, large = np.zeros(4, np.float32), numpy_ops.zeros((shipping.SMALL + 4,), "uint8")
     objects = np.array([None, 1], object)
-    first, second, third = hosted.out(state, [large, objects, small])
+    first, second, third = shipping.sent([large, objects, small], None)
     assert second is objects
     assert first.unsafe_buffer_pointer() == large.ctypes.data
     assert third.unsafe_buffer_pointer() != small.ctypes.data

@@ -157,8 +157,8 @@ def numbers(*shape: int, dtype: Any = np.int32, writeable: bool = True) -> Any:
 
 CONTROL = np.zeros(512, np.int64)
 TREE = descriptor.encode_tree(300)
-NO_TREE = numbers(0, dtype=np.float32)
-DRAWN = [], CONTROL, TREE, NO_TREE, numbers(0, 2)
+DRAWN = [], CONTROL, TREE, numbers(0, dtype=np.float32), numbers(0, 2)
+FETCHED = numbers(0), numbers(0, dtype=np.uint8)
 SELECTION = numbers(0), None, None
 WRONG: dict[str, tuple[str, tuple[Any, ...], type[Exception], str]] = {
     "none": ("shared_unchanged", (), TypeError, "expected 2 arguments, got 0"),
@@ -180,10 +180,10 @@ WRONG: dict[str, tuple[str, tuple[Any, ...], type[Exception], str]] = {
     "other axes": ("longest", (numbers(4),), TypeError, "array of 2 axes with elements of 4 bytes, got 1 axes"),
     "not contiguous": ("longest", (numbers(4, 4)[:, ::2],), ValueError, "contiguous"),
     "read-only": ("shared_read_counters", (CONTROL, numbers(6, writeable=False)), ValueError, "read-only"),
-    "a short record": ("shared_can_draw", (CONTROL, TREE[:10], NO_TREE, 0), ValueError,
+    "a short record": ("shared_fetch", ([], [], CONTROL, TREE[:10], *FETCHED), ValueError,
                        "expected a BufferRecord, got 40 bytes"),
-    "no record": ("shared_can_draw", (CONTROL, None, NO_TREE, 0), TypeError, "buffer|bytes-like"),
-    "a wide record": ("shared_can_draw", (CONTROL, TREE.astype(np.int64), NO_TREE, 0), TypeError,
+    "no record": ("shared_fetch", ([], [], CONTROL, None, *FETCHED), TypeError, "buffer|bytes-like"),
+    "a wide record": ("shared_fetch", ([], [], CONTROL, TREE.astype(np.int64), *FETCHED), TypeError,
                       "elements of 4 bytes"),
 }  # fmt: skip
 
@@ -250,12 +250,12 @@ def test_a_handler_refuses_what_is_no_array(case: Any) -> None:
 
 def test_what_a_call_has_looked_at_is_let_go_though_it_is_refused() -> None:
     """A buffer that is still held cannot grow."""
-    whole = array.array("i", descriptor.encode_alpha(1.0).tolist())
+    whole = array.array("i", descriptor.encode(frb.BufferSpec((frb.Unbounded(()),), 8)).tolist())
     short = whole[:3]
-    for encoded, count in ((whole, 0), (whole, None), (short, 0)):
+    for encoded, live, fits in ((whole, FETCHED[1], True), (whole, None, False), (short, FETCHED[1], False)):
         before = sys.getrefcount(encoded)
-        with contextlib.nullcontext() if count == 0 and encoded is whole else pytest.raises((TypeError, ValueError)):
-            _native.shared_can_draw(CONTROL, encoded, NO_TREE, count)
+        with contextlib.nullcontext() if fits else pytest.raises((TypeError, ValueError)):
+            _native.shared_fetch([], [], CONTROL, encoded, FETCHED[0], live)
         after = sys.getrefcount(encoded)
         assert after == before
         encoded.append(0)

@@ -36,9 +36,8 @@ _WRITES = frozenset(("add", "add_", "update", "update_"))
 
 _engine = Engine(TORCH)
 add, sample, update, clear, with_spec = (_engine.add, _engine.sample, _engine.update, _engine.clear, _engine.with_spec)
-count_invalid, get, items, is_live = _engine.count_invalid, _engine.get, _engine.items, _engine.is_live
-counter, drawable, look = _engine.counter, _engine.drawable, _engine.look
-read_by, write_by = _engine.read_by, _engine.write_by
+count_invalid, get, items = _engine.count_invalid, _engine.get, _engine.items
+counter, look, read_by, write_by = _engine.counter, _engine.look, _engine.read_by, _engine.write_by
 sample_, renamed, taken_over = _engine.sample_, _engine.renamed, _engine.taken_over
 add_, update_, clear_ = (functools.partial(x, consume=True) for x in (_engine.add, _engine.update, _engine.clear))
 split = random.split

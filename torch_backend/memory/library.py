@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from contextlib import AbstractContextManager
 from types import ModuleType
@@ -23,16 +22,13 @@ from functional_rb.structures import frame_ring
 from functional_rb.versions import memory as versioned
 from functional_rb.versions.library import Library
 from functional_rb.versions.state import readable
-from functional_rb.versions.version import Version
 from torch_backend.arrays import modes, ops, random
 from torch_backend.arrays.convert import is_batched, number
-from torch_backend.memory import streams
 from torch_backend.memory.gpus import Gpus
 from torch_backend.memory.memory import Memory
 from torch_backend.memory.shipping import PINS, Room, shipped, stacked_there
 
 _compiling, _transforms = torch.compiler.is_compiling, torch._C._functorch.peek_interpreter_stack
-_NO_LOCK: AbstractContextManager[object] = contextlib.nullcontext()
 
 
 class Torch(Library):
@@ -55,10 +51,6 @@ class Torch(Library):
     is_batched = staticmethod(is_batched)
     check_key = staticmethod(random.check_key)
     split = staticmethod(random.split)
-
-    def lock(self, version: Version) -> AbstractContextManager[object]:
-        # None while torch.compile traces, which knows no locks (the in-place forms own their memory).
-        return _NO_LOCK if _compiling() else version.lock
 
     def core(self) -> AbstractContextManager[object]:
         return modes.without_gradients()
@@ -86,24 +78,12 @@ class Torch(Library):
         table: Table = self.operations.ON_GPU if on_gpu else self.operations.TABLE
         return table if on_gpu or all(map(_is_on_cpu, memory.arrays)) else NONE
 
-    def in_order(self, version: Version, counters: torch.Tensor) -> torch.Tensor:
-        # The counters were made on the stream that worked on the version's memory.
-        # Trees may have anything in the place of tensors, as those of `in_dims` have that torch's maps make.
-        if type(counters) is torch.Tensor and not _is_on_cpu(counters) and not _compiling():
-            with version.lock:
-                version.found()[0].join_stream()
-            streams.keep(counters)
-        return counters
-
-    def by_chain(self, function: str, *given: object) -> Any:
+    def natively(self, function: str, *given: object) -> Any:
         chain = self.chain_now()
         return NotImplemented if chain is None else getattr(chain, function)(*given)
 
     def chain_now(self, state: object = None) -> Any:
         return None if _compiling() or _transforms() is not None else self.chain
-
-    def natively(self, function: str, *given: object) -> Any:
-        return self.by_chain(function, *given)
 
     def random_bits(self, key: torch.Tensor, shape: tuple[int, int], memory: versioned.Memory) -> torch.Tensor:
         return numbers(key, shape, memory.rows.device)
@@ -117,22 +97,17 @@ class Torch(Library):
             return array
         return array.to(memory.rows.device)
 
-    def sent(self, array: BackendArray, target: torch.device | None) -> BackendArray:
-        return self._all_sent([array], target)[0]
-
-    def drawn(
-        self, state: Any, key: torch.Tensor, batch: int, beta: ArrayLike, wanted: torch.Tensor | None
-    ) -> tuple[Any, Room | None]:
+    def drawn(self, state: Any, key: torch.Tensor, batch: int, beta: ArrayLike, wanted: torch.Tensor | None) -> Any:
         # By the version chain, where rows that go to CUDA whole are drawn to pinned memory.
         if self.chain_now() is None:
-            return NotImplemented, None
+            return NotImplemented
         memory = readable(state).own()
         room = None if wanted is not None else self.room(state.spec, batch, state._target)
         # Keys are made on torch's default device.
         by = key.to("cpu") if memory.is_ordinary else key
         if room is not None and room.by_bits:
             by = self.random_bits(key, state.spec.draw_shape(batch), memory)
-        return self.by_chain("draw", state, by, batch, beta, None if room is None else room.parts, wanted), room
+        return self.natively("draw", state, by, batch, beta, room, wanted)
 
     def room(self, spec: BufferSpec, batch: int, target: torch.device | None) -> Room | None:
         # Pinned memory beside CUDA, for rows that are read whole.
@@ -147,34 +122,29 @@ class Torch(Library):
         lead = spec.sampler.leading_shape(batch)
         return Room([((*lead, *leaf.shape), ops.DTYPES[leaf.dtype]) for leaf in spec.plan.layout.leaves])
 
-    def gather(self, target: torch.device | None) -> frame_ring.Gather:
+    def sending(self, target: torch.device | None) -> Table:
         # Beside CUDA it is frames that are sent, each once, and not stacks of them.
         if target is None or _compiling() or target.type not in PINS:
-            return super().gather(target)
-        return functools.partial(stacked_there, target)
+            return NONE
+        return {frame_ring.gathered: functools.partial(stacked_there, target, ops.OPS)}
 
-    def sent_sample(
-        self, leaves: list[object], selection: Selection, target: torch.device | None, room: Room | None = None
-    ) -> tuple[list[BackendArray], Selection]:
-        # A sample on the target; Python objects stay as they are.
-        if target is None:
-            return leaves, selection
-        *told, extras = selection
-        sent = self._all_sent([*told, *extras.values()], target)
-        found = Selection(*sent[: len(told)])._replace(extras=dict(zip(extras, sent[len(told) :], strict=True)))
-        if room is not None and leaves is room.parts:
-            return room.shipped(target), found
-        # What a function on the host is to read comes as arrays of NumPy.
-        leaves = [torch.from_numpy(x) if isinstance(x, np.ndarray) and x.dtype != object else x for x in leaves]
-        return self._all_sent(leaves, target), found
-
-    # Results on the target; one copy takes them to CUDA.
-    def _all_sent(self, arrays: list[BackendArray], target: torch.device | None) -> list[BackendArray]:
+    def sent(self, arrays: list[BackendArray], target: torch.device | None) -> list[BackendArray]:
+        # One copy takes them to CUDA.
         if target is None:
             return arrays
+        # What a function on the host is to read comes as arrays of NumPy.
+        arrays = [torch.from_numpy(x) if isinstance(x, np.ndarray) and x.dtype != object else x for x in arrays]
         if _compiling():
             return [x.to(target, non_blocking=True) if isinstance(x, torch.Tensor) else x for x in arrays]
         return shipped(arrays, target)
+
+    def sent_sample(
+        self, leaves: list[BackendArray], selection: Selection, target: torch.device | None
+    ) -> tuple[list[BackendArray], Selection]:
+        # Rows may lie in pinned memory already.
+        if target is None or not isinstance(leaves, Room):
+            return super().sent_sample(leaves, selection, target)
+        return leaves.shipped(target), super().sent_sample([], selection, target)[1]
 
     def placed(
         self, name: str, array: BackendArray, memory: versioned.Memory, target: torch.device | None

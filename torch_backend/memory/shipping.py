@@ -21,14 +21,13 @@ PINS: Final = {"cuda"}
 LARGE: Final = 2**24
 
 
-class Room:
-    """Pinned memory for tensors that lie side by side in it, out of which one copy takes all to a GPU.
+class Room(list[torch.Tensor]):
+    """Tensors to be filled that lie side by side in pinned memory, out of which one copy takes all to a GPU.
 
     Args:
         kinds: a shape and a dtype for each.
 
     Attributes:
-        parts: the tensors, which are to be filled.
         by_bits: whether rows are to be drawn to them by random bits rather than a key, as several threads can.
     """
 
@@ -38,7 +37,8 @@ class Room:
             self._begins.append(size)
             size += -(-math.prod(shape) * dtype.itemsize // LINE) * LINE
         self._piece = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
-        self.parts, self.by_bits = self._in(self._piece), size >= LARGE and torch.get_num_threads() > 1
+        self.by_bits = size >= LARGE and torch.get_num_threads() > 1
+        super().__init__(self._in(self._piece))
 
     def shipped(self, device: torch.device) -> list[torch.Tensor]:
         """The tensors on a device: nobody waits, and the memory may be let go at once, see `shipped`."""
@@ -68,7 +68,7 @@ def shipped(values: Sequence[BackendArray], device: torch.device) -> list[object
 
 def _copied(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
     room = Room([(x.shape, x.dtype) for x in tensors])
-    for there, x in zip(room.parts, tensors, strict=True):
+    for there, x in zip(room, tensors, strict=True):
         there.copy_(x)
     return room.shipped(device)
 
@@ -90,9 +90,9 @@ def stacked_there(
     names = sorted({frame_ring.ROWS if k is None else frame_ring.WIDE.format(k) for k in own})
     arrays = [auxiliary[name] for name in names]
     room = Room([((len(frames), *x.shape[1:]), x.dtype) for x in arrays] + [(place.shape, torch.int32)])
-    for pinned, x in zip(room.parts, arrays, strict=False):
+    for pinned, x in zip(room, arrays, strict=False):
         torch.index_select(x, 0, frames, out=pinned)
-    room.parts[-1].copy_(place)
+    room[-1].copy_(place)
     *found, place = room.shipped(device)
     nothing = auxiliary[frame_ring.ROWS].new_empty((len(frames), chain.layout.row_words), device=device)
     there = {**auxiliary, frame_ring.ROWS: nothing, **dict(zip(names, found, strict=True))}

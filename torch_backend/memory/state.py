@@ -16,9 +16,10 @@ from functional_rb.core.draft import Arrays, by_name
 from functional_rb.structures.row_layout import STORED_AS
 from functional_rb.versions.library import Library
 from functional_rb.versions.object_table import Held
-from functional_rb.versions.state import VersionedState, held_objects
+from functional_rb.versions.state import VersionedState, held_objects, readable
 from functional_rb.versions.version import Version
 from torch_backend.arrays import ops
+from torch_backend.memory import streams
 from torch_backend.memory.library import TORCH
 
 
@@ -28,6 +29,17 @@ class State(VersionedState):
     __slots__ = ()
 
     library: ClassVar[Library] = TORCH
+
+    @property
+    def counters(self) -> torch.Tensor:
+        # They were made on the stream that worked on the version's memory.
+        version, counters = readable(self), self._counters
+        # Trees may have anything in the place of tensors, as those of `in_dims` have that torch's maps make.
+        if type(counters) is torch.Tensor and counters.device.type != "cpu" and not torch.compiler.is_compiling():
+            with version.lock:
+                version.found()[0].join_stream()
+            streams.keep(counters)
+        return counters
 
     def __deepcopy__(self, memo: dict[int, object]) -> State:
         copied, counters = self.copied_memory(), self.counters.clone()

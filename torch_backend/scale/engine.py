@@ -160,7 +160,7 @@ def update_items(state: ShardedState, indices: object, priorities: object, items
     write = execute.update_ if in_place else execute.update
     dealing, part = state.dealing, None
     if replacements:
-        live = execute.is_live(state.index, handles)
+        live = execute.look(state.index, functions.is_live, handles)
         slots, own = _own_slots(state, handles, live)
         named = execute.look(state.part, _handles_in, slots)
         named = torch.where(own, named, torch.full_like(named, functions.NOTHING))
@@ -376,7 +376,7 @@ def get(state: ShardedState, handles: torch.Tensor) -> list[torch.Tensor]:
     """Read items by their handles: each process asks for as many."""
     (everyones,) = gathered(state, [handles])
     everyones = everyones.flatten()
-    live = execute.is_live(state.index, everyones)
+    live = execute.look(state.index, functions.is_live, everyones)
     named = torch.where(live, everyones, torch.full_like(everyones, functions.NOTHING))
     exchange = shares.exchange(state.dealing, named.cpu().numpy(), state.rank)
     every = range(len(state.dealing.part.plan.leaves))
@@ -390,10 +390,6 @@ def items(state: ShardedState) -> NoReturn:
     )
 
 
-def is_live(state: ShardedState, handles: torch.Tensor) -> torch.Tensor:
-    return execute.is_live(state.index, handles)
-
-
 def look(
     state: ShardedState,
     function: Callable[..., torch.Tensor],
@@ -405,11 +401,6 @@ def look(
 
 def counter(state: ShardedState, place: int) -> torch.Tensor:
     return execute.counter(state.index, asked.place_in_index(state.dealing, place))
-
-
-def drawable(state: ShardedState, n: int) -> torch.Tensor:
-    found: torch.Tensor = execute.drawable(state.index, n)
-    return found
 
 
 _ENGINE: Any = sys.modules[__name__]

@@ -224,8 +224,8 @@ FRB_ENTRY Outcome sample_shared(const BufferCall& call) {
   return found == DRAWN ? DONE : found == NOTHING ? NONE_DRAWN : DRAWN_TORN;
 }
 
-// Read items by handle, if leaves are given, and which of them are live. In place of an item that is gone some other is
-// read; NOTHING is returned if the buffer is empty.
+// Read items by handle, and which of them are live. In place of an item that is gone some other is read; NOTHING is
+// returned if the buffer is empty.
 FRB_ENTRY int64_t shared_fetch(Addresses storage, Addresses leaves, Control control, Plan plan, Span<const int32_t> handles,
                                Span<uint8_t> live) {
   Scratch<int32_t> slots(handles.size);
@@ -237,16 +237,8 @@ FRB_ENTRY int64_t shared_fetch(Addresses storage, Addresses leaves, Control cont
       slots[i] = int32_t(slot >= 0 ? slot : floor_mod(int64_t(counters[CURSOR]) - 1, plan->capacity));
     }
     if (counters[SIZE] == 0) return NOTHING;
-    if (leaves.size) load_items(plan, storage, slots.at, handles.size, leaves);
+    load_items(plan, storage, slots.at, handles.size, leaves);
     return DRAWN;
-  });
-}
-
-// Whether n items are stored and not all have probability zero: DRAWN, or NOTHING.
-FRB_ENTRY int64_t shared_can_draw(Control control, Plan plan, Span<const float> tree, int64_t n) {
-  return between_writes(control, [&](const int32_t* counters, const auto&) -> int64_t {
-    const bool any = !plan->levels || add_up(tree.at + int64_t(plan.level(plan->levels - 1).sums) * FANOUT) > 0;
-    return counters[SIZE] >= n && any ? DRAWN : NOTHING;
   });
 }
 
