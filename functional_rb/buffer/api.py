@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest, PRNGKey
 from functional_rb.buffer import checks, mapping, respec
@@ -57,23 +58,27 @@ def init(
         >>> int(rb.size(rb.init(spec, items={"reward": np.arange(3, dtype=np.float32)})))
         3
     """
-    checks.check_spec(spec)
-    checks.leaves_for_backend(spec, backend.unsupported)
-    mapping.check_gives(backend, spec)
+    check_init(backend, spec, items)
     state = backend.init(spec, device)
     if items is None:
-        checks.may_start_empty(spec)
         return state
-    checks.may_start_filled(spec)
     batch = checks.batch(spec, items, backend.convert, None, None)
     checks.fits_at_first(spec, batch.size)
     mask, outside = _validated(backend, state, batch.leaves, None) if validate else (None, None)
-    leaves = _stored(backend, spec, batch.leaves, batch.size, None, mask)
+    leaves = mapping.stored(backend, spec, batch.leaves, batch.size, None, mask)
     state = (fill or backend.add)(state, leaves, batch.size, mask, None, None)  # nobody else has the state
     state = state if outside is None else backend.count_invalid(state, outside)
     if spec.plan.frames is not None:
         checks.holds_all(spec, batch.size, backend.known(state, None))
     return state
+
+
+def check_init(backend: Backend, spec: Any, items: Nest) -> None:
+    """Refuse what no buffer can be made of; what the items are is looked at as they are written."""
+    checks.check_spec(spec)
+    checks.leaves_for_backend(spec, backend.unsupported)
+    mapping.check_gives(backend, spec)
+    checks.check_first_items(spec, items is not None)
 
 
 def add(
@@ -162,14 +167,8 @@ def check_add(
     # Asked of these alone, as to look at the counters waits for an accelerator.
     if not spec.writer.overwrites and not state.surely_takes(batch.size):
         checks.check_room(spec, batch.size, backend.known(state, batch.mask))
-    leaves = _stored(backend, spec, batch.leaves, batch.size, key, batch.mask)
+    leaves = mapping.stored(backend, spec, batch.leaves, batch.size, key, batch.mask)
     return leaves, batch.size, batch.mask, batch.priorities, key, outside
-
-
-def _stored(
-    backend: Backend, spec: BufferSpec, leaves: list[Array], batch: int, key: PRNGKey, mask: Array | None
-) -> list[Array]:
-    return leaves if spec.on_add is None else mapping.stored(backend, spec, leaves, batch, key, mask)
 
 
 def _validated(
@@ -303,7 +302,10 @@ def check_update(
     handles = handles_of(backend, indices)
     count = int(handles.shape[0])
     checks.check_unpacked(items, function)
-    priorities = checks.new_priorities(state.spec, backend.as_vector(priorities, "priorities"), count)
+    if priorities is not None:
+        priorities = backend.as_vector(priorities, "priorities")
+        checks.check_prioritized(state.spec, "update")
+        priorities = checks.one_for_each(priorities, count)
     return handles, priorities, checks.replacements(state.spec, items, backend.convert, count)
 
 

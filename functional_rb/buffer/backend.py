@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest, NumpyArray, PRNGKey
-from functional_rb.base.containers import Registered
+from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, NumpyArray, PRNGKey
 from functional_rb.buffer import checks, mapping
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import SameState, State
@@ -29,11 +28,6 @@ class Backend(mapping.Mapper, Protocol):
 
     def unsupported(self, dtype: str) -> str | None:
         """Why a dtype cannot be stored, with the remedy; None if it can."""
-
-    def build_mapping(
-        self, container: type | Registered | None, parts: dict[str, Nest], batch_shape: tuple[int, ...]
-    ) -> Nest:
-        """Make a mapping of its parts."""
 
     def init(self, spec: BufferSpec, device: DeviceLike) -> State:
         """Make an empty state of a spec."""

@@ -46,23 +46,7 @@ def batch(
     priorities: BackendArray | None,
     time_major: bool = True,
 ) -> Batch:
-    """Check what `add` is given.
-
-    Args:
-        spec: of the buffer.
-        items: a nest like `spec.item`: one item, or a batch of them.
-        convert: how the backend makes arrays of leaves.
-        mask: None or an array bool [B].
-        priorities: None or an array float32 [B].
-        time_major: whether leaves of lanes come as [T, E, *shape], or as [E, T, *shape].
-
-    Returns:
-        The leaves in the spec's order, each with a batch axis.
-
-    Raises:
-        TypeError: for a dtype or a kind of leaf that does not fit.
-        ValueError: for a structure or shape that does not fit.
-    """
+    """Check what `add` is given: one item, or a batch; of lanes [T, E, *shape], else [E, T, *shape]."""
     check_unpacked(items, "add")
     leaves = nest.flatten_as(spec.added.structure, items)
     if not time_major and spec.lanes is None:
@@ -377,14 +361,6 @@ def replacements(spec: BufferSpec, items: Nest, convert: Convert, size: int) -> 
     return made
 
 
-def new_priorities(spec: BufferSpec, priorities: ArrayLike, size: int) -> object:
-    """The priorities that `update` sets, see `one_for_each`; None if none are given."""
-    if priorities is None:
-        return None
-    check_prioritized(spec, "update")
-    return one_for_each(priorities, size)
-
-
 def one_for_each(priorities: BackendArray, size: int) -> BackendArray:
     """Priorities float32 [B], where they are given as that or as [B, 1]."""
     check_dtype("priorities", priorities, "float32")
@@ -415,12 +391,7 @@ def check_single(function: str, to: object = None, p: object = None) -> None:
 
 
 def batch_size(spec: BufferSpec, given: object, function: str = "sample") -> int:
-    """The batch size of a `sample`, or of another function: the argument, or the spec's.
-
-    Raises:
-        ValueError: if neither is there, or it is negative.
-        TypeError: if it is no integer (a traced one, say).
-    """
+    """The batch size of a function that draws: the argument, or the spec's."""
     size = spec.batch_size if given is None else given
     if type(size) is int and 0 <= size <= INT32_MAX:  # most often
         return size
@@ -468,20 +439,14 @@ def rows_of_sample(spec: BufferSpec, size: int) -> None:
 
 
 def check_beta(spec: BufferSpec, beta: ArrayLike, value_of: Callable[[ArrayLike], float | None]) -> None:
-    """Refuse a beta where there are no weights, one that is no scalar, and a known one that is out of range.
-
-    Args:
-        spec: of the buffer.
-        beta: a number, or an array of the backend.
-        value_of: the number that an array holds; None where it cannot be known yet.
-    """
+    """Refuse a beta where there are no weights; else see `check_exponent`."""
     if not spec.sampler.has_priorities:
         raise ValueError(f"sample: beta was given, but the sampler is {spec.sampler}, whose weights are all 1")
     check_exponent(beta, value_of)
 
 
 def check_exponent(beta: BackendArray, value_of: Callable[[ArrayLike], float | None]) -> None:
-    """Refuse a beta that is no scalar, and a known one that is out of range; see `check_beta`."""
+    """Refuse a beta that is no scalar, and one that is out of range if `value_of` says which number it is."""
     if isinstance(beta, (int, float)) and not isinstance(beta, bool):
         _beta_in_range(beta)
         return
@@ -512,26 +477,18 @@ def check_epochs(spec: BufferSpec, given: object) -> None:
 
 
 def check_nonempty(spec: BufferSpec, drawable: bool, size: int) -> None:
-    """Refuse to draw from nothing, where that can be known.
-
-    Raises:
-        ValueError: if no item is stored, or none that can be drawn.
-    """
+    """Refuse to draw from nothing."""
     if not drawable and size == 0:
         raise ValueError("sample: the buffer is empty; add items first (rb.can_sample(state, n) tells)")
     if not drawable:
         raise ValueError(f"sample: none of the {size} stored items {spec.sampler.why_nothing}")
 
 
-def may_start_empty(spec: BufferSpec) -> None:
-    """Refuse a dataset without data."""
-    if isinstance(spec.writer, Immutable):
+def check_first_items(spec: BufferSpec, given: bool) -> None:
+    """Refuse a dataset without items, and items for a writer that draws, as `init` has no key for it."""
+    if not given and isinstance(spec.writer, Immutable):
         raise ValueError("init: an Immutable buffer is filled as it is made; give rb.init(spec, items=...)")
-
-
-def may_start_filled(spec: BufferSpec) -> None:
-    """Refuse items for a writer that draws: `init` has no key for it."""
-    if spec.writer.words:
+    if given and spec.writer.words:
         raise ValueError(
             f"init: {spec.writer} draws which items to keep; give them to rb.add(state, items, key=key) instead"
         )
@@ -610,17 +567,7 @@ def check_room(spec: BufferSpec, rows: int, known: tuple[NumpyArray, BackendArra
 def check_valid(
     outline: Outline, leaves: Sequence[BackendArray], outside: Sequence[NumpyArray], rows: NumpyArray
 ) -> None:
-    """Refuse items outside of their specs.
-
-    Args:
-        outline: of the item.
-        leaves: arrays [B, *shape].
-        outside: of each unit that is of arrays, bool [B].
-        rows: which rows count, bool [B] in NumPy.
-
-    Raises:
-        ValueError: for the first of them, naming its leaf.
-    """
+    """Refuse items outside of their specs: of each unit that is of arrays `outside` bool [B]; rows bool [B] count."""
     if not rows.any():
         return
     row = int(rows.argmax())

@@ -114,17 +114,7 @@ def read_selection(
     draws: Array | None,
     known: Mapping[int, Array] | None = None,
 ) -> tuple[list[BackendArray], Selection]:
-    """Read what a sampler has drawn: the leaves with its leading axes, and the selection with the transforms' extras.
-
-    Args:
-        draft: of the state.
-        spec: of the buffer.
-        slots: int32 [m], those drawn.
-        selection: of the same items.
-        batch: what was asked for.
-        draws: int32 [m, words] in [0, 2^31), for transforms; None if none takes any.
-        known: what has been read of these slots already, by position.
-    """
+    """Read what a sampler has drawn, see `read_drawn`: with its leading axes, and the selection with the extras."""
     leaves, extras = read_drawn(ops, draft, spec, slots, selection.handles, draws, known)
     extras = dict(zip(extras, with_leading_axes(spec, batch, [*extras.values()]), strict=True))
     selection = selection._replace(extras={**selection.extras, **extras})
@@ -147,18 +137,10 @@ def read_drawn(
     draws: Array | None,
     known: Mapping[int, Array] | None = None,
 ) -> tuple[list[BackendArray], dict[str, BackendArray]]:
-    """Read what was drawn.
+    """The leaves [m, *shape] in slots int32 [m] that were drawn, as the transforms have them, and what these tell.
 
-    Args:
-        draft: of the state.
-        spec: of the buffer.
-        slots: int32 [m].
-        handles: int32 [...], m of them.
-        draws: int32 [m, words] in [0, 2^31), for transforms; None if none takes any.
-        known: what has been read of these slots already, by position.
-
-    Returns:
-        The leaves [m, *shape], as the transforms have them, and what these tell.
+    Draws int32 [m, words] in [0, 2^31) are for transforms, None if none takes any; known is what has been read of these
+    slots already, by position.
     """
     own = slots[:, None]
     extras: dict[str, Array] = {}

@@ -72,21 +72,10 @@ def carried_out(
     mask: BackendArray | None,
     build_mapping: BuildMapping,
 ) -> Nest:
-    """The items that a function gives of a batch; those of an `ItemFunction` are checked.
+    """The items that a bound function gives of leaves [*lead, *shape]; those of an `ItemFunction` are checked.
 
-    Args:
-        ops: of the backend.
-        transform: bound to the items.
-        leaves: of the items, [*lead, *shape].
-        lead: the axes in front.
-        draws: int32 [N, words], for an `ItemFunction` that takes any.
-        key: for a function that takes one.
-        mask: bool [*lead], which items are real; None if all are.
-        build_mapping: how the backend makes its mappings.
-
-    Raises:
-        TypeError: where the function raises one, or an `ItemFunction` gives leaves of another kind.
-        ValueError: where the function raises anything else, or an `ItemFunction` gives other leaves or shapes.
+    Draws are int32 [N, words], for an `ItemFunction` that takes any, and a key is for a function that takes one; mask
+    bool [*lead] says which items are real, None that all are.
     """
     function, given = transform.function, transform.given
     if isinstance(function, ItemFunction):
@@ -122,27 +111,13 @@ def carried_out(
 
 
 def on_host(transform: MapItems, leaves: Sequence[object], lead: Lead) -> tuple[list[BackendArray], Structure]:
-    """What a `HostFunction` gives of a batch: arrays of NumPy, checked, and their structure.
-
-    Args:
-        transform: bound to the items.
-        leaves: of the items, arrays of NumPy [*lead, *shape].
-        lead: the axes in front.
-
-    Raises:
-        TypeError: if it gives leaves that are no arrays of NumPy.
-        ValueError: if it gives other leaves than its spec says, or of other leading axes than the batch.
-    """
+    """What a bound `HostFunction` gives of arrays of NumPy [*lead, *shape]: checked, and their structure."""
     found = transform.function.read(dict(zip(transform.given.names, leaves, strict=True)), lambda array: array)
     return flattened(transform, found, lead, lambda x: isinstance(x, np.ndarray))
 
 
 def known_of_host(transform: MapItems) -> Outline:
-    """What a `HostFunction` gives, taken apart, for a program that is compiled.
-
-    Raises:
-        ValueError: if that depends on values.
-    """
+    """What a `HostFunction` gives, taken apart, for a program that is compiled."""
     if transform.after is None:
         raise ValueError(
             f"{transform.who}: the shapes that it gives depend on values, which a compiled program cannot have; give "
@@ -157,12 +132,7 @@ def known_of_host(transform: MapItems) -> Outline:
 def flattened(
     transform: MapItems, items: Nest, lead: Lead, is_array: Callable[[object], bool], as_told: bool = True
 ) -> tuple[list[BackendArray], Structure]:
-    """The leaves of what a function gives, and their structure: those that it was told to give, where it was.
-
-    Raises:
-        TypeError: for a leaf that is no array of the backend.
-        ValueError: for a leaf that is missing, one too many, or of other leading axes than the batch.
-    """
+    """The leaves of what a function gives, and their structure: those that it was told to give, where it was."""
     after = transform.after if as_told else None
     if after is None:
         leaves, structure = nest.flatten(items, lambda x: is_array(x) or is_non_tensor(x))
@@ -214,12 +184,7 @@ _MOST_SEEN = 256
 
 
 def check_like_before(spec: BufferSpec, items: Nest, lead: Lead, is_array: Callable[[object], bool]) -> None:
-    """Refuse what a function gives at="sample" if it is not as before, of a batch of this size: shapes are static.
-
-    Raises:
-        TypeError: as `flattened` does, and for a leaf of another dtype.
-        ValueError: as `flattened` does, and for a leaf of another shape.
-    """
+    """Refuse what a function gives at="sample" if it is not as before, of a batch of this size: shapes are static."""
     transform = of(spec, "sample")
     seen = _SEEN.get((spec, lead))
     if seen is None:
@@ -255,25 +220,21 @@ def _kinds(leaves: Sequence[object]) -> list[Kind]:
 # ---------------------------------------------------------------- around the core
 
 
-def check_key(spec: BufferSpec, key: PRNGKey) -> None:
-    """Refuse to add without the key that a function of items takes."""
-    if spec.on_add is not None and spec.on_add.draws and key is None:
-        raise ValueError(f"add: {spec.on_add.who} takes a key; give add(..., key=key), a new key at every call")
-
-
 def stored(
     backend: Mapper,
     spec: BufferSpec,
-    leaves: Sequence[BackendArray],
+    leaves: list[BackendArray],
     batch: int,
     key: PRNGKey,
     mask: BackendArray | None,
 ) -> list[BackendArray]:
     """The leaves [B, *shape] that are stored of leaves that are added."""
-    check_key(spec, key)
-    found: list[BackendArray] = backend.map_items(
-        spec, "add", leaves, (batch,), key if of(spec, "add").draws else None, mask
-    )
+    transform = spec.on_add
+    if transform is None:
+        return leaves
+    if transform.draws and key is None:
+        raise ValueError(f"add: {transform.who} takes a key; give add(..., key=key), a new key at every call")
+    found: list[BackendArray] = backend.map_items(spec, "add", leaves, (batch,), key if transform.draws else None, mask)
     return found
 
 
@@ -326,12 +287,7 @@ def item_spec(backend: Mapper, transform: MapItems) -> Nest:
 
 
 def check_gives(backend: Mapper, spec: BufferSpec) -> None:
-    """Refuse a function at="add" whose abstract evaluation is not as its `gives` says.
-
-    Raises:
-        TypeError: for a leaf of another dtype.
-        ValueError: for a leaf of another shape, one that is missing, or one too many.
-    """
+    """Refuse a function at="add" whose abstract evaluation is not as its `gives` says."""
     transform = spec.on_add
     if transform is None or isinstance(transform.function, ItemFunction):
         return

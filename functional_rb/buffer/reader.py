@@ -97,7 +97,6 @@ class Reader:
     in_place: Snapshot | None = None
 
     def __init__(self, spec: BufferSpec, save_history: SaveHistory = NEW) -> None:
-        """Take the spec of the state that will be read, and its save history."""
         self.spec, self.save_history = spec, save_history
         self.shapes = shapes_of(spec.plan)
         self.stamp = secrets.token_hex(16)
@@ -114,11 +113,7 @@ class Reader:
         """Let go of the state."""
 
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Refuse states that `vmap` made, whose arrays hold many.
-
-        Raises:
-            ValueError: naming the array.
-        """
+        """Refuse states that `vmap` made, whose arrays hold many."""
         expected = self.shapes[name][0]
         whole = (expected if name != "tree" else self.spec.plan.tree_shape) or ()
         if shape != whole:

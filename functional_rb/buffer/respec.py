@@ -40,11 +40,7 @@ Prepare = Callable[[Array], None]
 
 
 def check(old: BufferSpec, new: BufferSpec) -> None:
-    """Refuse a spec under which the items would be others, or that asks what the old one does not know.
-
-    Raises:
-        ValueError: naming the field, what the buffer has, what came, and the remedy.
-    """
+    """Refuse a spec under which the items would be others, or that asks what the old one does not know."""
     here, there = _kinds(old), _kinds(new)
     for name in [*here, *there]:
         if here.get(name) != there.get(name):

@@ -357,12 +357,6 @@ class BufferSpec(Description, Generic[Drawn]):
 
 
 def _check_transforms(given: object) -> tuple[Transform, ...]:
-    """Transforms as a tuple in their order.
-
-    Raises:
-        TypeError: if one is none.
-        ValueError: if there are two of a kind.
-    """
     transforms = given if isinstance(given, tuple | list) else (given,)
     for transform in transforms:
         if not isinstance(transform, Transform):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -175,6 +176,18 @@ class SamplerBase(abc.ABC):
 def even_chance(ops: Ops, count: Array) -> Array:
     """The chance of each of a number of candidates, int32 scalar: as floats a reciprocal, the same bits everywhere."""
     return scalars.reciprocal(ops, ops.cast(ops.maximum(count, ops.full_like(count, 1)), "float32"))
+
+
+def check_count(sampler: object, name: str, expected: str, most: int = 2**63) -> None:
+    """Make a field a Python int, from 1 to `most`, or refuse it as no such thing as is expected."""
+    value = getattr(sampler, name)
+    try:
+        good = not isinstance(value, bool) and 1 <= operator.index(value) <= most
+    except TypeError:
+        good = False
+    if not good:
+        raise ValueError(f"{type(sampler).__name__}: expected {name} as {expected}, got {value!r}")
+    object.__setattr__(sampler, name, operator.index(value))
 
 
 def check_bools(sampler: object, *names: str) -> None:

@@ -6,17 +6,15 @@ A sampler with a limit has a tree whose leaves are zero where the limit is reach
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from functional_rb.core import soundness
 from functional_rb.core.plan import AuxiliaryArray
 from functional_rb.core.strategy import Carried, Selection
-from functional_rb.ops import scalars
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.samplers.base import SamplerBase
+from functional_rb.samplers.base import SamplerBase, check_count, even_chance
 from functional_rb.samplers.importance import clear_leaves, shares, write_leaves
 from functional_rb.structures import row_layout, sum_tree
 from functional_rb.structures.duplicates import Duplicates
@@ -33,18 +31,8 @@ TIMES = "times"
 
 def check(sampler: object, limit: Any) -> None:
     """Refuse a limit that is no positive integer."""
-    if limit is None:
-        return
-    try:
-        good = not isinstance(limit, bool) and 1 <= operator.index(limit) < 2**30
-    except TypeError:
-        good = False
-    if not good:
-        name = type(sampler).__name__
-        raise ValueError(
-            f"{name}: expected max_times_sampled as a positive int below 2^30, or None for no limit, got {limit!r}"
-        )
-    object.__setattr__(sampler, "max_times_sampled", operator.index(limit))
+    if limit is not None:
+        check_count(sampler, "max_times_sampled", "a positive int below 2^30, or None for no limit", 2**30 - 1)
 
 
 def auxiliary(plan: Plan, limit: int | None) -> dict[str, AuxiliaryArray]:
@@ -191,8 +179,7 @@ class LimitedSampler(SamplerBase):
         # All alike, but for those that may not be drawn any more.
         if self.max_times_sampled is not None:
             return shares(ops, draft, slots)
-        size = ops.cast(ops.maximum(draft.size(ops), ops.full_like(slots, 1)), "float32")
-        return scalars.reciprocal(ops, size)
+        return even_chance(ops, ops.full_like(slots, 0) + draft.size(ops))
 
     def problem(self, found: Found) -> str | None:
         # What is not stored cannot be drawn.

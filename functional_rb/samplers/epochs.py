@@ -8,8 +8,8 @@ import numpy as np
 
 from functional_rb.core import soundness
 from functional_rb.core.plan import AuxiliaryArray
-from functional_rb.ops import scalars
 from functional_rb.ops.protocol import Array, Ops
+from functional_rb.samplers.base import even_chance
 from functional_rb.structures import ring
 from functional_rb.structures import sparse_set as sparse_sets
 from functional_rb.structures.sparse_set import SparseSet
@@ -61,8 +61,7 @@ class EpochKeeper(NamedTuple):
         """With which probability the next draw gives slots int32 [n], float32 [n]: of what is left, else of all."""
         left = ops.where(self.remaining > 0, self.remaining, self.members)
         drawable = sparse_sets.contains(ops, self.sparse_set, left, slots)
-        share = scalars.reciprocal(ops, ops.cast(ops.maximum(left, ops.full_like(left, 1)), "float32"))
-        return ops.cast(drawable, "float32") * share
+        return ops.cast(drawable, "float32") * even_chance(ops, left)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, batch: int, drop_last: bool) -> tuple[Array, Array, Array]:
         """Draw slots from what is left, or from all if that is not enough for a batch that would be given.

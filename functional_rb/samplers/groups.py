@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +17,7 @@ from functional_rb.core.sample import Items, MaskedSample
 from functional_rb.core.strategy import Selection, need_order
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
-from functional_rb.samplers.base import SamplerBase, check_bools, even_chance
+from functional_rb.samplers.base import SamplerBase, check_bools, check_count, even_chance
 from functional_rb.samplers.importance import shares
 from functional_rb.samplers.slices import Slices
 from functional_rb.structures import episode_windows, key_groups, key_rows, order_statistics, sparse_set, sum_tree
@@ -97,10 +96,8 @@ class Groups(SamplerBase):
 
     def __post_init__(self) -> None:
         check_bools(self, "whole", "interleaved")
-        if isinstance(self.per_group, bool) or not hasattr(self.per_group, "__index__") or self.per_group < 1:
-            raise ValueError(f"Groups: expected per_group as a positive int, got {self.per_group!r}")
-        Slices(operator.index(self.per_group), end_keys=())  # which knows how many there may be
-        object.__setattr__(self, "per_group", operator.index(self.per_group))
+        check_count(self, "per_group", "a positive int")
+        Slices(self.per_group, end_keys=())  # which knows how many there may be
 
     # The sampler whose index finds groups: a group has a window of so many items if it has so many.
     @functools.cached_property

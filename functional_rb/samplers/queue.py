@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from typing import TYPE_CHECKING
 
 from functional_rb.core import counters
 from functional_rb.core.sample import Items, MaskedSample
 from functional_rb.core.strategy import Selection, need_order
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.samplers.base import SamplerBase, need_one_lane
+from functional_rb.samplers.base import SamplerBase, check_count, need_one_lane
 from functional_rb.samplers.in_order import in_turn
 from functional_rb.structures import episode_windows, ring
 from functional_rb.structures.episode_windows import Lanes
@@ -48,15 +47,8 @@ class Queue(SamplerBase):
         def _gives(self, items: Items, /) -> MaskedSample[Items]: ...
 
     def __post_init__(self) -> None:
-        if self.length is None:
-            return
-        try:
-            good = not isinstance(self.length, bool) and operator.index(self.length) >= 1
-        except TypeError:
-            good = False
-        if not good:
-            raise ValueError(f"Queue: expected length as a positive int or None, got {self.length!r}")
-        object.__setattr__(self, "length", operator.index(self.length))
+        if self.length is not None:
+            check_count(self, "length", "a positive int or None")
 
     @property
     def remembers(self) -> bool:

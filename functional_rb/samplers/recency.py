@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from typing import TYPE_CHECKING
 
 from functional_rb.core.sample import Items, Sample
@@ -11,7 +10,7 @@ from functional_rb.core.strategy import Selection, need_order
 from functional_rb.ops import scalars
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
-from functional_rb.samplers.base import LEAST_CHANCE, SamplerBase, even_chance
+from functional_rb.samplers.base import LEAST_CHANCE, SamplerBase, check_count, even_chance
 from functional_rb.samplers.uniform import alike
 from functional_rb.structures import episode_windows, ring
 from functional_rb.structures.episode_windows import Lanes
@@ -46,13 +45,7 @@ class Recency(SamplerBase):
         def _gives(self, items: Items, /) -> Sample[Items]: ...
 
     def __post_init__(self) -> None:
-        try:
-            good = not isinstance(self.strength, bool) and 1 <= operator.index(self.strength) <= 64
-        except TypeError:
-            good = False
-        if not good:
-            raise ValueError(f"Recency: expected strength as an int from 1 to 64, got {self.strength!r}")
-        object.__setattr__(self, "strength", operator.index(self.strength))
+        check_count(self, "strength", "an int from 1 to 64", 64)
 
     def check(self, plan: Plan) -> None:
         # Ages are read off a ring.

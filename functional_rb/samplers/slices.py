@@ -74,8 +74,7 @@ class Slices(Trajectories):
     def least_chance(self, ops: Ops, draft: Draft) -> Array:
         # That of each window, or of each trajectory that has one.
         total = sum_tree.total(draft.known_tree)
-        one = ops.full_like(total, 1)
-        return scalars.reciprocal(ops, ops.maximum(total, one))
+        return scalars.reciprocal(ops, ops.maximum(total, ops.full_like(total, 1)))
 
     def tree_rows(self, capacity: int) -> int:
         return sum_tree.geometry(capacity).rows

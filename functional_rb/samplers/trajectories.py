@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -16,9 +15,8 @@ from functional_rb.core.boundaries import NO_KEYS, EpisodeBoundaries
 from functional_rb.core.episodes import NEXT_STEP_IN_EPISODE, STEP_IN_EPISODE
 from functional_rb.core.sample import Items, SliceSample
 from functional_rb.core.strategy import Selection, need_order
-from functional_rb.ops import scalars
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.samplers.base import SamplerBase, check_bools
+from functional_rb.samplers.base import SamplerBase, check_bools, check_count, even_chance
 from functional_rb.structures import episode_windows
 from functional_rb.structures.episode_windows import Entries, Lanes, Rule
 
@@ -54,14 +52,7 @@ class Trajectories(SamplerBase):
     def __post_init__(self) -> None:
         kind = type(self).__name__
         for name in ("length", "period"):
-            value = getattr(self, name)
-            try:
-                good = not isinstance(value, bool) and 1 <= operator.index(value) <= LARGEST_SETTING
-            except TypeError:
-                good = False
-            if not good:
-                raise ValueError(f"{kind}: expected {name} as a positive int, got {value!r}")
-            object.__setattr__(self, name, operator.index(value))
+            check_count(self, name, "a positive int", LARGEST_SETTING)
         check_bools(self, "strict_length", "flat")
         self._plan_span()
         if any(self.reaches) and self.strict_length:
@@ -171,8 +162,7 @@ class Trajectories(SamplerBase):
         lanes, in_episode = Lanes(draft.plan.ring, draft.counters.ends), draft.auxiliary[STEP_IN_EPISODE]
         own = episode_windows.weights_at(ops, self.rule, lanes, in_episode, slots)
         count, last_starts = episode_windows.of_trajectories(ops, self.rule, lanes, in_episode, slots)
-        share = scalars.reciprocal(ops, ops.cast(ops.maximum(count, ops.full_like(count, 1)), "float32"))
-        return last_starts, ops.cast(own, "float32") * share
+        return last_starts, ops.cast(own, "float32") * even_chance(ops, count)
 
     def cut(
         self,

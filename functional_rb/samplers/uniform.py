@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Generic, overload
 
 from functional_rb.core.sample import Items, Mask, MaskedSample, Sample
 from functional_rb.core.strategy import Selection
-from functional_rb.ops import scalars
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.ops.random_bits import below
 from functional_rb.samplers import draw_limits
@@ -98,7 +97,5 @@ def alike(ops: Ops, handles: Array, candidates: Array) -> Selection:
     stored = candidates > 0
     one = ops.cast(ops.full_like(handles, 1), "float32")
     weights = ops.where(stored, one, ops.full_like(one, 0))
-    count = ops.cast(ops.maximum(candidates, ops.full_like(candidates, 1)), "float32")
-    return Selection(
-        ops.where(stored, handles, ops.full_like(handles, -1)), weights, weights * scalars.reciprocal(ops, count)
-    )
+    handles = ops.where(stored, handles, ops.full_like(handles, -1))
+    return Selection(handles, weights, weights * even_chance(ops, candidates))

@@ -15,7 +15,7 @@ import numpy as np
 from functional_rb.base.arrays import DeviceLike, NumpyArray
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.structures.sum_tree import FANOUT, geometry
+from functional_rb.structures.sum_tree import FANOUT, fold, geometry
 
 # The key of a slot that holds nothing.
 EMPTY: Final = -(2**31)
@@ -87,17 +87,9 @@ def set_keys(ops: Ops, tree: Array, capacity: int, slots: Array, keys: Array) ->
     nodes = slots
     for below, level in itertools.pairwise(_levels(capacity)):
         nodes = nodes // FANOUT
-        least = _least(ops, ops.take(tree, below.first_row + nodes))
+        least = fold(ops.take(tree, below.first_row + nodes), ops.minimum)
         tree = ops.set_flat(tree, level.first_row * FANOUT + nodes, least)
     return tree
-
-
-# The least over the last axis, of FANOUT.
-def _least(ops: Ops, children: Array) -> Array:
-    while children.shape[-1] > 1:
-        half = children.shape[-1] // 2
-        children = ops.minimum(children[..., :half], children[..., half:])
-    return children[..., 0]
 
 
 def lowest(ops: Ops, tree: Array, capacity: int, k: int) -> tuple[Array, Array]:

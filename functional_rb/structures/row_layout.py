@@ -144,10 +144,7 @@ def plan(leaves: tuple[tuple[Path, tuple[int, ...], str], ...], wide_bytes: floa
 def allocate(ops: Ops, layout: Layout, capacity: int, device: object = None) -> tuple[Array, tuple[Array, ...]]:
     """Empty storage: rows int32 [capacity, row_words], and one array [capacity, *shape] for each wide leaf."""
     rows = ops.zeros((capacity, layout.row_words), "int32", device)
-    wide = tuple(
-        ops.zeros((capacity, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype), device) for leaf in layout.wide
-    )
-    return rows, wide
+    return rows, tuple(ops.zeros((capacity, *leaf.shape), leaf.stored_as, device) for leaf in layout.wide)
 
 
 def pack(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) -> tuple[Array, tuple[Array, ...]]:

@@ -14,6 +14,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
+import operator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from functional_rb.ops import fixed_point
@@ -80,26 +83,24 @@ def _plan(capacity: int) -> Geometry:
     return Geometry(tuple(levels), row)
 
 
-def add_up(children: Array) -> Array:
-    """Sums over the last axis, of FANOUT, always as ((c0 + c8) + (c4 + c12)) + ...: backends choose other orders."""
+def fold(children: Array, combined: Callable[[Array, Array], Array]) -> Array:
+    """The last axis, of FANOUT, halved until one is left: always in the same order, as backends choose others."""
     while children.shape[-1] > 1:
         half = children.shape[-1] // 2
-        children = children[..., :half] + children[..., half:]
+        children = combined(children[..., :half], children[..., half:])
     return children[..., 0]
 
 
-# The smallest positive value over the last axis (0 if there is none), or the largest.
-def _fold(ops: Ops, children: Array, smallest: bool) -> Array:
-    if smallest:
-        # A value of zero is no item, and infinity loses against every priority: infinite ones are never stored.
-        huge = ops.full_like(children, float("inf"))
-        children = ops.where(children > 0, children, huge)
-    while children.shape[-1] > 1:
-        half = children.shape[-1] // 2
-        left, right = children[..., :half], children[..., half:]
-        children = ops.minimum(left, right) if smallest else ops.maximum(left, right)
-    value = children[..., 0]
-    return ops.where(value < float("inf"), value, ops.full_like(value, 0)) if smallest else value
+def add_up(children: Array) -> Array:
+    """Sums over the last axis, of FANOUT, as ((c0 + c8) + (c4 + c12)) + ..."""
+    return fold(children, operator.add)
+
+
+# The smallest positive value over the last axis; 0 if there is none.
+def _smallest_of(ops: Ops, children: Array) -> Array:
+    # A value of zero is no item, and infinity loses against every priority: infinite ones are never stored.
+    value = fold(ops.where(children > 0, children, ops.full_like(children, math.inf)), ops.minimum)
+    return ops.where(value < math.inf, value, ops.full_like(value, 0))
 
 
 def refresh(ops: Ops, tree: Array, capacity: int, leaves: Array, nodes_touched: int | None = None) -> Array:
@@ -124,8 +125,8 @@ def refresh(ops: Ops, tree: Array, capacity: int, leaves: Array, nodes_touched: 
             nodes = (nodes[0] + ops.arange(nodes_touched, like=nodes)) % level.nodes
         parts = [
             add_up(ops.take(tree, below.sums + nodes)),
-            _fold(ops, ops.take(tree, below.smallest + nodes), smallest=True),
-            _fold(ops, ops.take(tree, below.largest + nodes), smallest=False),
+            _smallest_of(ops, ops.take(tree, below.smallest + nodes)),
+            fold(ops.take(tree, below.largest + nodes), ops.maximum),
         ]
         starts = (level.sums, level.smallest, level.largest)
         places = ops.concat([start * FANOUT + nodes for start in starts], 0)
@@ -158,7 +159,7 @@ def total(tree: Array) -> Array:
 
 def smallest(ops: Ops, tree: Array) -> Array:
     """The smallest positive leaf, 0 if there is none."""
-    return _fold(ops, tree[_root(tree).smallest], smallest=True)
+    return _smallest_of(ops, tree[_root(tree).smallest])
 
 
 def largest(ops: Ops, tree: Array) -> Array:
@@ -284,7 +285,7 @@ def _within(ops: Ops, nodes: Array, count: int) -> Array:
 def _of_span(ops: Ops, tree: Array, level: Level, edges: Edges, nodes: Array) -> tuple[Array, Array]:
     sums = _children(ops, tree, level.sums, edges, edges.sums, nodes)
     smallest = _children(ops, tree, level.smallest, edges, edges.smallest, nodes)
-    return add_up(sums), _fold(ops, smallest, smallest=True)
+    return add_up(sums), _smallest_of(ops, smallest)
 
 
 # The children float32 [n, FANOUT] of nodes: 0 outside of the span, and at its edges what lies within.

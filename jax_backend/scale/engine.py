@@ -16,7 +16,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 
 from functional_rb.base.arrays import DeviceLike, Nest
-from functional_rb.buffer import api, checks, functions, mapping, respec
+from functional_rb.buffer import api, functions, respec
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import SameState, State
 from functional_rb.core.draft import Arrays, Draft
@@ -60,14 +60,10 @@ def init(spec: Any, device: object, items: Nest, validate: bool, sharding: Devic
         raise ValueError(
             "init: device and sharding were given; the sharding says where the arrays live, so leave device out"
         )
-    checks.check_spec(spec)
-    checks.leaves_for_backend(spec, unsupported)
-    mapping.check_gives(execute, spec)
+    api.check_init(_ENGINE, spec, items)
     state = sharded_state.init(spec, sharding)
     if items is None:
-        checks.may_start_empty(spec)
         return state
-    checks.may_start_filled(spec)
     if type(state) is not ShardedState:
         return api.init(execute, spec, sharding, items, validate)
     return written(state, items, None, None, None, validate, True, "add_")

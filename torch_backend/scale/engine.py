@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest, NumpyArray, PRNGKey
-from functional_rb.buffer import api, checks, functions, mapping
+from functional_rb.buffer import api, checks, functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import SameState
 from functional_rb.buffer.state import State as CoreState
@@ -47,9 +47,7 @@ Replacements = Mapping[int, Array]
 
 def init(spec: Any, device: DeviceLike, items: Nest, validate: bool, sharding: object) -> CoreState:
     """What `init` makes with a process group; with a group of one process an ordinary buffer."""
-    checks.check_spec(spec)
-    checks.leaves_for_backend(spec, unsupported)
-    mapping.check_gives(execute, spec)
+    api.check_init(_ENGINE, spec, items)
     group = group_of(sharding)
     deal.check(spec)
     shards = torch.distributed.get_world_size(group)
@@ -58,9 +56,7 @@ def init(spec: Any, device: DeviceLike, items: Nest, validate: bool, sharding: o
     dealing = deal.deal(spec, shards)
     state = ShardedState(execute.init(dealing.index, device), execute.init(dealing.part, device), spec, group)
     if items is None:
-        checks.may_start_empty(spec)
         return state
-    checks.may_start_filled(spec)
     filled: CoreState = add_items(state, items, None, None, None, validate, True, None, "add_")
     return filled
 
