@@ -8,15 +8,14 @@ from typing import ClassVar
 
 from functional_rb.base import dtypes, nest
 from functional_rb.base.nest import Key
-from functional_rb.core.item_function import ItemFunction, plain
-from functional_rb.items.leafwise import NUMBERS, By, Leafwise, LeafwiseBack
+from functional_rb.core.item_function import plain
+from functional_rb.items.leafwise import NUMBERS, Invertible
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec
-from functional_rb.specs.regrouped import leaves_of
 
 
 @dataclasses.dataclass(frozen=True)
-class Cast(Leafwise):
+class Cast(Invertible):
     """Leaves in another dtype; see `cast`."""
 
     who: ClassVar[str] = "cast"
@@ -35,20 +34,7 @@ class Cast(Leafwise):
     def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
         return ops.cast(x, self.dtype)
 
-    def inverse(self, item: object) -> ItemFunction:
-        leaves = leaves_of(item)
-        return Recast(tuple((path, leaves[path]) for path in self.chosen(leaves, 0)))
-
-
-@dataclasses.dataclass(frozen=True)
-class Recast(LeafwiseBack):
-    """The inverse of `Cast`."""
-
-    who: ClassVar[str] = "cast, inverted"
-
-    before: By
-
-    def leaf(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
+    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
         return ops.cast(x, before.dtype)
 
 

@@ -11,17 +11,15 @@ import numpy as np
 from functional_rb.base import dtypes, nest
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.nest import Key
-from functional_rb.core.item_function import ItemFunction
-from functional_rb.items.leafwise import By, Leafwise, LeafwiseBack, needed_keys
+from functional_rb.items.leafwise import Invertible, needed_keys
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec, Bounded, Categorical, MultiCategorical, OneHot
-from functional_rb.specs.regrouped import leaves_of
 
 Within = Literal["center", "low", "high"]
 
 
 @dataclasses.dataclass(frozen=True)
-class OneHotted(Leafwise):
+class OneHotted(Invertible):
     """Choices as vectors with a one; see `one_hot`."""
 
     who: ClassVar[str] = "one_hot"
@@ -53,25 +51,12 @@ class OneHotted(Leafwise):
         ones = x[..., None] == ops.cast(ops.arange(self.n, like=x), dtype)
         return ones if self.dtype == "bool" else ops.cast(ones, self.dtype)
 
-    def inverse(self, item: object) -> ItemFunction:
-        leaves = leaves_of(item)
-        return Numbered(tuple((path, leaves[path]) for path in self.chosen(leaves, 0)))
-
-
-@dataclasses.dataclass(frozen=True)
-class Numbered(LeafwiseBack):
-    """The inverse of `OneHotted`."""
-
-    who: ClassVar[str] = "one_hot, inverted"
-
-    before: By
-
-    def leaf(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
+    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
         return ops.cast(ops.argmax(ops.cast(x, "int32") if "bool" in str(x.dtype) else x), before.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
-class ActionDiscretize(Leafwise):
+class ActionDiscretize(Invertible):
     """Continuous actions as choices; see `action_discretize`."""
 
     who: ClassVar[str] = "action_discretize"
@@ -119,8 +104,7 @@ class ActionDiscretize(Leafwise):
         place = ops.minimum(ops.maximum(place, ops.full_like(place, 0)), ops.full_like(place, 0) + (count - 1))
         return ops.cast(place, "int32")
 
-    def back(self, ops: ItemOps, x: Array) -> Array:
-        """The number of each bin that stands for it."""
+    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
         place = ops.cast(x, self.space.dtype)
         low, width, count = (ops.table(values, self.space.dtype, place) for values in self._tables())
         return low + (place + {"center": 0.5, "low": 0.0, "high": 1.0}[self.within]) * width / count
@@ -129,23 +113,6 @@ class ActionDiscretize(Leafwise):
     def _tables(self) -> tuple[NumpyArray, NumpyArray, NumpyArray]:
         low, high = np.asarray(self.space.low, np.float64), np.asarray(self.space.high, np.float64)
         return low, high - low, np.asarray(self.bins, np.float64)
-
-    def inverse(self, item: object) -> ItemFunction:
-        leaves = leaves_of(item)
-        return Undiscretized(tuple((path, leaves[path]) for path in self.chosen(leaves, 0)), self)
-
-
-@dataclasses.dataclass(frozen=True)
-class Undiscretized(LeafwiseBack):
-    """The inverse of `ActionDiscretize`."""
-
-    who: ClassVar[str] = "action_discretize, inverted"
-
-    before: By
-    function: ActionDiscretize
-
-    def leaf(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
-        return self.function.back(ops, x)
 
 
 def one_hot(n: int, keys: Key | Sequence[Key], dtype: object = "bool") -> OneHotted:

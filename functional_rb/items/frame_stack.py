@@ -13,7 +13,7 @@ from functional_rb.base.nest import Key, Path
 from functional_rb.core.item_function import ItemFunction, Leaves, Specs, chosen, plain
 from functional_rb.items.images import channels_of
 from functional_rb.items.in_slices import LONGEST, InSlices
-from functional_rb.items.leafwise import By, LeafwiseBack, array_spec, needed_keys
+from functional_rb.items.leafwise import array_spec, inverted, needed_keys
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec, Bounded
 from functional_rb.specs.regrouped import leaves_of
@@ -87,26 +87,15 @@ class FrameStack(InSlices):
             made[path] = joined.reshape(*lead, *joined.shape[1:])
         return leaves | made
 
-    def inverse(self, item: object) -> ItemFunction:
-        leaves = leaves_of(item)
-        return Newest(tuple((path, leaves[path]) for path in self._chosen(leaves)), self.n, self.axis)
-
-
-@dataclasses.dataclass(frozen=True)
-class Newest(LeafwiseBack):
-    """The inverse of `FrameStack`."""
-
-    who: ClassVar[str] = "frame_stack, inverted"
-
-    before: By
-    n: int
-    axis: int | None = None
-
-    def leaf(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
+    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
+        # The newest observation of each stack.
         axis = len(lead) + axis_of(before.shape or (1,), self.axis)
         size = x.shape[axis] // self.n
         newest = x[(*[slice(None)] * axis, slice(x.shape[axis] - size, None))]
         return newest.reshape(*lead, *before.shape)
+
+    def inverse(self, item: object) -> ItemFunction:
+        return inverted(self, item, self._chosen(leaves_of(item)))
 
 
 def axis_of(shape: tuple[int, ...], axis: int | None) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from functional_rb.base import nest
 from functional_rb.base.nest import Key, Path
 from functional_rb.core.item_function import ItemFunction, Leaves, Specs, chosen, plain
-from functional_rb.items.leafwise import By, Leafwise, LeafwiseBack, array_spec, name_of, path_of
+from functional_rb.items.leafwise import By, Invertible, array_spec, name_of, path_of
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec, Binary, Bounded, Unbounded
 from functional_rb.specs.regrouped import leaves_of
@@ -115,7 +115,7 @@ class Split(ItemFunction):
 
 
 @dataclasses.dataclass(frozen=True)
-class Flatten(Leafwise):
+class Flatten(Invertible):
     """Leaves as vectors; see `flatten`."""
 
     who: ClassVar[str] = "flatten"
@@ -132,20 +132,7 @@ class Flatten(Leafwise):
     def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
         return x.reshape(*lead, math.prod(x.shape[len(lead) :]))
 
-    def inverse(self, item: object) -> ItemFunction:
-        leaves = leaves_of(item)
-        return Reshape(tuple((path, leaves[path]) for path in self.chosen(leaves, 0)))
-
-
-@dataclasses.dataclass(frozen=True)
-class Reshape(LeafwiseBack):
-    """The inverse of `Flatten`."""
-
-    who: ClassVar[str] = "flatten, inverted"
-
-    before: By
-
-    def leaf(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
+    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
         return x.reshape(*lead, *before.shape)
 
 

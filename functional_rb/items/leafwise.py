@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from functional_rb.base import nest
 from functional_rb.base.nest import Key, Keys, Path
 from functional_rb.core.item_function import ItemFunction, Leaves, Specs, chosen, plain
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec, Bounded, NonTensor
+from functional_rb.specs.regrouped import leaves_of
 
 NUMBERS = ("float", "int", "bool")
 # Specs by their paths, in a form that can be hashed.
@@ -60,28 +62,54 @@ class Leafwise(ItemFunction):
         return leaves | {path: self.leaf(ops, leaves[path], lead, common) for path in paths}
 
 
-class LeafwiseBack(ItemFunction):
-    """An inverse that makes leaves again of specs that it knows, each of one leaf: a frozen dataclass.
+class HasBack(Protocol):
+    """A function that can make each of its leaves again of what became of it."""
 
-    Attributes:
-        before: the specs of the leaves that it gives, by their paths.
-    """
+    @property
+    def who(self) -> str:
+        """How users call it."""
 
-    who: ClassVar[str]
+    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
+        """A leaf as it was, of this spec, of what became of it, [*lead, *shape]."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Inverse(ItemFunction):
+    """Makes leaves again of these specs, each of what a function has made of it."""
+
+    function: HasBack
     before: By
 
-    @abc.abstractmethod
-    def leaf(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
-        """What a leaf was."""
+    def __post_init__(self) -> None:
+        if not hasattr(self.function, "back"):  # as of a text that somebody has written
+            raise TypeError(f"inverse: expected a function of frb.items that has one, got {self.function!r:.80}")
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
-        chosen(leaves, [path for path, _ in self.before], self.who)
+        chosen(leaves, [path for path, _ in self.before], f"{self.function.who}, inverted")
         return leaves | dict(self.before)
 
     def apply(
         self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
     ) -> Leaves:
-        return leaves | {path: self.leaf(ops, leaves[path], array_spec(spec), lead) for path, spec in self.before}
+        found = {path: self.function.back(ops, leaves[path], array_spec(spec), lead) for path, spec in self.before}
+        return leaves | found
+
+
+class Invertible(Leafwise):
+    """A function of leaves that can be made again, each of what became of it."""
+
+    @abc.abstractmethod
+    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
+        """As `HasBack` says."""
+
+    def inverse(self, item: object) -> ItemFunction:
+        return inverted(self, item, self.chosen(leaves_of(item), 0))
+
+
+def inverted(function: HasBack, item: object, paths: Sequence[Path]) -> Inverse:
+    """What makes the leaves at these paths again."""
+    leaves = leaves_of(item)
+    return Inverse(function, tuple((path, leaves[path]) for path in paths))
 
 
 def array_spec(spec: ArraySpec | NonTensor) -> ArraySpec:

@@ -10,12 +10,11 @@ import numpy as np
 
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key
-from functional_rb.core.item_function import ItemFunction, plain
-from functional_rb.items.leafwise import By, Leafwise, LeafwiseBack
+from functional_rb.core.item_function import plain
+from functional_rb.items.leafwise import Invertible
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec, Bounded
 from functional_rb.specs.base import Table, as_table, numbers
-from functional_rb.specs.regrouped import leaves_of
 
 # How far apart numbers of a dtype lie between 1 and 2.
 EPSILON: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
@@ -24,7 +23,7 @@ LEAST: Final = {"float16": 2.0**-24, "bfloat16": 2.0**-126, "float32": 2.0**-126
 
 
 @dataclasses.dataclass(frozen=True)
-class Normalize(Leafwise):
+class Normalize(Invertible):
     """`(x - loc) / scale`; see `normalize`."""
 
     who: ClassVar[str] = "normalize"
@@ -68,22 +67,7 @@ class Normalize(Leafwise):
     def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
         return (x - _table(ops, self.loc, x)) / _table(ops, self.scale, x)
 
-    def inverse(self, item: object) -> ItemFunction:
-        leaves = leaves_of(item)
-        return Denormalize(tuple((path, leaves[path]) for path in self.chosen(leaves, 0)), self.loc, self.scale)
-
-
-@dataclasses.dataclass(frozen=True)
-class Denormalize(LeafwiseBack):
-    """The inverse of `Normalize`."""
-
-    who: ClassVar[str] = "normalize, inverted"
-
-    before: By
-    loc: Table = 0.0
-    scale: Table = 1.0
-
-    def leaf(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
+    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
         return x * _table(ops, self.scale, x) + _table(ops, self.loc, x)
 
 

@@ -8,16 +8,14 @@ from typing import ClassVar
 
 from functional_rb.base import nest
 from functional_rb.base.nest import Key
-from functional_rb.core.item_function import ItemFunction
-from functional_rb.items.images import Channels, ImageFunction, channels_back, channels_first, channels_of, to_bytes
-from functional_rb.items.leafwise import By, LeafwiseBack
+from functional_rb.items.images import Channels, ImageFunction, channels_back, channels_first, to_bytes
+from functional_rb.items.leafwise import Invertible
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec, Bounded
-from functional_rb.specs.regrouped import leaves_of
 
 
 @dataclasses.dataclass(frozen=True)
-class ToImage(ImageFunction):
+class ToImage(Invertible, ImageFunction):
     """Bytes as floats; see `to_image`."""
 
     who: ClassVar[str] = "to_image"
@@ -31,24 +29,8 @@ class ToImage(ImageFunction):
         where = self.where(tuple(x.shape[len(lead) :]))
         return ops.cast(channels_first(ops, x, where), "float32") / 255.0
 
-    def inverse(self, item: object) -> ItemFunction:
-        leaves = leaves_of(item)
-        return FromImage(tuple((path, leaves[path]) for path in self.chosen(leaves, 0)), self.channels)
-
-
-@dataclasses.dataclass(frozen=True)
-class FromImage(LeafwiseBack):
-    """The inverse of `ToImage`."""
-
-    who: ClassVar[str] = "to_image, inverted"
-
-    before: By
-    channels: Channels | None = None
-
-    def leaf(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
-        where = self.channels or channels_of(before.shape)
-        assert where is not None
-        return channels_back(ops, to_bytes(ops, x * 255.0), where)
+    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
+        return channels_back(ops, to_bytes(ops, x * 255.0), self.where(before.shape))
 
 
 def to_image(keys: Key | Sequence[Key] | None = None, channels: Channels | None = None) -> ToImage:
