@@ -42,24 +42,19 @@ class HasArrays(Protocol):
     """What has the arrays of a state as its attributes: a `State`, or `Arrays`."""
 
     @property
-    def rows(self) -> BackendArray:
-        """The rows of packed leaves, as in `State`."""
+    def rows(self) -> BackendArray: ...
 
     @property
-    def wide(self) -> tuple[BackendArray, ...]:
-        """The arrays of the wide leaves, as in `State`."""
+    def wide(self) -> tuple[BackendArray, ...]: ...
 
     @property
-    def tree(self) -> BackendArray | None:
-        """The sum tree or None, as in `State`."""
+    def tree(self) -> BackendArray | None: ...
 
     @property
-    def counters(self) -> BackendArray:
-        """The counters, as in `State`."""
+    def counters(self) -> BackendArray: ...
 
     @property
-    def auxiliary(self) -> dict[str, BackendArray]:
-        """The auxiliary arrays by name, as in `State`."""
+    def auxiliary(self) -> dict[str, BackendArray]: ...
 
 
 def by_name(state: HasArrays, plan: Plan) -> dict[str, BackendArray]:

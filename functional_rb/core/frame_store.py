@@ -32,7 +32,6 @@ from functional_rb.ops.protocol import Array, Ops
 from functional_rb.structures import ring, row_layout
 from functional_rb.structures.frame_ring import AT, CURSOR, ROWS, WIDE, Chain, Stack, gathered, places_before, wides
 from functional_rb.structures.ring import Removal, RingState, Write
-from functional_rb.structures.row_layout import STORED_AS
 
 
 def auxiliary(plan: Plan) -> dict[str, AuxiliaryArray]:
@@ -43,7 +42,7 @@ def auxiliary(plan: Plan) -> dict[str, AuxiliaryArray]:
     total = chain.items.lanes * chain.room
     arrays = {AT: AuxiliaryArray((plan.capacity,)), ROWS: AuxiliaryArray((total, chain.layout.row_words))}
     for k, leaf in enumerate(chain.layout.wide):
-        arrays[WIDE.format(k)] = AuxiliaryArray((total, *leaf.shape), STORED_AS.get(leaf.dtype, leaf.dtype))
+        arrays[WIDE.format(k)] = AuxiliaryArray((total, *leaf.shape), leaf.stored_as)
     return arrays
 
 

@@ -189,22 +189,18 @@ class Logs:
         self.number, self.items, self.frames = items.number, items, frames
 
     def before_items(self, slots: Rows) -> None:
-        """Save the items in slots integers [n], which are about to be overwritten."""
         self.items.before_write(slots)
 
     def before_frames(self, places: Rows) -> None:
-        """Save the frames at some places, which are about to be overwritten."""
         if self.frames is not None:
             self.frames.before_write(places)
 
     def before_all(self) -> None:
-        """Save all rows, which are about to be overwritten."""
         self.items.before_all()
         if self.frames is not None:
             self.frames.before_all()
 
     def close(self) -> None:
-        """Close the files; nothing can be written to the logs any more."""
         self.items.close()
         if self.frames is not None:
             self.frames.close()

@@ -14,7 +14,7 @@ import functional_rb.scale.ray.pieces as in_pieces
 from functional_rb.base import extras
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.scale.ray.limits import Answer, Limiter, RateLimit
+from functional_rb.scale.ray.limits import Limiter, RateLimit
 from functional_rb.scale.ray.messages import Drawn, Ticket, Write, Wrote
 from functional_rb.scale.ray.options import Options
 from functional_rb.scale.ray.shard import Shard
@@ -115,27 +115,16 @@ class ShardActor(Shard):
         return str(_ray().util.get_node_ip_address())
 
 
-class Coordinator:
-    """What there is once for a buffer: it keeps the rate limit, and tells clients where the shards are."""
+class Coordinator(Limiter):
+    """What there is once for a buffer: it keeps the rate limit, if there is one, and tells where the shards are."""
 
     def __init__(self, limit: RateLimit | None, about: bytes, name: str, shards: int) -> None:
-        self._about, self._names, self._limiter = about, [_name(name, k) for k in range(shards)], None
-        if limit is not None:
-            inserted = sampled = 0
-            if _was_restarted():  # what it had counted has died with it, and the shards have counted too
-                standings = _ray().get([_ray().get_actor(one).standing.remote() for one in self._names])
-                inserted, sampled = sum(one.inserted for one in standings), sum(one.sampled for one in standings)
-            self._limiter = Limiter(limit, inserted, sampled)
-
-    def ask(self, client: str, ticket: int, kind: str, items: int) -> Answer:
-        """See `Limiter.ask`."""
-        assert self._limiter is not None
-        return self._limiter.ask(client, ticket, kind, items)
-
-    def give_back(self, items: int) -> None:
-        """See `Limiter.give_back`."""
-        assert self._limiter is not None
-        self._limiter.give_back(items)
+        self._about, self._names = about, [_name(name, k) for k in range(shards)]
+        inserted = sampled = 0
+        if limit is not None and _was_restarted():  # what it had counted has died with it; the shards have counted too
+            standings = _ray().get([_ray().get_actor(one).standing.remote() for one in self._names])
+            inserted, sampled = sum(one.inserted for one in standings), sum(one.sampled for one in standings)
+        super().__init__(limit or RateLimit(), inserted, sampled)
 
     def about(self) -> tuple[list[str], bytes]:
         """The names of the shards, and what clients are made of, pickled."""

@@ -81,11 +81,12 @@ class Client:
         self.name = secrets.token_hex(8) if name is None else checked_name(name, "connect: name")
         self._arrays: NumPyArrays = arrays_of(backend)
         self._watch = Watch(transport, about.options, self.name)
-        takes_out = about.spec.sampler.takes_out
-        stops = not about.spec.writer.overwrites and not takes_out
-        self._outbox = Outbox(self._watch, spread=not needs_order(about.spec), stops=stops)
+        spec, takes_out = about.spec, about.spec.sampler.takes_out
+        # Steps that follow upon each other are stored in the order in which a client adds them, and so in one shard.
+        in_order = bool(spec.lanes or spec.plan.boundaries or spec.plan.frames or spec.inner)
+        self._outbox = Outbox(self._watch, spread=not in_order, stops=not spec.writer.overwrites and not takes_out)
         self._permits = Permits(self._watch, about.limited)
-        self._drawing = (Taking if takes_out else Drawing)(self._watch, self._permits, about.spec, self._arrays)
+        self._drawing = (Taking if takes_out else Drawing)(self._watch, self._permits, spec, self._arrays)
         welcomes = self._watch.welcomes
         self.resumed = Resumed(sum(one.adds for one in welcomes), sum(one.items for one in welcomes))
 
@@ -350,9 +351,3 @@ class Client:
         if not 0 <= power <= 100:
             raise ValueError(f"sample: beta: expected a number from 0 to 100, got {beta!r}")
         return size, power
-
-
-def needs_order(spec: BufferSpec) -> bool:
-    """Whether steps have to be stored in the order in which a client adds them, and so in one shard."""
-    plan = spec.plan
-    return bool(spec.lanes or plan.boundaries or plan.frames or spec.inner)

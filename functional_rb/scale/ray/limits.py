@@ -135,10 +135,3 @@ class Limiter:
             f"RateLimit.error_buffer: expected at least {math.ceil(needed / 2)} for {items} items in one {function}, "
             f"got {self.limit.error_buffer}; give a larger one, or smaller batches"
         )
-
-
-def check_limit(limit: object) -> RateLimit | None:
-    """What is given as a limit."""
-    if limit is not None and not isinstance(limit, RateLimit):
-        raise TypeError(f"start: limit: expected a frb.ray.RateLimit or None, got {limit!r}")
-    return limit

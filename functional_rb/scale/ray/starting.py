@@ -9,7 +9,7 @@ from functional_rb.base.dtypes import checked_count
 from functional_rb.base.files import as_path
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.scale.ray.client import About, Client
-from functional_rb.scale.ray.limits import Limiter, RateLimit, check_limit
+from functional_rb.scale.ray.limits import Limiter, RateLimit
 from functional_rb.scale.ray.local import LocalTransport
 from functional_rb.scale.ray.options import Options
 from functional_rb.scale.ray.shard import Shard
@@ -69,16 +69,17 @@ def start(
             f"start: checkpoint: expected a directory, as Options(save_every={options.save_every}) asks for "
             f"checkpoints, got None; give checkpoint=path, or leave save_every out"
         )
-    limited = check_limit(limit)
-    about = About(spec, options, limited is not None)
+    if limit is not None and not isinstance(limit, RateLimit):
+        raise TypeError(f"start: limit: expected a frb.ray.RateLimit or None, got {limit!r}")
+    about = About(spec, options, limit is not None)
     if local:
 
         def make(k: int, restarted: bool) -> Shard:
             return Shard(k, shards, part, place, restarted, options.save_every)
 
-        return Client(LocalTransport(make, shards, None if limited is None else Limiter(limited)), about, backend)
+        return Client(LocalTransport(make, shards, None if limit is None else Limiter(limit)), about, backend)
     on_ray = importlib.import_module("functional_rb.scale.ray.actors")
-    return Client(on_ray.start(part, shards, place, limited, options, about), about, backend)
+    return Client(on_ray.start(part, shards, place, limit, options, about), about, backend)
 
 
 def connect(name: str = Options.name, *, backend: object = None, client: str | None = None) -> Client:
