@@ -25,11 +25,7 @@ def running() -> Any:
 
 @functools.cache
 def hasher() -> Callable[[object], bytes]:
-    """The function of the xxhash library.
-
-    Raises:
-        ImportError: if it is missing, saying what to install.
-    """
+    """The function of the xxhash library."""
     digest: Callable[[object], bytes] = _xxhash().xxh3_128_digest
     return digest
 

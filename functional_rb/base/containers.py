@@ -240,11 +240,7 @@ class Registered:
         return self.type.__name__
 
     def parts(self, x: Nest, path: str) -> dict[str, Nest] | None:
-        """The parts of a value of this kind, by name; None if it is of another.
-
-        Raises:
-            ValueError: if its static fields are others, naming the path.
-        """
+        """The parts of a value of this kind, by name; None if it is of another."""
         if type(x) is not self.type or self.library not in LIBRARIES or self.library == PYTHON:
             return None
         parts, static = LIBRARIES[self.library].parts(x)

@@ -68,11 +68,7 @@ class Described:
 
 
 def refuse(who: str, value: object, **arguments: object) -> None:
-    """Refuse arguments that only buffers have.
-
-    Raises:
-        TypeError: for one that was given, naming it.
-    """
+    """Refuse arguments that only buffers have."""
     for name, x in arguments.items():
         if x is not None and x is not False:
             raise TypeError(f"{who}: a {type(value).__name__} has no use for {name}; leave it out")

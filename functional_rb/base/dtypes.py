@@ -219,11 +219,7 @@ def as_dtype(value: object, dtype: str) -> NumpyArray:
 
 
 def whole_number(value: Any, who: str, what: str = "a whole number") -> int:
-    """A whole number of any library as a Python int.
-
-    Raises:
-        TypeError: if the value is no whole number, naming who asks.
-    """
+    """A whole number of any library as a Python int."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -234,12 +230,7 @@ def whole_number(value: Any, who: str, what: str = "a whole number") -> int:
 
 
 def checked_count(name: str, value: object, low: int, high: int) -> int:
-    """A Python int between bounds.
-
-    Raises:
-        TypeError: if it is no int.
-        ValueError: if it is out of range.
-    """
+    """A Python int between bounds."""
     count = whole_number(value, name, "an int")
     if not low <= count <= high:
         raise ValueError(f"{name}: expected {low} to {high}, got {count}")

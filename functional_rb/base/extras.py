@@ -58,15 +58,7 @@ def needed_first(module: str) -> str:
 
 
 def imported(module: str, who: str) -> ModuleType:
-    """Import a module of a library that the core does without.
-
-    Args:
-        module: its name, with dots.
-        who: what needs it, with which the error begins.
-
-    Raises:
-        ImportError: if it is not installed, with the remedy.
-    """
+    """Import a module of a library that the core does without."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -81,16 +73,7 @@ def missing(module: str, who: str, why: ImportError | None = None) -> ImportErro
 
 
 def check_version(module: ModuleType, oldest: str, who: str) -> None:
-    """Refuse a library that is older than what the tests run on.
-
-    Args:
-        module: the library, which tells its `__version__`.
-        oldest: the oldest version that works, as numbers with dots.
-        who: what needs it, with which the error begins.
-
-    Raises:
-        ImportError: with both versions and the remedy.
-    """
+    """Refuse a library that is older than what the tests run on."""
     if not is_version(module, oldest):
         name, found = module.__name__, module.__version__
         raise ImportError(

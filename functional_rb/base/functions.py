@@ -47,11 +47,7 @@ def comparable(function: object) -> object:
 
 
 def check_picklable(function: object, where: str) -> None:
-    """Refuse a function that cannot be pickled, as the pickle module would not say where it was given.
-
-    Raises:
-        PicklingError: saying where the function is given, and the remedy.
-    """
+    """Refuse a function that cannot be pickled, as the pickle module would not say where it was given."""
     try:
         pickle.dumps(function)
     except Exception as error:

@@ -176,11 +176,7 @@ def _are_names(parts: Sequence[object]) -> bool:
 
 
 def position(names: tuple[str, ...], key: Key, who: str) -> int:
-    """The position of the leaf that a key names, among all leaves' names.
-
-    Raises:
-        ValueError: if no leaf has that name, naming who asks.
-    """
+    """The position of the leaf that a key names, among all leaves' names."""
     name = show_key(key)
     if name not in names:
         raise ValueError(f"{who}: the item has no leaf {name!r}; name one of {names}{as_several(key, names)}")
@@ -343,11 +339,7 @@ def _values_under(structure: Structure, nest: Nest, path: Path) -> list[object]:
 
 
 def flatten_some(structure: Structure, nest: Nest) -> dict[int, object]:
-    """The leaves that a nest has of those of a structure, by their position in the structure.
-
-    Raises:
-        ValueError: if the nest has a leaf that the structure lacks, naming its path.
-    """
+    """The leaves that a nest has of those of a structure, by their position in the structure."""
     position = {path: i for i, path in enumerate(structure.paths)}
     found = {}
     waiting: deque[tuple[Path, Structure | None, object]] = deque([((), structure, nest)])

@@ -259,7 +259,6 @@ def _label(name: str) -> str:
 
 
 def check_prioritized(spec: BufferSpec, function: str) -> None:
-    """Refuse priorities for a sampler that has none."""
     if not spec.sampler.has_priorities:
         raise ValueError(
             f"{function}: priorities were given, but the sampler is {spec.sampler}; "
@@ -268,13 +267,11 @@ def check_prioritized(spec: BufferSpec, function: str) -> None:
 
 
 def need_priorities(spec: BufferSpec, function: str) -> None:
-    """Refuse to read priorities where there are none."""
     if not spec.sampler.has_priorities:
         raise ValueError(f"{function}: the sampler {spec.sampler} has no priorities; use frb.Prioritized()")
 
 
 def need_order(spec: BufferSpec, function: str) -> None:
-    """Refuse a question that only a ring can answer."""
     if not spec.writer.in_order:
         raise ValueError(
             f"{function}: {spec.writer} chooses slots, and nothing tells in which order its items came; "
@@ -283,7 +280,6 @@ def need_order(spec: BufferSpec, function: str) -> None:
 
 
 def check_state(state: object, function: str) -> None:
-    """Refuse what is no state, such as the (state, sample) pair that `sample` returns."""
     if not isinstance(state, State):
         hint = "; unpack it: state, sample = rb.sample(...)" if isinstance(state, tuple) else ""
         if isinstance(state, StateHolder):
@@ -292,7 +288,6 @@ def check_state(state: object, function: str) -> None:
 
 
 def check_together(state: object, function: str) -> None:
-    """Refuse a buffer that is over several devices where one on a single device is needed."""
     if isinstance(state, State) and state.instead:
         raise ValueError(
             f"{function}: expected a buffer on one device, got {state!r:.80}, which is over several; give "
@@ -316,14 +311,12 @@ def not_one(axes: tuple[int, ...], function: str) -> ValueError:
 
 
 def check_spec(spec: object, function: str = "init") -> None:
-    """Refuse what is no spec."""
     if not isinstance(spec, BufferSpec):
         call = "rb.init(frb.BufferSpec(...))" if function == "init" else "dataclasses.replace(state.spec, capacity=...)"
         raise TypeError(f"{function}: expected a BufferSpec, got {type(spec).__name__}; write {call}")
 
 
 def handles(indices: BackendArray) -> None:
-    """Check that handles are int32 [B], as `sample.indices` are."""
     check_dtype("indices", indices, "int32")
     if len(indices.shape) != 1:
         raise ValueError(
@@ -381,7 +374,6 @@ def check_not_a_size(key: object, given: object, function: str) -> None:
 
 
 def check_single(function: str, to: object = None, p: object = None) -> None:
-    """Refuse the arguments that only a `Mixture` of buffers has a use for."""
     if to is not None:
         raise ValueError(f"{function}: to was given, but there is a single buffer; leave it out, or add to a Mixture")
     if p is not None:
@@ -429,7 +421,6 @@ def needed(given: Any, function: str = "can_sample", name: str = "n") -> int:
 
 
 def rows_of_sample(spec: BufferSpec, size: int) -> None:
-    """Refuse a batch whose rows, those of slices too, cannot be counted in int32."""
     rows = math.prod(spec.sampler.leading_shape(size))
     if rows > INT32_MAX:
         raise ValueError(
@@ -477,7 +468,6 @@ def check_epochs(spec: BufferSpec, given: object) -> None:
 
 
 def check_nonempty(spec: BufferSpec, drawable: bool, size: int) -> None:
-    """Refuse to draw from nothing."""
     if not drawable and size == 0:
         raise ValueError("sample: the buffer is empty; add items first (rb.can_sample(state, n) tells)")
     if not drawable:
@@ -495,7 +485,6 @@ def check_first_items(spec: BufferSpec, given: bool) -> None:
 
 
 def fits_at_first(spec: BufferSpec, rows: int) -> None:
-    """Refuse a dataset larger than the buffer, which would lose its beginning."""
     if not spec.writer.overwrites and rows > spec.capacity:
         raise ValueError(
             f"init: {rows} items do not fit into a capacity of {spec.capacity}; give BufferSpec(capacity={rows})"
@@ -521,7 +510,6 @@ def holds_all(spec: BufferSpec, rows: int, known: tuple[NumpyArray, BackendArray
 
 
 def check_writable(spec: BufferSpec) -> None:
-    """Refuse to write to a dataset."""
     if isinstance(spec.writer, Immutable):
         raise ValueError(
             "this buffer is Immutable: its items are given to rb.init(spec, items=...) and never change; "
@@ -530,7 +518,6 @@ def check_writable(spec: BufferSpec) -> None:
 
 
 def check_timely(spec: BufferSpec, priorities: ArrayLike) -> None:
-    """Refuse priorities for items that are not yet written."""
     if priorities is not None and any(transform.delays for transform in spec.transforms):
         raise ValueError(
             "priorities: n_step(at='add') writes items later than their steps come; leave them out, and set them by "
@@ -539,7 +526,6 @@ def check_timely(spec: BufferSpec, priorities: ArrayLike) -> None:
 
 
 def check_writer_key(spec: BufferSpec, key: PRNGKey) -> None:
-    """A key is for writers that draw, and they need one."""
     if spec.writer.words and key is None:
         raise ValueError(
             f"add: {spec.writer} draws which items to keep; give add(..., key=key), a new key at every call"
@@ -581,7 +567,6 @@ def check_valid(
 
 
 def leaves_for_backend(spec: BufferSpec, unsupported: Callable[[str], str | None]) -> None:
-    """Refuse dtypes that a backend lacks, naming leaf and remedy."""
     for outline in dict.fromkeys((spec.added, spec.plan.outline)):
         for name, leaf in zip(outline.names, outline.leaves, strict=True):
             remedy = unsupported(leaf.dtype)

@@ -262,7 +262,6 @@ def taken_apart(spec: BufferSpec, items: Nest) -> tuple[list[BackendArray], Stru
 
 
 def is_leaf(x: object) -> bool:
-    """Whether something is an array or a single object, and no container of arrays."""
     return is_non_tensor(x) or (hasattr(x, "dtype") and not hasattr(x, "keys"))
 
 

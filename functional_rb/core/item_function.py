@@ -134,12 +134,7 @@ def item_after(function: ItemFunction, item: object, lead: int = 1) -> object:
 
 
 def check_leaves(who: str, expected: Specs, found: Leaves, lead: tuple[int, ...]) -> None:
-    """Refuse leaves that a function gives and that are not those of its spec, each [*lead, *shape].
-
-    Raises:
-        TypeError: for a leaf of another kind or dtype than its spec, naming both.
-        ValueError: for one of another shape, one that is missing, or one too many.
-    """
+    """Refuse leaves that a function gives and that are not those of its spec, each [*lead, *shape]."""
     if found.keys() != expected.keys():
         path = next(iter(found.keys() ^ expected.keys()))
         what = "got none" if path not in found else f"got one that is not among {list(map(nest.show, expected))}"

@@ -61,11 +61,7 @@ def fields_of(name: str) -> tuple[str, ...]:
 
 
 def record(name: str, **values: int) -> list[int]:
-    """A record's numbers in the order of its fields; those that are not given are 0.
-
-    Raises:
-        TypeError: if the native code knows no such field.
-    """
+    """A record's numbers in the order of its fields; those that are not given are 0."""
     unknown = values.keys() - set(fields_of(name))
     if unknown:
         raise TypeError(f"{name} has no fields {sorted(unknown)}; rebuild the extension: python tools/native_build.py")

@@ -144,11 +144,7 @@ def cuda() -> Any:
 
 
 def check(status: int, what: str) -> None:
-    """Raise what the driver tells.
-
-    Raises:
-        RuntimeError: if the status is an error, in the driver's words.
-    """
+    """Raise what the driver tells."""
     if status:
         told = c_char_p()
         cuda().cuGetErrorString(status, byref(told))
@@ -203,12 +199,7 @@ def _library(architecture: str, newest: int) -> dict[str, int]:
 
 
 def compiled(architecture: str, newest: int | None = None) -> bytes:
-    """The kernels for an architecture, as in `sm_90`; those in the user's cache if they were made of the same.
-
-    Args:
-        architecture: of the GPU.
-        newest: the major version of CUDA that the driver knows.
-    """
+    """The kernels for an architecture, as in `sm_90`; those in the user's cache if they were made of the same."""
     sources = with_headers()
     compiler = _compiler(newest)
     version = (c_int(), c_int())

@@ -15,7 +15,6 @@ MAIN: Final = "gpu.cu"
 
 
 def with_headers(name: str = MAIN) -> dict[str, bytes]:
-    """The text of a source by its name, and of all that it includes."""
     found: dict[str, bytes] = {}
 
     def take(name: str) -> None:

@@ -92,11 +92,7 @@ class SharedBuffer(_native.Shared):
         self._check(_native.shared_repair(*given, self._room))
 
     def _check(self, problem: int) -> None:
-        """Refuse what no writer leaves in the files, wherever it died.
-
-        Raises:
-            ValueError: naming the file.
-        """
+        """Refuse what no writer leaves in the files, wherever it died."""
         if problem != control.SOUND:
             name, what = DAMAGES[problem]
             path = os.path.join(self.files.directory, name)

@@ -132,12 +132,7 @@ class Engine:
 
 
 def check_spec(spec: BufferSpec) -> None:
-    """Refuse a spec of which no shared buffer can be made.
-
-    Raises:
-        ValueError: naming the field, and what to write instead.
-        ImportError: where the native code is missing.
-    """
+    """Refuse a spec of which no shared buffer can be made."""
     instead = "write frb.Memmap(shared=False), or"
     if spec.lanes is not None:
         raise ValueError(
@@ -164,11 +159,7 @@ def check_spec(spec: BufferSpec) -> None:
 
 
 def check_agreed(old: BufferSpec, new: BufferSpec) -> None:
-    """Refuse another spec of a buffer by which other processes go.
-
-    Raises:
-        ValueError: with the remedy, for more than another batch size.
-    """
+    """Refuse another spec of a buffer by which other processes go."""
     if dataclasses.replace(old, batch_size=new.batch_size) != new:
         raise ValueError(
             "with_spec: other processes go by the spec of this shared buffer, so only its batch_size can be another "

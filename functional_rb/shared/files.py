@@ -108,11 +108,7 @@ class SharedFiles:
     """
 
     def __init__(self, spec: BufferSpec, directory: str, lock: FileLock) -> None:
-        """Map files that are there.
-
-        Raises:
-            ValueError: for a file of another size, naming it.
-        """
+        """Map files that are there."""
         self.spec, self.directory, self.lock = spec, directory, lock
         self._fds: list[int] = []
         # The list is filled below: what was opened is closed after an error, too.
@@ -169,11 +165,7 @@ class SharedFiles:
         self.control[control.RESERVED] = wanted
 
     def reserve_again(self) -> None:
-        """See that there is the room that is said to be reserved: a copy of the files may have holes in its place.
-
-        Raises:
-            StorageFullError: if there is none.
-        """
+        """See that there is the room that is said to be reserved: a copy of the files may have holes in its place."""
         self._allocate(0, int(self.control[control.RESERVED]))
 
     def _allocate(self, start: int, stop: int) -> None:
@@ -230,11 +222,7 @@ def _opened(spec: BufferSpec, directory: str, cleanup: bool) -> SharedFiles:
 
 
 def attach(spec: BufferSpec, directory: str) -> SharedFiles:
-    """The files in a directory, which are there.
-
-    Raises:
-        FileNotFoundError: if they are not.
-    """
+    """The files in a directory, which are there."""
     files = None
     if os.path.isdir(directory):
         files = _locked(spec, directory, make=False, cleanup=False)

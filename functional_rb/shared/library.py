@@ -44,11 +44,7 @@ class Library(Protocol):
         ...
 
     def to_numpy(self, array: object) -> Vector:
-        """An array or a number as a contiguous array of NumPy, of the dtype as stored.
-
-        Raises:
-            TypeError: for what is traced.
-        """
+        """An array or a number as a contiguous array of NumPy, of the dtype as stored."""
         ...
 
     def from_numpy(self, arrays: Sequence[Vector], dtypes: Sequence[str], place: DeviceLike) -> list[BackendArray]:

@@ -49,7 +49,6 @@ class FileLock(_native.Lock):
         return files.is_at(self.fd, path)
 
     def close(self) -> None:
-        """Close the file."""
         fd = self.reset(-1)
         if fd >= 0:
             os.close(fd)

@@ -194,11 +194,7 @@ def check_layout(path: str, wanted: Mapping[str, object]) -> None:
 
 
 def read_description(path: str) -> Json:
-    """What a file says in JSON of the buffer beside it.
-
-    Raises:
-        ValueError: if it says nothing of that kind.
-    """
+    """What a file says in JSON of the buffer beside it."""
     with explained(path):
         text = files.read_text(path)
     try:

@@ -33,11 +33,7 @@ def take_room(descriptor: int) -> bool:
 
 
 def hide(address: int, start: int, stop: int, access: int) -> None:
-    """Have zeros in the place of a part of a mapping, in bytes from its address; the start is that of a page.
-
-    Raises:
-        OSError: if the system allows no more mappings.
-    """
+    """Have zeros in the place of a part of a mapping, in bytes from its address; the start is that of a page."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | FIXED | NO_RESERVE
     _map(address + start, stop - start, access, flags, -1, 0)
 

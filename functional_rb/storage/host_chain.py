@@ -18,12 +18,7 @@ def made(library: Library) -> Any:
 
 
 def ready(array: object, writes: bool) -> NumpyArray:
-    """What kernels read in place of an array of NumPy's, or of a number, that they cannot.
-
-    Raises:
-        TypeError: if it is neither.
-        ValueError: if it is to be written.
-    """
+    """What kernels read in place of an array of NumPy's, or of a number, that they cannot."""
     if not isinstance(array, np.ndarray | np.generic):
         raise TypeError(f"a kernel: expected an array of NumPy's, got {type(array)}")
     if writes:

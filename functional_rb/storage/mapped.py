@@ -62,11 +62,7 @@ class MappedFiles:
         self.complete = all(array.complete for array in self._arrays.values())
 
     def check_process(self) -> None:
-        """Refuse to go on in a forked process: what it wrote would change the state of the process that it came from.
-
-        Raises:
-            RuntimeError: in another process than that which made or opened the files.
-        """
+        """Refuse to go on in a forked process: what it wrote would change the state that it came from."""
         if os.getpid() != self._pid:
             raise RuntimeError(
                 "Memmap: this state's files belong to the process that made it, and this one was forked from it; "
@@ -191,7 +187,6 @@ class MappedFiles:
         self._note_complete()
 
     def release(self) -> None:
-        """Let others have the directory: these files are not used any more."""
         if self._directory is not None:
             self._directory.release()
 
@@ -223,7 +218,6 @@ class MappedFiles:
             self._directory.undo()
 
     def flush(self) -> None:
-        """Have what was written on the disk (fsync), so that it outlasts a failure of the machine."""
         for array in self._arrays.values():
             if array.array.nbytes:
                 array.array.base.flush()  # type: ignore[union-attr]  # its mapping

@@ -28,11 +28,7 @@ class PrivateArray(MappedArray):
     """An array over a file whose pages are copied when they are written; see `MappedArray` for the attributes."""
 
     def __init__(self, path: str, shape: tuple[int, ...], dtype: str) -> None:
-        """Map a file that is there.
-
-        Raises:
-            ValueError: if it is missing, no file, or of another size.
-        """
+        """Map a file that is there."""
         with explained(path):
             self._descriptor, size = open_regular(path)
         self.path = path
@@ -64,15 +60,7 @@ class PrivateFiles(MappedFiles):
     """
 
     def __init__(self, spec: BufferSpec, directory: str) -> None:
-        """Map them.
-
-        Args:
-            spec: of the buffer.
-            directory: where they are.
-
-        Raises:
-            ValueError: for a file that is missing, or of another size, naming it.
-        """
+        """Map them."""
         need_posix()
         found = {name: PrivateArray(os.path.join(directory, file_name(name)), *of) for name, of in shapes(spec).items()}
         super().__init__(spec, dict(found), None)

@@ -317,10 +317,6 @@ def problem(plan: MapPlan, map: HashTable) -> str | None:
 
     Every key has to be found: its number stands once in the table, and every place on the way there is filled. All
     keys that begin in one place share a way, which is gone once.
-
-    Args:
-        plan: of the map.
-        map: its arrays.
     """
     size = int(map.counters[SIZE])
     if not 0 <= size <= plan.capacity or map.counters[REFUSED] < 0:

@@ -162,11 +162,7 @@ class ListModel:
             self.store.rewritten([named[handle] for handle in dict.fromkeys(handles) if handle in named])
 
     def real(self, sample: SampleArrays) -> list[Step]:
-        """The items that a sample shows, each seen to be stored and whole; what is masked has the index -1.
-
-        Raises:
-            AssertionError: if an item is gone, or is not what was added.
-        """
+        """The items that a sample shows, each seen to be stored and whole; what is masked has the index -1."""
         mask = np.ones(sample.indices.shape, bool) if sample.mask is None else sample.mask
         assert mask.shape == sample.indices.shape
         assert mask.dtype == bool

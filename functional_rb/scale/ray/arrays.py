@@ -55,11 +55,7 @@ class BackendArrays(NumPyArrays):
 
 
 def arrays_of(backend: object) -> NumPyArrays:
-    """How a client's arrays are made.
-
-    Args:
-        backend: `jax_backend` or `torch_backend`, or its name; None for NumPy's.
-    """
+    """How a client's arrays are made."""
     if backend is None:
         return NumPyArrays()
     name = backend if isinstance(backend, str) else getattr(backend, "__name__", None)

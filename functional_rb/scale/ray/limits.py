@@ -99,7 +99,6 @@ class Limiter:
         return answer
 
     def give_back(self, items: int) -> None:
-        """Take back that items would be drawn."""
         self.sampled -= items
 
     def _judge(self, kind: str, items: int) -> Answer:
