@@ -253,6 +253,7 @@ def test_the_spec_is_a_value_and_the_key_cannot_be_rewritten() -> None:
     ("sampler", "text"),
     [
         (lambda: frb.Groups(0, "prompt"), "expected per_group as a positive int, got 0"),
+        (lambda: frb.Groups(np.array([2, 3]), "prompt"), "expected per_group as a positive int, got array"),
         (lambda: frb.Groups(2.5, "prompt"), "expected per_group as a positive int, got 2.5"),  # type: ignore[arg-type]  # refused
         (lambda: frb.Groups(2, "prompt", whole=1), "expected whole as a bool, got 1"),  # type: ignore[arg-type]  # refused
         (lambda: frb.Groups(13, "prompt"), "13 items of a group never fit into the 12 of a lane"),
