@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import Nest, PRNGKey
+from functional_rb.base.arrays import BackendArray, Nest, PRNGKey
 from functional_rb.buffer import api, checks, mapping, reading
 from functional_rb.buffer.backend import Backend, check_one
 from functional_rb.buffer.spec import BufferSpec
@@ -42,7 +42,7 @@ def epochs(
         The state after each draw, and the sample. To go on with another state (after `update`, say), send it.
 
     Raises:
-        TypeError: for what is no key, or no batch size.
+        TypeError: for what is no key, or no batch size, and for what is traced, which cannot tell when an epoch ends.
         ValueError: for another sampler, a batch size of 0, or as `sample` does.
 
     Example:
@@ -54,18 +54,30 @@ def epochs(
     check_one(backend, state, "epochs")
     key, now = backend.split(key)  # a number in its place is told to be no key, rather than a key to be no batch size
     checks.check_epochs(state.spec, batch_size)
-    wanted = int(reading.epochs_done(backend, state)) + checks.count("epochs", "n", n)
-    while int(reading.epochs_done(backend, state)) < wanted:
+    wanted = _known(reading.epochs_done(backend, state)) + checks.count("epochs", "n", n)
+    while _known(reading.epochs_done(backend, state)) < wanted:
         state, selection = api.sample(backend, state, now, batch_size)
         following = yield state, _unpadded(backend, state, selection)
         state = state if following is None else following
         key, now = backend.split(key)
 
 
+# A number that tells when an epoch ends.
+def _known(number: BackendArray) -> int:
+    try:
+        return int(number)
+    except TypeError as error:  # JAX's own, of numbers that are traced
+        raise TypeError(
+            "epochs: expected a state and a key whose numbers are known, as they tell when an epoch ends, got traced "
+            "ones; call it outside of jax.jit and vmap, or draw a fixed number of batches there by rb.sample, whose "
+            "mask leaves out the padding"
+        ) from error
+
+
 def _unpadded(backend: Backend, state: State, sample: AnySample[object]) -> AnySample[Nest]:
     spec, mask = state.spec, sample.mask
     assert mask is not None
-    rows = int(mask.reshape(sample.weights.shape[0], -1)[:, 0].sum())
+    rows = _known(mask.reshape(sample.weights.shape[0], -1)[:, 0].sum())
     if rows == 0:  # where drawing has not waited to see that
         checks.check_nonempty(spec, False, int(reading.size(backend, state)))
     steps = mask.shape[0] // max(sample.weights.shape[0], 1) * rows  # of flat slices there are several in a row

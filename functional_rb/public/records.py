@@ -81,6 +81,11 @@ def _apart(data: object, who: str) -> tuple[list[Array], Structure]:
     for name, leaf in zip(names, leaves, strict=True):
         if not _is_array(leaf) or isinstance(leaf, State):
             raise TypeError(f"{who}: leaf {name!r}: expected an array, got {type(leaf).__name__}")
+        if dtypes.shown(leaf.dtype).startswith("key<"):  # which no other library's files, nor NumPy, have
+            raise TypeError(
+                f"{who}: leaf {name!r}: expected an array of numbers, got a key of JAX's, {leaf.dtype}; give "
+                f"jax.random.key_data(key), and make a key of it again by jax.random.wrap_key_data"
+            )
     for name, count in collections.Counter(names).items():
         if count > 1:  # keys such as "a/b" beside "a", or 1 beside "1": a dict would hold the last of them alone
             raise ValueError(

@@ -81,25 +81,28 @@ def exactly(array: BackendArray, name: str) -> BackendArray:
         return library.where(known, array, NO_HANDLE).astype(np.int32)
     if name == "priorities" and dtype in ("float16", "bfloat16"):
         return array.astype(np.float32)
-    if name == "priorities" and dtype == "float64" and not isinstance(array, jax.core.Tracer):
-        # What float32 cannot hold becomes infinite, which is another number than the given one: so it is seen below.
-        with np.errstate(over="ignore"):
-            narrow = array.astype(np.float32)
-        return narrow if bool(((narrow == array) | (array != array)).all()) else array
-    if name == "priorities" and dtype.startswith(("int", "uint")):  # random keys have a dtype without a kind
-        return _whole_priorities(array)
+    if name == "priorities" and dtype in ("int8", "uint8", "int16", "uint16"):
+        return array.astype(np.float32)
+    if name == "priorities" and dtype.startswith(("int", "uint", "float64")):  # keys have a dtype without a kind
+        return _wide_priorities(array)
     return array
 
 
-# Whole numbers as float32, where it has all of them; the rest as it is.
-def _whole_priorities(array: jax.Array) -> object:
-    if array.dtype.itemsize > 2:
-        if isinstance(array, jax.core.Tracer) or not getattr(array, "is_fully_addressable", True):
-            return array
-        small = np.asarray(array).astype(np.float64)  # which has all whole numbers up to 2^53
-        if not ((np.abs(small) < 2.0**53) & (small.astype(np.float32) == small)).all():
-            return array
-    return array.astype(np.float32)
+# Numbers of 32 and 64 bits as float32, where it has all of them; the rest as it is.
+#
+# NumPy compares them, as JAX would trace that in a traced function that has them from outside, and would compare
+# float64 that is weakly typed in float32.
+def _wide_priorities(array: jax.Array) -> object:
+    if isinstance(array, jax.core.Tracer) or not getattr(array, "is_fully_addressable", True):
+        return array
+    given = np.asarray(array)
+    known = given.astype(np.float64)  # which has all whole numbers up to 2^53
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, which is another number
+        narrow = known.astype(np.float32)
+    same = (narrow == known) | (known != known)
+    if given.dtype.kind != "f":
+        same &= np.abs(known) < 2.0**53
+    return array.astype(np.float32) if same.all() else array
 
 
 def value_of(scalar: object) -> float | None:

@@ -137,10 +137,11 @@ def _draws(key: jax.Array, shape: tuple[int, int], extra: tuple[int, int] | None
 
 def draws(key: PRNGKey, shape: tuple[int, int], extra: tuple[int, int] | None = None) -> tuple[Vector, Vector | None]:
     """Random bits as NumPy arrays: the sampler's, and those for transforms."""
-    if isinstance(key, jax.core.Tracer):
-        raise _traced()
     check_key(key)
     numbers, more = _draws(key, shape, extra, kernels=compile.use_kernels())
+    # Of a key that a traced function has from outside, what is drawn is traced all the same.
+    if isinstance(numbers, jax.core.Tracer):
+        raise _traced()
     return np.asarray(numbers), None if more is None else np.asarray(more)
 
 

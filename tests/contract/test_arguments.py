@@ -134,6 +134,22 @@ def test_keys_of_jax_are_no_priorities(compiled: bool) -> None:
             (jax.jit(call) if compiled else call)(keys)
 
 
+def test_priorities_of_float64_that_a_traced_function_has_from_outside() -> None:
+    """Their numbers are known, so they are looked at as in eager calls: also those that are weakly typed."""
+    import jax
+
+    import jax_backend as rb
+
+    state = filled(rb)
+    with enable_x64(True):
+        exact, others = jax.numpy.asarray([1.0, 0.5, 3.0, 2.0]), jax.numpy.full(4, 0.1)
+        told = jax.jit(lambda: rb.priorities(rb.update(state, HANDLES, exact), HANDLES))()
+        np.testing.assert_allclose(told, exact, rtol=1e-6)
+        for run in (lambda call: call(), lambda call: jax.jit(call)()):
+            with pytest.raises(TypeError, match=r"^priorities: expected dtype float32, got float64"):
+                run(lambda: rb.update(state, HANDLES, others))
+
+
 # -- beta
 
 

@@ -164,3 +164,22 @@ def test_torch_epochs_of_windows(data: st.DataObject) -> None:
         assert len({row[0] for row in rows}) == len(rows)
         assert all(row == list(range(row[0], row[0] + length)) and row[0] in starts for row in rows)
         assert drop_last or len(rows) == len(starts)
+
+
+@pytest.mark.parametrize("traced", ["state", "key", "nothing", "mapped"])
+def test_epochs_that_are_traced_are_refused_in_words(traced: str) -> None:
+    """Nothing is known there that could tell when they end; JAX said so in words of its own."""
+    import jax
+
+    import jax_backend as rb
+
+    spec = frb.BufferSpec(frb.Unbounded(()), 4, frb.WithoutReplacement())
+    state, key = rb.add(rb.init(spec), np.ones(3, np.float32)), rb.key(0)
+    calls: dict[str, Callable[[], Any]] = {
+        "state": lambda: jax.jit(lambda state: list(rb.epochs(state, key, 2)))(state),
+        "key": lambda: jax.jit(lambda key: list(rb.epochs(state, key, 2)))(key),
+        "nothing": lambda: jax.jit(lambda: list(rb.epochs(state, key, 2)))(),
+        "mapped": lambda: jax.vmap(lambda key: list(rb.epochs(state, key, 2)))(rb.split(key, 2)),
+    }
+    with pytest.raises(TypeError, match=r"^epochs: expected a state and a key .* outside of jax\.jit and vmap"):
+        calls[traced]()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -194,6 +195,8 @@ TRACED = {
     "a traced mask": lambda state: jax.jit(lambda mask: rb.add(state, items(0), mask))(np.ones(4, bool)),
     "sample": lambda state: jax.jit(rb.sample, static_argnums=2)(state, rb.key(0), 2),
     "sample, of the key alone": lambda state: jax.jit(lambda key: rb.sample(state, key, 2)[1])(rb.key(0)),
+    "sample, closed over": lambda state: jax.jit(functools.partial(rb.sample, state, rb.key(0), 2))(),
+    "sample_, closed over": lambda state: jax.jit(functools.partial(rb.sample_, state, rb.key(0), 2))(),
     "sample, beta": lambda state: jax.jit(lambda beta: rb.sample(state, rb.key(0), 2, beta)[1])(0.5),
     "vmap": lambda state: jax.vmap(lambda key: rb.sample(state, key, 2)[1])(rb.split(rb.key(0), 3)),
     "update": lambda state: jax.jit(rb.update)(state, np.arange(3, dtype=np.int32), np.ones(3, np.float32)),

@@ -244,3 +244,13 @@ def test_each_name_of_torchrls_family_has_its_row() -> None:
     rows = page[page.index("## Text") :].splitlines()
     told = " ".join(line.split("|")[1] for line in rows if line.startswith("| `"))
     assert not [name for name in family.__all__ if name not in told]
+
+
+def test_keys_of_jax_are_no_arrays_of_a_dict() -> None:
+    """`frb.save` refuses them too; here they went out, and never came back."""
+    keys = {"k": jax.random.key(0)}
+    for call in (lambda: jax_backend.state_dict(keys), lambda: jax_backend.load_state_dict(keys, {"k": np.ones(2)})):
+        with pytest.raises(TypeError, match=r"leaf 'k': expected an array of numbers, got a key .*key_data"):
+            call()
+    given = {"k": jax.random.key_data(keys["k"])}
+    np.testing.assert_array_equal(jax_backend.load_state_dict(given, jax_backend.state_dict(given))["k"], given["k"])
