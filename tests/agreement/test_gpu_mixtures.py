@@ -353,6 +353,7 @@ MIXED: Final[dict[str, tuple[Callable[[], list[Any]], list[str]]]] = {
         ["draw_in_turn", "draw_epoch", "read_epoch"],
     ),
     "a mixture": (lambda: nested(frb.Uniform(), frb.Prioritized(), how="buffers", parts=3), ["sample"] * 3),
+    "a mixture in turn": (lambda: nested(frb.Queue(), frb.Queue(), how="items"), ["draw_in_turn"] * 3),
     "a mixture of slices": (lambda: nested(*SLICED, how="items"), ["draw_slices"] * 3),
 }
 
@@ -371,7 +372,7 @@ def test_buffers_of_any_kind_are_drawn_from_by_their_own_launches(kind: str, how
     def drawn(mixed: frb.Mixture) -> list[bytes]:
         found = []
         for k in range(3):
-            mixed, sample = torch_backend.sample(mixed, torch_backend.key(k), 15, 0.5 if k else 0.0)
+            mixed, sample = torch_backend.sample(mixed, torch_backend.key(k), 15, (0.0, 0.5, None)[k])
             real = sample.indices[..., 0] >= 0
             found += [
                 *told(sample),
@@ -396,17 +397,42 @@ def test_buffers_of_any_kind_are_drawn_from_by_their_own_launches(kind: str, how
     assert sorted(names) == sorted(launches + others)
 
 
+@pytest.mark.parametrize("p", [None, [0.5, 0.5, 3.0]])
+def test_a_mixture_in_a_mixture_tells_what_of_it_can_be_drawn(p: Any) -> None:
+    """Not what lies in a buffer without a share; and one in which nothing can be drawn has none itself."""
+    inner = frb.Mixture([of_steps(0), of_steps(1, count=7)], [0.0, 1.0])
+    nothing = frb.Mixture([of_steps(2), of_steps(3, count=0)], [0.0, 1.0])
+    draw = functools.partial(torch_backend.sample, frb.Mixture([inner, of_steps(4, count=5), nothing], p))
+    expected = told(draw(torch_backend.key(0), 24)[1])
+    with emulated_gpu.using("scattered"):
+        assert told(draw(torch_backend.key(0), 24)[1]) == expected
+
+
+@pytest.mark.parametrize("how", ["exact", "items", "buffers"])
+@pytest.mark.parametrize("kind", [(frb.Queue(), ()), (SLICED[0], frb.map_items(centered))], ids=["queue", "function"])
+def test_nothing_is_taken_from_a_buffer_without_a_share_where_the_others_are_empty(kind: Any, how: Any) -> None:
+    with emulated_gpu.using("scattered"):
+        mixed = frb.Mixture([of_steps(0, *kind), of_steps(1, *kind[:1], count=0)], [0.0, 1.0], how)
+        mixed, sample = torch_backend.sample(mixed, torch_backend.key(0), 6)
+    assert (sample.indices == -1).all()
+    told = (getattr(sample, name, None) for name in ("weights", "probabilities", *FLAGS))
+    assert not any(x.any() for x in told if x is not None)
+    assert torch_backend.size(mixed, each=True).tolist() == [20, 0]
+
+
 def test_rows_that_begin_anywhere() -> None:
-    # Of a batch of one row `x[:, 1:]` lies in one piece, 4 bytes behind where x begins.
+    # Several lines of blocks share a row. Of a batch of one row `x[:, 1:]` lies in one piece, 4 bytes behind where x begins.
     def buffer_of(first: float, function: Callable[..., Any]) -> frb.State[Any]:
-        spec = frb.BufferSpec({"x": frb.Unbounded((5,))}, 8, transforms=frb.map_items(function))
-        return torch_backend.add(torch_backend.init(spec), {"x": first + np.arange(20, dtype=np.float32).reshape(4, 5)})
+        spec = frb.BufferSpec({"x": frb.Unbounded((50,))}, 8, transforms=frb.map_items(function))
+        return torch_backend.add(
+            torch_backend.init(spec), {"x": first + np.arange(200, dtype=np.float32).reshape(4, 50)}
+        )
 
     functions = [lambda items: {"x": items["x"][:, 1:]}, lambda items: {"x": 2 * items["x"][:, 1:]}]
-    mixed = frb.Mixture([buffer_of(20 * k, function) for k, function in enumerate(functions)], p=[0.5, 0.5])
+    mixed = frb.Mixture([buffer_of(200 * k, function) for k, function in enumerate(functions)], p=[0.5, 0.5])
     draws = [functools.partial(torch_backend.sample, mixed, torch_backend.key(k), 1) for k in range(4)]
     expected = [told(draw()[1]) for draw in draws]
-    with emulated_gpu.using("scattered") as emulated:
+    with emulated_gpu.using("scattered", 1000, share=30) as emulated:
         assert [told(draw()[1]) for draw in draws] == expected
     assert "place_rows" in [name for name, _ in emulated.launched]
 

@@ -24,7 +24,7 @@ import jax_backend
 import torch_backend
 from functional_rb import _native
 from functional_rb.__main__ import main
-from functional_rb.checkpoint import loading
+from functional_rb.checkpoint import background, loading
 from functional_rb.checkpoint.opened import generations, read_manifest
 from functional_rb.core.counters import CURSOR
 from functional_rb.storage import disk, mapped_array, undo_log
@@ -345,12 +345,19 @@ def test_loading_does_not_replace_what_files_hold_unless_told(library: Backend, 
         frb.load(tmp_path / "elsewhere", library.library, storage=spec.storage)
 
 
-def test_saves_by_several_names_of_a_directory_follow_each_other(tmp_path: Path) -> None:
+def test_saves_by_several_names_of_a_directory_follow_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "link").symlink_to("run")
     state = torch_backend.init(SMALL)
     with disk.locked(str(tmp_path / "run" / "lock")):
         first = frb.save(state, tmp_path / "run", background=True)
+        waited: list[background.SaveFuture] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(first, "wait", lambda: waited.append(first))
+            background.wait_for(str(tmp_path / "link"))  # as a save in the foreground does
+        assert waited == [first]
         second = frb.save(torch_backend.add(state, small(1, 2)), tmp_path / "link", background=True)
         assert second._before is first
     assert (first.result(60).generation, second.result(60).generation) == (1, 2)

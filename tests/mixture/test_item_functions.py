@@ -125,3 +125,14 @@ def test_rows_that_only_a_function_is_given_are_not_remembered(library: Any) -> 
         handles += np.asarray(sample.indices).tolist()
     assert [sum(buffer == k for buffer, _ in handles) for k in range(2)] == [4, 6]
     assert len({tuple(handle) for handle in handles}) == 10
+
+
+@pytest.mark.parametrize("library", [torch_backend, jax_backend], ids=lambda library: library.__name__)
+def test_chances_beside_rows_that_only_a_function_is_given_are_those_of_the_rows_that_come(library: Any) -> None:
+    mixture = mixed(library, [centered, summed], frb.Prioritized(alpha=1.0), frb.Device(), "items")
+    handles = np.array([[k, slot] for k in range(2) for slot in range(6)], np.int32)
+    mixture = library.update(mixture, handles, np.tile(np.arange(1, 7, dtype=np.float32), 2))
+    sample = library.sample(mixture, library.key(0), BATCH, 0.0)[1]
+    buffers, slots = np.asarray(sample.indices).T
+    expected = np.array([0.4, 0.6])[buffers] * (slots + 1) / 21
+    np.testing.assert_allclose(np.asarray(sample.probabilities), expected, rtol=1e-6)

@@ -19,6 +19,7 @@ from functional_rb.core.counters import SIZE
 from functional_rb.mixture import functions, shares
 from functional_rb.mixture.value import How, MixtureSpec
 from functional_rb.ops import numpy_ops
+from tests.mixture.mixtures import UNIFORM, filled, numbers
 from tests.support.backends import Backend
 from tests.support.effort import effort
 
@@ -229,3 +230,12 @@ def test_more_than_an_int32_tells_are_not_enough() -> None:
     counters[SIZE] = 2**31 - 1
     for wanted, expected in ((2**31 - 1, True), (2**31, False)):
         assert bool(functions.enough(numpy_ops, wanted, [(np.True_, ()), (np.False_, ())], [counters] * 2)) is expected
+
+
+def test_a_mixture_counts_in_another_by_what_of_it_can_be_drawn(library: Backend) -> None:
+    """Seven items beside five are all as likely: what lies in a buffer without a share is not counted."""
+    inner = frb.Mixture([filled(library.rb, UNIFORM, 0, 8), filled(library.rb, UNIFORM, 10, 7)], [0.0, 1.0])
+    mixture = frb.Mixture([inner, filled(library.rb, UNIFORM, 20, 5)])
+    found = numbers(library, library.rb.sample(mixture, library.rb.key(0), 24)[1])
+    assert found["indices"][:, :2].tolist() == [[0, 1]] * 14 + [[1, 0]] * 10
+    np.testing.assert_allclose(found["probabilities"], 1 / 12, rtol=1e-6)
