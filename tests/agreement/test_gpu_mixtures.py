@@ -415,22 +415,23 @@ def test_nothing_is_taken_from_a_buffer_without_a_share_where_the_others_are_emp
         mixed = frb.Mixture([of_steps(0, *kind), of_steps(1, *kind[:1], count=0)], [0.0, 1.0], how)
         mixed, sample = torch_backend.sample(mixed, torch_backend.key(0), 6)
     assert (sample.indices == -1).all()
-    told = (getattr(sample, name, None) for name in ("weights", "probabilities", *FLAGS))
-    assert not any(x.any() for x in told if x is not None)
+    numbers = (getattr(sample, name, None) for name in ("weights", "probabilities", *FLAGS))
+    assert not any(x.any() for x in numbers if x is not None)
     assert torch_backend.size(mixed, each=True).tolist() == [20, 0]
 
 
 def test_rows_that_begin_anywhere() -> None:
-    # Several lines of blocks share a row. Of a batch of one row `x[:, 1:]` lies in one piece, 4 bytes behind where x begins.
+    # Several lines of blocks share a row. Of one row `x[:, 1:]` lies in one piece, 4 bytes behind where x begins.
     def buffer_of(first: float, function: Callable[..., Any]) -> frb.State[Any]:
-        spec = frb.BufferSpec({"x": frb.Unbounded((50,))}, 8, transforms=frb.map_items(function))
-        return torch_backend.add(
-            torch_backend.init(spec), {"x": first + np.arange(200, dtype=np.float32).reshape(4, 50)}
-        )
+        spec = frb.BufferSpec({"x": frb.Unbounded((49,))}, 8, transforms=frb.map_items(function))
+        x = first + np.arange(196, dtype=np.float32).reshape(4, 49)
+        return torch_backend.add(torch_backend.init(spec), {"x": x})
 
     functions = [lambda items: {"x": items["x"][:, 1:]}, lambda items: {"x": 2 * items["x"][:, 1:]}]
-    mixed = frb.Mixture([buffer_of(200 * k, function) for k, function in enumerate(functions)], p=[0.5, 0.5])
-    draws = [functools.partial(torch_backend.sample, mixed, torch_backend.key(k), 1) for k in range(4)]
+    mixed = frb.Mixture([buffer_of(200 * k, function) for k, function in enumerate(functions)], [0.5, 0.5], "items")
+    draws = [
+        functools.partial(torch_backend.sample, mixed, torch_backend.key(k), n) for k, n in [(0, 1), (1, 1), (2, 9)]
+    ]
     expected = [told(draw()[1]) for draw in draws]
     with emulated_gpu.using("scattered", 1000, share=30) as emulated:
         assert [told(draw()[1]) for draw in draws] == expected
