@@ -31,6 +31,8 @@ LOST: Final = 6
 
 # What the functions that read return where there were writes all the time.
 TORN: Final = -1
+# How often functions that read begin anew, because there was a write meanwhile.
+TRIES: Final = 8
 # What they return where there is nothing to draw or to read.
 NOTHING: Final = 0
 DRAWN: Final = 1

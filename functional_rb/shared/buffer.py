@@ -177,14 +177,16 @@ class SharedBuffer(_native.Shared):
         """How many items were being added by writers who died, int32 [1]."""
         return self._of_one_moment(np.copy)[control.LOST : control.LOST + 1]
 
-    # What is read by the counters, int32 [SLOT], between two writes; if one comes between, under the lock.
-    def _of_one_moment(self, work: Callable[[Array], T]) -> T:
+    # What is read by the counters, int32 [SLOT], between two writes; if one comes between at each try, under the lock.
+    def _of_one_moment(self, work: Callable[[Array], T], tries: int = 1) -> T:
         counters = np.empty(control.SLOT, np.int32)
-        sequence = int(_native.shared_read_counters(self._control, counters))
-        # An odd number says that a write is under way.
-        found = None if sequence & 1 else work(counters)
-        if found is not None and _native.shared_unchanged(self._control, sequence):
-            return found
+        for _ in range(tries):
+            sequence = int(_native.shared_read_counters(self._control, counters))
+            if sequence & 1:  # a write has been under way for longer than usual
+                break
+            found = work(counters)
+            if _native.shared_unchanged(self._control, sequence):
+                return found
         return self.exclusively(lambda: work(self._vectors()[0].copy()))
 
     def sample(self, random_bits: Array, beta: float) -> tuple[list[Array], Selection]:
@@ -225,7 +227,7 @@ class SharedBuffer(_native.Shared):
             arrays = Arrays(found.rows, tuple(found.wide), tree, counters[:BASE], {})
             return np.array(function(host_ops, arrays, self.spec, *given))
 
-        return self._of_one_moment(work)
+        return self._of_one_moment(work, control.TRIES)
 
     # Read between two writes; if there are too many of them, under the lock.
     def _read(self, work: Callable[[], int]) -> int:

@@ -147,3 +147,18 @@ def test_a_lock_that_is_taken_again_and_again(tmp_path: Path) -> None:
         assert calls in ([], ["finish"], ["work"], ["work", "finish"])
         lock.hold(work, finish)
     assert is_free(lock)
+
+
+@pytest.mark.parametrize("writes", [1, 3, 100])
+def test_what_is_read_beside_writes_is_read_anew_and_takes_the_lock_at_last(tmp_path: Path, writes: int) -> None:
+    reader, writer, held = opened(tmp_path / "shared"), opened(tmp_path / "shared"), list[bool]()
+
+    def read(ops: Any, arrays: Any, spec: frb.BufferSpec, wanted: np.ndarray) -> np.ndarray:
+        held.append(not is_free(writer._lock))
+        if not held[-1] and len(held) <= writes:
+            writer.add(leaves(len(held)), 1, None, None)
+        return functions.is_live(ops, arrays, spec, wanted)
+
+    live = reader.look(read, np.arange(2 * CAPACITY, dtype=np.int32))
+    assert np.count_nonzero(live) == min(writes, control.TRIES, CAPACITY)
+    assert held == [False] * min(writes + 1, control.TRIES) + [True] * (writes >= control.TRIES)

@@ -74,6 +74,7 @@ def test_the_constants_are_those_of_the_reference() -> None:
         "LONGEST": episode_windows.LONGEST,
         "SLOT": shared_control.SLOT,
         "SLOT_WORDS": shared_control.SLOT_WORDS,
+        "TRIES": shared_control.TRIES,
         "INFINITY_BITS": int(np.float32(np.inf).view(np.int32)),
     }
     assert {name: found[name] for name in expected} == expected
