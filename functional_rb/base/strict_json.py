@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, TypeAlias
 
 # An object of JSON, by its names.
@@ -21,6 +22,20 @@ def parse(text: str | bytes) -> Any:
         {'a': [1, None]}
     """
     return json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant)
+
+
+def finite(value: object) -> object:
+    """A value with null (None) in place of NaN and infinities, which JSON has not.
+
+    Example:
+        >>> finite({"a": [1.0, float("nan")]})
+        {'a': [1.0, None]}
+    """
+    if isinstance(value, dict):
+        return {name: finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _distinct(pairs: list[tuple[str, object]]) -> Json:

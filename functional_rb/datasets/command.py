@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from functional_rb.base.strict_json import Json
+from functional_rb.base.strict_json import Json, finite
 from functional_rb.convert.json import to_json
 from functional_rb.datasets.convert import Conversion, convert
 from functional_rb.datasets.derived import concat, filter_episodes, split
@@ -241,16 +241,7 @@ def _make(arguments: argparse.Namespace) -> None:
 
 
 def _show(report: Json, as_json: bool) -> None:
-    sys.stdout.write(json.dumps(_finite(report), indent=2, allow_nan=False) + "\n" if as_json else _page(report))
-
-
-def _finite(value: object) -> object:
-    # JSON has neither NaN nor infinities, which statistics may have: null stands for them.
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    sys.stdout.write(json.dumps(finite(report), indent=2, allow_nan=False) + "\n" if as_json else _page(report))
 
 
 def _page(report: Json, indent: str = "") -> str:

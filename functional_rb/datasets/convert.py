@@ -16,7 +16,7 @@ import numpy as np
 
 from functional_rb.base.files import as_path
 from functional_rb.base.progress import Progress
-from functional_rb.base.strict_json import Json
+from functional_rb.base.strict_json import Json, finite
 from functional_rb.convert.json import to_json
 from functional_rb.datasets.description import ABOUT, EPISODE, EPISODES, Description, is_dataset, read_description
 from functional_rb.datasets.episode import DatasetError, Episode
@@ -92,7 +92,8 @@ def convert(
         path: the directory that is made. If this dataset is there already, by its name and by how it is made, nothing
             is done.
         conversion: which parts of the steps are stored, and in which form; by default as `Conversion()` says.
-        facts: what is known of where it comes from, in values of JSON, beside what the files say.
+        facts: what is known of where it comes from, in values of JSON, beside what the files say. For NaN and
+            infinities, which JSON has not, null is written.
 
     Returns:
         What was made.
@@ -102,7 +103,7 @@ def convert(
         StorageFullError: if there is no room, naming the place; the next call resumes the conversion.
         ImportError: if xxhash is missing.
         FileExistsError: if something else is at `path`, another dataset, say.
-        TypeError: for what is no reader.
+        TypeError: for what is no reader, or gives what is no `Episode`.
     """
     target = os.path.abspath(as_path(path, WHO))
     if not hasattr(reader, "spec") or not hasattr(reader, "episodes"):
@@ -114,6 +115,12 @@ def convert(
     # The options name what was chosen, not "all" or "the default", so that conversions can be compared.
     infos = sorted(steps.infos) if options["infos"] is True else options["infos"] or []
     form = Form(steps, tuple(infos), how.observation_key, compact)
+    own = finite(dict(reader.facts))
+    told = finite({**reader.facts, **(facts or {})})
+    try:
+        json.dumps(told)
+    except (TypeError, ValueError) as error:  # before hours of conversion, at the end of which they are written
+        raise DatasetError(f"{WHO}: {reader.name}: facts: expected values of JSON: {error}") from None
     options |= {"infos": list(form.infos), "compact": compact}
     disk.make_directory(os.path.dirname(target))
     with disk.locked(f"{target}.lock"):
@@ -133,14 +140,14 @@ def convert(
         # Names, sizes and times tell the files of a dataset from others: hashing terabytes would take hours.
         stats = [(os.path.abspath(name), os.stat(name)) for name in reader.files]
         source = [[name, status.st_size, status.st_mtime_ns] for name, status in stats]
-        known = {"source": source, "facts": dict(reader.facts)}
+        known = {"source": source, "facts": own}
         begin = {"name": reader.name, "options": options, "files": {}, **known}
         writing = _Writing(unfinished, form, begin | {"item": json.loads(to_json(form.item))})
         # What the metadata tell is good enough for a bar; nothing else relies on it.
         total = reader.counts.get("steps", 0) * form.spec.item_bytes
         with contextlib.closing(writing), Progress(total, "convert", how.progress) as shown:
             writing.write_all(reader, shown)
-            description = writing.finish(reader.name, options, {**reader.facts, **(facts or {})}, target)
+            description = writing.finish(reader.name, options, told, target)
         # The name comes last, once all lasts, so that a folder of that name is a whole dataset.
         disk.rename(unfinished, target)
         disk.fsync_directory(os.path.dirname(target))
@@ -190,6 +197,12 @@ class _Writing:
     def write_all(self, reader: Reader, progress: Progress) -> None:
         begun = noted = self.nbytes
         for episode in reader.episodes(self.at.read):
+            given: object = episode  # readers give anything
+            if not isinstance(given, Episode):
+                raise TypeError(
+                    f"{WHO}: {reader.name}, episode {self.at.read}: expected a reader that gives "
+                    f"frb.datasets.Episode(...), got {given!r:.80}"
+                )
             self.write(episode, f"{reader.name}{episode.file and f' ({episode.file})'}, episode {self.at.read}")
             nbytes = self.nbytes
             progress.advance(nbytes - begun)
@@ -229,7 +242,7 @@ class _Writing:
                 # Only now are the length, the return and the end of the episode known.
                 row = self.open["first"], at.steps - self.open["first"], self.open["total"], self.open["terminated"]
                 try:
-                    about = json.dumps(dict(self.open["about"])).encode()
+                    about = json.dumps(finite(dict(self.open["about"]))).encode()
                 except (TypeError, ValueError) as error:  # numbers of NumPy, say
                     raise DatasetError(f"{where}, about: expected a dict of JSON's values: {error}") from None
                 self.files[EPISODES].append(np.array([row], EPISODE).tobytes())

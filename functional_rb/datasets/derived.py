@@ -15,6 +15,7 @@ import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.arrays import Nest
+from functional_rb.base.files import as_path
 from functional_rb.datasets.convert import Conversion, convert
 from functional_rb.datasets.description import Dataset, Description, Summary
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
@@ -102,7 +103,7 @@ def split(
             raise ValueError(
                 f"datasets.split: {of.path}: a share of {share} of its {sizes[-1]} episodes has none; give a larger one"
             )
-    if len({os.path.realpath(place) for place in to}) < len(to):
+    if len({os.path.realpath(as_path(place, "datasets.split")) for place in to}) < len(to):
         raise ValueError(f"datasets.split: expected a directory for each share, got one twice: {list(map(str, to))}")
     readers = [_Chosen(dataset, part, "split") for part in parts]
     return [_written(reader, reader, place) for reader, place in zip(readers, to, strict=True)]

@@ -68,7 +68,7 @@ class Episode:
             last one here.
         file: the path of the file that it was read from, for errors.
         about: what is known of the whole episode, in values of JSON: its seed, a task in words. Of pieces the first has
-            it.
+            it. For NaN and infinities, which JSON has not, null is written.
 
     Example:
         >>> flags = np.zeros(4, bool)
@@ -91,6 +91,22 @@ class Episode:
         return len(self.rewards)
 
 
+def as_plain(value: Any, name: str, where: str) -> NumpyArray:
+    """A leaf as an array of NumPy that has numbers or truth values, and no mask."""
+    try:
+        array = np.asanyarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # of lists that differ in length; of tensors on a GPU
+        raise DatasetError(
+            f"{where}: leaf {name!r}: expected what NumPy takes as an array, got {type(value).__name__}: {error}"
+        ) from None
+    # Of bfloat16 and its like the kind is V, as that of records, which have names.
+    is_number = array.dtype.kind in "biufcV" and array.dtype.names is None
+    if isinstance(array, np.ma.MaskedArray) or not is_number:
+        got = "numpy.ma.MaskedArray, whose mask would be lost" if is_number else f"dtype {array.dtype}"
+        raise DatasetError(f"{where}: leaf {name!r}: expected a plain array of numbers, got {got}; convert it")
+    return array
+
+
 def ends_of(episode: Episode, n: int, where: str) -> tuple[bool, bool]:
     """Whether the last of n steps is terminated, and truncated: no other step may be.
 
@@ -98,7 +114,7 @@ def ends_of(episode: Episode, n: int, where: str) -> tuple[bool, bool]:
     """
     ends = []
     for name in ("terminated", "truncated"):
-        flag = np.asarray(getattr(episode, name))
+        flag = as_plain(getattr(episode, name), name, where)
         if flag.shape != (n,) or flag.dtype != bool:
             raise DatasetError(f"{where}, {name}: expected bool ({n},), got {shown(flag.dtype)} {flag.shape}")
         marked = np.count_nonzero(flag)
@@ -113,7 +129,7 @@ def ends_of(episode: Episode, n: int, where: str) -> tuple[bool, bool]:
 
 
 def steps_of(episode: Episode, where: str) -> int:
-    rewards = np.asarray(episode.rewards)
+    rewards = as_plain(episode.rewards, "rewards", where)
     if rewards.ndim == 0 or not len(rewards):
         raise DatasetError(f"{where}, rewards: expected one for each step, and some steps, got shape {rewards.shape}")
     return len(rewards)

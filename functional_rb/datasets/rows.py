@@ -15,7 +15,7 @@ from functional_rb.base.nest import Path
 from functional_rb.base.steps import ACTION, NEXT, REWARD
 from functional_rb.buffer.frame_dedup import Compact
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.datasets.episode import DatasetError, Episode, StepSpec, ends_of, steps_of
+from functional_rb.datasets.episode import DatasetError, Episode, StepSpec, as_plain, ends_of, steps_of
 from functional_rb.specs import Composite
 from functional_rb.specs.base import SpecNest
 from functional_rb.specs.values import Outline
@@ -71,12 +71,9 @@ class Part:
             raise DatasetError(text if text.startswith(where) else f"{where}, {self._field}: {text}") from None
         checked = {}
         for (path, name, shape, dtype, dtype_name), leaf in zip(self._leaves, leaves, strict=True):
-            array = leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf)
+            array = as_plain(leaf, name, where)
             if array.shape != (n, *shape):
                 raise DatasetError(f"{where}: leaf {name!r}: expected shape {(n, *shape)}, got {array.shape}")
-            if isinstance(array, np.ma.MaskedArray) or array.dtype == object:
-                got = "dtype object" if array.dtype == object else "numpy.ma.MaskedArray, whose mask would be lost"
-                raise DatasetError(f"{where}: leaf {name!r}: expected a plain array of numbers, got {got}; convert it")
             # Files may have any byte in place of a truth value, and what compiled code makes of a 2 is not defined.
             if array.dtype == bool and array.size and array.view(np.uint8).max() > 1:
                 raise DatasetError(f"{where}: leaf {name!r}: expected 0 or 1 for each bool, got another byte")

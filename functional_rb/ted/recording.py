@@ -120,7 +120,8 @@ def from_gymnasium(
     Args:
         carry: from `begin` or from the call before.
         action: what was given to `env.step`, leaves [E, *shape].
-        step: what it returned: (observation, reward, terminated, truncated, infos).
+        step: what it returned: (observation, reward, terminated, truncated, infos). NumPy arrays and torch's tensors
+            are copied, those of the action too, because an environment may use the memory again.
         autoreset_mode: the one that the environment was made with (a `gymnasium.vector.AutoresetMode` or its value):
             "NextStep", where the step after the last one of an episode resets and ignores its action; "SameStep", where
             the last step resets at once, and the true next observation is in `infos["final_obs"]`; "Disabled", where
@@ -172,7 +173,10 @@ def from_gymnasium(
             raise TypeError(
                 f"{who}: {name}: expected an array bool of one shape for all flags, got {flag!r:.80}; convert it"
             )
-    observation = _map(_own, observation)  # Gymnasium with copy=False writes to the same memory again
+    # Gymnasium with copy=False writes to the same observation again, and simulators on torch to all that they return.
+    observation, action, reward, terminated, truncated = _map(
+        _own, (observation, action, reward, terminated, truncated)
+    )
     done = terminated | truncated
     spec = None if item is None else encoding_item(item)
     if spec is not None:
@@ -198,7 +202,7 @@ def from_gymnasium(
             f"{who}: environments {np.flatnonzero(ended).tolist()} have ended; after "
             f'env.reset(options={{"reset_mask": mask}}) call carry.reset(observation, mask); plain ones: ted.begin'
         )
-    rows = Transition(carry.observation, _map(as_array, action), reward, after, terminated, truncated)
+    rows = Transition(carry.observation, action, reward, after, terminated, truncated)
     items = assemble(rows, done, observation_key, who)
     if item is not None:
         items = _converted(items, item, who)
@@ -307,13 +311,12 @@ def _map(function: Callable[[Nest], object], tree: Nest) -> Nest:
 def _own(leaf: Nest) -> Nest:
     if isinstance(leaf, np.ma.MaskedArray):
         raise TypeError(
-            "ted: expected an observation without a mask of its own, got numpy.ma.MaskedArray, whose masked elements "
-            "would be recorded as if they were not; give array.filled(...)"
+            "ted: expected arrays without masks of their own, got numpy.ma.MaskedArray, whose masked elements would be "
+            "recorded as if they were not; give array.filled(...)"
         )
     if isinstance(leaf, NUMPY):
         return np.array(leaf)
-    clone = getattr(leaf, "clone", None)
-    return as_array(leaf) if clone is None else clone()
+    return leaf.clone() if hasattr(leaf, "detach") else as_array(leaf)  # JAX's arrays have a `clone`, too
 
 
 def _where(mask: Nest, yes: Nest, no: Nest) -> Nest:

@@ -9,6 +9,7 @@ import gymnasium as gym
 import hypothesis
 import hypothesis.strategies as st
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -382,19 +383,31 @@ def test_flags_as_python_values_need_no_lanes() -> None:
         ted.from_gymnasium(carry, 0, (X[1], 1.0, True, False, {}), DISABLED)
 
 
-def test_an_environment_may_write_to_its_tensors_again() -> None:
-    """As simulators on torch do: each step has what was observed before it, and after it."""
-    observed = torch.zeros(2, 3)
-    no, carry, found = torch.zeros(2, dtype=torch.bool), ted.begin(observed), []
-    for _ in range(3):
+@pytest.mark.parametrize("new", [torch.tensor, np.array])
+def test_an_environment_may_write_to_its_arrays_again(new: Any) -> None:
+    """As simulators on torch do: each step has what was observed, done and told at its own time."""
+    observed, action, reward = (new([[0.0], [0.0]]), new([0.0, 0.0]), new([0.0, 0.0]))
+    terminated, truncated = new([False, False]), new([False, False])
+    carry, found = ted.begin(observed), []
+    for k in range(3):
         observed += 1
-        step = (observed, torch.ones(2), no, no, {})
-        carry, items, _ = ted.from_gymnasium(carry, torch.zeros(2), step, AutoresetMode.NEXT_STEP)
+        action += 1
+        reward += 1
+        terminated[:] = k == 1
+        step = (observed, reward, terminated, truncated, {})
+        carry, items, _ = ted.from_gymnasium(carry, action, step, AutoresetMode.NEXT_STEP)
         found.append(items)
     assert [float(x["observation"][0, 0]) for x in found] == [0, 1, 2]
     assert [float(x["next"]["observation"][0, 0]) for x in found] == [1, 2, 3]
+    assert [float(x["action"][0]) for x in found] == [float(x["next"]["reward"][0]) for x in found] == [1, 2, 3]
+    assert [bool(x["next"]["terminated"][0]) for x in found] == [False, True, False]
+
+
+def test_what_never_changes_is_not_copied() -> None:
+    observed = jnp.zeros((2, 3))
+    assert ted.begin(observed).observation is observed
 
 
 def test_a_masked_observation_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"expected an observation without a mask .*give array\.filled"):
+    with pytest.raises(TypeError, match=r"expected arrays without masks .*give array\.filled"):
         ted.begin({"x": np.ma.array(np.zeros(2), mask=[0, 1])})
