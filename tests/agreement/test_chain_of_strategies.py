@@ -45,11 +45,10 @@ def steps(seed: int, n: int, lanes: int | None = None) -> dict[str, Any]:
 
 # Of each kind of buffer what the chain leaves to others; it does all other calls itself, from what users give.
 LEFT: dict[str, tuple[dict[str, Any], set[str]]] = {repr(x): ({"sampler": x}, set()) for x in SAMPLERS}
-for one in (frb.Reservoir(), BY_NUMBER, frb.MaxValue("x", reduction="max")):
+for one in (frb.Reservoir(), BY_NUMBER, *(frb.MaxValue("x", reduction=how) for how in ("max", "median"))):
     ranked_anew = set() if one == frb.Reservoir() else {"rewrite"}
     LEFT |= {f"{one}, {x}": ({"writer": one, "sampler": x}, ranked_anew) for x in (frb.Uniform(), frb.Prioritized())}
 LEFT |= {
-    "ranks by the median": ({"writer": frb.MaxValue("x", reduction="median")}, {"add", "sample", "sample_", "rewrite"}),
     "ranks by images": ({"writer": frb.MaxValue("image")}, {"add", "sample", "sample_", "rewrite"}),
     "epochs of a reservoir": (
         {"writer": frb.Reservoir(), "sampler": frb.WithoutReplacement()},

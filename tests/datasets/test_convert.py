@@ -335,7 +335,9 @@ def test_kills_change_nothing_and_memory_is_bounded(tmp_path: Path) -> None:
 ONE = next(MadeUp([4]).episodes())
 WRONG = {
     ": leaf 'observations': expected shape (5,)": {"observations": ONE.observations[1:]},
-    ": leaf 'observations': expected shape (5,), got ()": {"observations": {"x": ONE.observations}},
+    ": leaf 'observations': expected a plain array of numbers, got dtype object": {
+        "observations": {"x": ONE.observations}
+    },
     ": leaf 'actions': expected shape (4,)": {"actions": np.zeros((5,))},
     ": leaf 'actions': expected 0 or 1 for each bool": {"actions": np.array([0, 1, 2, 0], np.uint8).view(bool)},
     ": leaf 'actions': expected dtype float32 or what it can hold, got complex128": {"actions": np.zeros(4, complex)},
