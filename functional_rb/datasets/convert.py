@@ -115,8 +115,8 @@ def convert(
     # The options name what was chosen, not "all" or "the default", so that conversions can be compared.
     infos = sorted(steps.infos) if options["infos"] is True else options["infos"] or []
     form = Form(steps, tuple(infos), how.observation_key, compact)
-    own = finite(dict(reader.facts))
-    told = finite({**reader.facts, **(facts or {})})
+    own = {name: finite(fact) for name, fact in reader.facts.items()}
+    told = own | {name: finite(fact) for name, fact in (facts or {}).items()}
     try:
         json.dumps(told)
     except (TypeError, ValueError) as error:  # before hours of conversion, at the end of which they are written

@@ -91,10 +91,10 @@ class Episode:
         return len(self.rewards)
 
 
-def as_plain(value: Any, name: str, where: str) -> NumpyArray:
+def as_plain(value: object, name: str, where: str) -> NumpyArray:
     """A leaf as an array of NumPy that has numbers or truth values, and no mask."""
     try:
-        array = np.asanyarray(value)
+        array: NumpyArray = np.asanyarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # of lists that differ in length; of tensors on a GPU
         raise DatasetError(
             f"{where}: leaf {name!r}: expected what NumPy takes as an array, got {type(value).__name__}: {error}"
