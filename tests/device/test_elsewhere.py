@@ -432,7 +432,7 @@ def test_torch_goals_in_hindsight_are_found_by_a_launch(kernels: emulated_gpu.Em
     sample = sampled(device.NAME)
     kernels.note()
     assert device.counts().waits == before.waits
-    assert [name for name, _ in kernels.launched[launched:]] == ["add_to_rings", "sample", "find_goals"]
+    assert [name for name, _ in kernels.launched[launched:]] == ["add_to_rings", "sample", "find_goals", "read_drawn"]
     expected = sampled("cpu")
     assert sample.extras["goal_indices"].tolist() == expected.extras["goal_indices"].tolist()
     assert torch.equal(sample.items["desired_goal"].cpu(), expected.items["desired_goal"])
