@@ -127,7 +127,15 @@ FIRST = (
         "test_packaging",
         "test_distribution",
     ),
-    *("test_iterate", "test_maps", "test_whole_calls", "test_on_gpu", "test_rollouts", "test_settings"),
+    *(
+        "test_iterate",
+        "test_iterate_ends",
+        "test_maps",
+        "test_whole_calls",
+        "test_on_gpu",
+        "test_rollouts",
+        "test_settings",
+    ),
     *("test_errors", "test_updates_kernel", "test_gpu_operations", "test_map_items", "test_forged_states"),
     # These would come at the very end, where the other worker waits for them.
     *("test_search_example", "test_search_jax_loops", "test_log_probs_in_parts"),

@@ -38,7 +38,10 @@ def as_state(value: object, who: str) -> State:
         return value
     parts = nest.flatten(value, lambda x: isinstance(x, State) or hasattr(x, "dtype"))[0]
     if any(isinstance(part, State) for part in parts):
-        raise TypeError(f"{who}: expected a State, or a nest of arrays, got {type(value).__name__} with a State in it")
+        raise TypeError(
+            f"{who}: expected a State, or a nest of arrays, got {type(value).__name__} with a State in it; give each a "
+            f"directory of its own, or several states as a frb.Mixture"
+        )
     if not parts:
         raise TypeError(f"{who}: expected a State, or a nest of arrays, got {type(value).__name__} without any")
     for part in parts:

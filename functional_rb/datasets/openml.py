@@ -106,7 +106,7 @@ class OpenMl:
             features, row = np.concatenate(parts, 1)[kept], row + len(actions)
             actions = actions[kept]
             for k in range(max(first - at, 0), len(actions)):
-                # Nothing is observed after the one step. It is a terminal state, at which learners do not look.
+                # Nothing is observed after the one step: learners do not look at the second row, of a terminal state.
                 twice, action = features[[k, k]], actions[k : k + 1]
                 yield Episode(twice, action, reward, done, not_cut, final_observed=False, file=self.files[0])
             at += len(actions)

@@ -176,7 +176,10 @@ def test_how_a_checkpoint_is_read_is_told_by_a_record(tmp_path: Path) -> None:
 def test_what_is_no_nest_of_arrays_is_refused(tmp_path: Path) -> None:
     state = torch_backend.init(frb.BufferSpec(frb.Unbounded(()), 2))
     for given, text in (
-        ({"state": state, "x": np.zeros(2)}, "got dict with a State in it"),
+        (
+            {"state": state, "x": np.zeros(2)},
+            "got dict with a State in it; give each a directory of its own, or several states as a frb.Mixture",
+        ),
         ({"x": "a name"}, "or a nest of arrays, got str"),
         ({}, "got dict without any"),
     ):

@@ -1,6 +1,8 @@
 // The kernels of `gpu_kernels.h` by emulated blocks, one after the other, whose threads take turns in an order that tests
 // choose: what depends on the order gives other bits in another one. As a team, blocks and their threads are at work at the
-// same time, so that a sanitizer sees who reads and writes the same.
+// same time, so that a sanitizer sees who reads and writes the same. A read that comes before the write it should wait for is
+// seen. A write that overtakes a read is not, as all reads come at once and writes after them, and as a team ends with each
+// step: only compute-sanitizer's racecheck sees that, on a GPU.
 #include "gpu_kernels.h"
 
 #include <cstdlib>

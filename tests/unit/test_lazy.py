@@ -96,4 +96,4 @@ def test_texts_find_all_that_any_module_registers() -> None:
     ran = run("registered_types")
     number, *forgotten = ran.stdout.split()
     assert not forgotten, ran.stderr
-    assert int(number) > 80
+    assert int(number) > 85
