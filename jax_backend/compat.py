@@ -40,9 +40,9 @@ def on_each_change(of: Callable[[Callable[[bool], object]], None], now: bool) ->
         of: is given a function to call with each new value of the setting.
         now: its value.
     """
-    made: object = jax.make_user_context(now) if hasattr(jax, "make_user_context") else None
-    if hasattr(made, "set_global"):
-        of(made.set_global)
+    context: object = jax.make_user_context(now) if hasattr(jax, "make_user_context") else None
+    if hasattr(context, "set_global"):
+        of(context.set_global)
         return
     last = [now]
 
@@ -70,8 +70,8 @@ def made_varying(x: jax.Array, axes: Sequence[str]) -> jax.Array:
     """An array that varies along further axes of a mesh: `lax.pcast` is there from JAX 0.8 on."""
     names = tuple(axes)
     library: Any = lax  # the type checker knows only the version that it finds installed
-    found: jax.Array = library.pcast(x, names, to="varying") if hasattr(lax, "pcast") else library.pvary(x, names)
-    return found
+    varying: jax.Array = library.pcast(x, names, to="varying") if hasattr(lax, "pcast") else library.pvary(x, names)
+    return varying
 
 
 def explicit_axes(mesh: object) -> tuple[object, ...]:
@@ -80,14 +80,14 @@ def explicit_axes(mesh: object) -> tuple[object, ...]:
     Raises:
         NotImplementedError: for a mesh that has some, on an older JAX.
     """
-    found = tuple(getattr(mesh, "explicit_axes", ()))
-    if found and not IS_EXPLICIT:
+    axes = tuple(getattr(mesh, "explicit_axes", ()))
+    if axes and not IS_EXPLICIT:
         raise NotImplementedError(
-            f"a mesh with explicit axes ({', '.join(map(str, found))}): buffers are on such from JAX 0.7.2 on, and "
+            f"a mesh with explicit axes ({', '.join(map(str, axes))}): buffers are on such from JAX 0.7.2 on, and "
             f"{jax.__version__} is installed; make the mesh with axis_types=(AxisType.Auto, ...), or "
             f"{extras.newer('jax', '0.7.2')}"
         )
-    return found
+    return axes
 
 
 def is_explicit(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> bool:
@@ -126,8 +126,8 @@ def enable_x64(on: bool) -> AbstractContextManager[None]:
         from jax import experimental
 
         library = experimental
-    found: AbstractContextManager[None] = library.enable_x64(on)
-    return found
+    context: AbstractContextManager[None] = library.enable_x64(on)
+    return context
 
 
 def shared(array: BackendArray) -> jax.Array:
@@ -136,14 +136,14 @@ def shared(array: BackendArray) -> jax.Array:
     Raises:
         ValueError: for memory that JAX cannot use where it is.
     """
-    found: jax.Array = jax.dlpack.from_dlpack(array, copy=False)
-    if not found.size:
-        return found
+    alias: jax.Array = jax.dlpack.from_dlpack(array, copy=False)
+    if not alias.size:
+        return alias
     address = array.data_ptr() if hasattr(array, "data_ptr") else array.ctypes.data
-    (device,) = found.devices()
-    if found.unsafe_buffer_pointer() != address or not is_aligned(address, device.platform):
+    (device,) = alias.devices()
+    if alias.unsafe_buffer_pointer() != address or not is_aligned(address, device.platform):
         raise ValueError("the memory is not aligned as JAX needs it")
-    return found
+    return alias
 
 
 def is_aligned(address: int, platform: str) -> bool:

@@ -25,19 +25,19 @@ def _as_array(x: object, like: object) -> jax.Array:
     return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 
-def _not_here(*given: object) -> Any:
+def _not_here(*arguments: object) -> Any:
     return NotImplemented
 
 
 # The chain of shared buffers, which knows none of JAX's keys.
 @functools.cache
 def _writes() -> SimpleNamespace:
-    found = chain()
+    functions = chain()
     return SimpleNamespace(
-        add=found.add,
-        add_=found.add_,
-        update=found.update,
-        update_=found.update_,
+        add=functions.add,
+        add_=functions.add_,
+        update=functions.update,
+        update_=functions.update_,
         sample=_not_here,
         sample_=_not_here,
     )
@@ -53,10 +53,10 @@ def _explicit(draws: Generator[object, object, object]) -> Generator[object, obj
     while True:
         with rules.explicit_transfers():
             try:
-                found = draws.send(following)
+                batch = draws.send(following)
             except StopIteration:
                 return
-        following = yield found
+        following = yield batch
 
 
 LIB: Final[Lib[jax.Array]] = Lib(

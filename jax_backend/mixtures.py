@@ -157,13 +157,13 @@ def _by_launches(
         flags = [flag for name in drawing.FLAGS if (flag := getattr(selection, name)) is not None]
         return leaves, (*selection[:3], flags), [one["counters"] for one in changed]
 
-    found = compile.sample_mixture(mixture.buffers, spec, key, listed, shares, beta, batch, core)
-    if found is None:
+    drawn = compile.sample_mixture(mixture.buffers, spec, key, listed, shares, beta, batch, core)
+    if drawn is None:
         return None
-    leaves, (handles, weights, probabilities, flags), counters = found
+    leaves, (handles, weights, probabilities, flags), counters = drawn
     named: dict[str, BackendArray] = dict(zip(drawing.FLAGS, flags, strict=False))  # none of single items
     selection = Selection(handles, weights, probabilities, **named)
-    return [{"counters": own, "auxiliary": {}} for own in counters], leaves, selection
+    return [{"counters": of_buffer, "auxiliary": {}} for of_buffer in counters], leaves, selection
 
 
 def _by_buffer(

@@ -66,16 +66,16 @@ def _log_probs_of(
     cache: EmptyCache | None,
 ) -> jax.Array:
     static = {"step": step, "rows_at_once": rows_at_once, "tokens_at_once": tokens_at_once, "cache": cache}
-    told: jax.Array = _of(_log_probs, _told_log_probs, params, ids, mask, **static)
-    return told
+    log_probs: jax.Array = _of(_log_probs, _traced_log_probs, params, ids, mask, **static)
+    return log_probs
 
 
-def _of(compiled: Callable[..., object], plain: Callable[..., object], *given: object, **static: object) -> Nest:
+def _of(compiled: Callable[..., object], plain: Callable[..., object], *operands: object, **static: object) -> Nest:
     # While tracing nothing is compiled by itself: the model may use what is being traced.
-    traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(given))
+    traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(operands))
     if not traced:
-        return compiled(*given, **static)
-    return plain(*jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, given), **static)
+        return compiled(*operands, **static)
+    return plain(*jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, operands), **static)
 
 
 @compile.program
@@ -104,7 +104,7 @@ _generate = jax.jit(_generated, static_argnames=("step", "cache", "settings"))
 
 
 @compile.program
-def _told_log_probs(
+def _traced_log_probs(
     params: object,
     ids: jax.Array,
     mask: jax.Array,
@@ -115,21 +115,21 @@ def _told_log_probs(
     cache: EmptyCache | None,
 ) -> jax.Array:
     model = core.model_of(ops.OPS, step, params)
-    told: jax.Array = core.log_probs(ops.OPS, model, ids, mask, rows_at_once, tokens_at_once, cache)
-    return told
+    log_probs: jax.Array = core.log_probs(ops.OPS, model, ids, mask, rows_at_once, tokens_at_once, cache)
+    return log_probs
 
 
-_log_probs = jax.jit(_told_log_probs, static_argnames=("step", "rows_at_once", "tokens_at_once", "cache"))
+_log_probs = jax.jit(_traced_log_probs, static_argnames=("step", "rows_at_once", "tokens_at_once", "cache"))
 
 
 @functools.partial(jax.jit, static_argnames=("function", "static"), inline=True)
 @compile.program
-def _carried(given: tuple[object, ...], function: Callable[..., object], static: tuple[object, ...]) -> Nest:
-    return function(ops, *given, *static)
+def _carried(operands: tuple[object, ...], function: Callable[..., object], static: tuple[object, ...]) -> Nest:
+    return function(ops, *operands, *static)
 
 
-def _run(function: Callable[..., object], *given: object, static: tuple[object, ...] = ()) -> Nest:
-    return _carried(given, function=function, static=static)
+def _run(function: Callable[..., object], *operands: object, static: tuple[object, ...] = ()) -> Nest:
+    return _carried(operands, function=function, static=static)
 
 
 LIB: Final[TextLib[jax.Array]] = TextLib.of(

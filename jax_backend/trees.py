@@ -28,14 +28,14 @@ def _program(function: compile.F) -> compile.F:
 
 @functools.partial(jax.jit, static_argnames=("function", "static"), inline=True)
 @_program
-def _traced(given: tuple[object, ...], function: Callable[..., object], static: tuple[object, ...]) -> Nest:
-    return function(ops, *given, *static)
+def _traced(operands: tuple[object, ...], function: Callable[..., object], static: tuple[object, ...]) -> Nest:
+    return function(ops, *operands, *static)
 
 
 def _run(
-    function: Callable[..., object], *given: object, static: tuple[object, ...] = (), writes: bool = False
+    function: Callable[..., object], *operands: object, static: tuple[object, ...] = (), writes: bool = False
 ) -> Nest:
-    return _traced(given, function=function, static=static)
+    return _traced(operands, function=function, static=static)
 
 
 def _draws(key: jax.Array, rows: int, words: int, like: object) -> jax.Array:
@@ -89,8 +89,9 @@ def _searched(
     def by_users_rules(function: core.Step) -> core.Step:
         def ask(*args: object) -> Evaluated:
             leaves, structure = jax.tree.flatten(args)
-            found = ops.call(lambda *leaves: function(*jax.tree.unflatten(structure, leaves)), *leaves)
-            return jax.lax.stop_gradient(found)
+            return jax.lax.stop_gradient(
+                ops.call(lambda *leaves: function(*jax.tree.unflatten(structure, leaves)), *leaves)
+            )
 
         return ask
 

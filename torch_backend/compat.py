@@ -64,13 +64,13 @@ def untraced(function: Callable[P, R]) -> Callable[P, R]:
 def untrace_all(package: ModuleType) -> None:
     """Let `torch.compile` call the public functions of a package, and of the modules that it offers."""
     for name in package.__all__:
-        found = getattr(package, name)
-        if isinstance(found, ModuleType):
-            for inner, function in list(vars(found).items()):
+        member = getattr(package, name)
+        if isinstance(member, ModuleType):
+            for inner, function in list(vars(member).items()):
                 if isinstance(function, FunctionType) and inner[0] != "_":
-                    setattr(found, inner, untraced(function))
-        elif isinstance(found, FunctionType):
-            setattr(package, name, untraced(found))
+                    setattr(member, inner, untraced(function))
+        elif isinstance(member, FunctionType):
+            setattr(package, name, untraced(member))
 
 
 def check_transformers(transformers: ModuleType) -> None:

@@ -84,17 +84,17 @@ class _Torch(drawing.Carrier[State]):
         return one
 
     def join(self, columns: Sequence[Sequence[BackendArray]], order: BackendArray | None) -> list[BackendArray]:
-        made: list[BackendArray] = []
+        joined: list[BackendArray] = []
         orders: dict[torch.device, torch.Tensor | None] = {}  # copied to each device once
         for pieces in columns:
             if not isinstance(pieces[0], torch.Tensor):
-                made.append(drawing.joined(ops.OPS, pieces, order))
+                joined.append(drawing.joined(ops.OPS, pieces, order))
                 continue
             device = next((x.device for x in pieces if x.device.type != "cpu"), ops.CPU)
             if device not in orders:
                 orders[device] = None if order is None else torch.as_tensor(order, device=device)
-            made.append(drawing.joined(ops.OPS, [x.to(device) for x in pieces], orders[device]))
-        return made
+            joined.append(drawing.joined(ops.OPS, [x.to(device) for x in pieces], orders[device]))
+        return joined
 
     def weights(self, chances: torch.Tensor, least: BackendArray, beta: float | torch.Tensor) -> torch.Tensor:
         least, exponent = (number(x, chances.device) for x in (least, beta))
@@ -162,13 +162,13 @@ def _at_once(mixture: Mixture, request: Request) -> tuple[Leaves, Selection] | N
     shares = mixture.p if p is None else p
     on_gpu = isinstance(shares, torch.Tensor) and shares.device.type != "cpu"
     listed = mixture.spec.p or () if shares is None else tuple(shares.tolist()) if not on_gpu else None
-    told = encode_mixture(mixture.spec, len(states), batch, listed, beta is not None).tobytes()
+    record = encode_mixture(mixture.spec, len(states), batch, listed, beta is not None).tobytes()
     exponent: float | torch.Tensor
     if isinstance(beta, torch.Tensor) and beta.device.type != "cpu":  # where nobody waits for it
         exponent = beta.to(torch.float32)
     else:
         exponent = 0.0 if beta is None else float(beta)
-    drawn = TORCH.natively("mixed", states, told, shares if on_gpu else None, key, exponent, batch)
+    drawn = TORCH.natively("mixed", states, record, shares if on_gpu else None, key, exponent, batch)
     if drawn is NotImplemented:
         return None
     _, leaves, _, *numbers = drawn

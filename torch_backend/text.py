@@ -72,8 +72,8 @@ def _log_probs_of(
     cache: EmptyCache | None,
 ) -> torch.Tensor:
     model = core.model_of(ops.OPS, step, _bound(step, params))
-    told: torch.Tensor = core.log_probs(ops.OPS, model, ids, mask, rows_at_once, tokens_at_once, cache)
-    return told
+    log_probs: torch.Tensor = core.log_probs(ops.OPS, model, ids, mask, rows_at_once, tokens_at_once, cache)
+    return log_probs
 
 
 def _bound(step: Step, params: object) -> object:
@@ -94,8 +94,8 @@ def _copied(cache: object, rows: torch.Tensor) -> Cache:
     return pytree.tree_map(copy, cache)
 
 
-def _run(function: Callable[..., object], *given: object, static: tuple[object, ...] = ()) -> Nest:
-    return function(ops.OPS, *given, *static)
+def _run(function: Callable[..., object], *operands: object, static: tuple[object, ...] = ()) -> Nest:
+    return function(ops.OPS, *operands, *static)
 
 
 LIB: Final[TextLib[torch.Tensor]] = TextLib.of(

@@ -22,9 +22,11 @@ from torch_backend.arrays import modes, ops, random
 from torch_backend.compiling import tree_loops
 
 
-def _run(function: Callable[..., object], *given: Nest, static: tuple[object, ...] = (), writes: bool = False) -> Nest:
+def _run(
+    function: Callable[..., object], *operands: Nest, static: tuple[object, ...] = (), writes: bool = False
+) -> Nest:
     with _loops():
-        return function(ops, *((_copied(given[0]), *given[1:]) if writes else given), *static)
+        return function(ops, *((_copied(operands[0]), *operands[1:]) if writes else operands), *static)
 
 
 def _loops() -> part_kernels.using:

@@ -20,13 +20,14 @@ class _Trees:
     def apart(self, x: object) -> Apart | None:
         if _REGISTRY.flatten_one_level(x) is None:
             return None
-        children, _ = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda part: part is not x)
+        children, _ = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda node: node is not x)
         return Apart(names_of([path[0] for path, _ in children]), *self.parts(x))
 
     def parts(self, x: object) -> tuple[Sequence[Any], Any]:
-        found = _REGISTRY.flatten_one_level(x)
-        assert found is not None
-        return tuple(found[0]), found[1]
+        children_and_static = _REGISTRY.flatten_one_level(x)
+        assert children_and_static is not None
+        children, static = children_and_static
+        return tuple(children), static
 
     def together(self, kind: type, static: object, names: tuple[str, ...], parts: Mapping[str, object]) -> Any:
         treedef = compat.tree_of(_REGISTRY, (kind, static), [_LEAF] * len(names))

@@ -21,8 +21,8 @@ NUMBERS = (bool, int, float, complex)
 
 def to_array(leaf: object, expected: ArraySpec, name: str) -> jax.Array:
     """As `convert` has them, with NumPy's on the device."""
-    given = convert(leaf, expected, name)
-    return given if isinstance(given, jax.Array) else on_device(given)
+    array = convert(leaf, expected, name)
+    return array if isinstance(array, jax.Array) else on_device(array)
 
 
 def convert(leaf: object, expected: ArraySpec, name: str) -> jax.Array | NumpyArray:
@@ -48,9 +48,9 @@ def convert(leaf: object, expected: ArraySpec, name: str) -> jax.Array | NumpyAr
     )
 
 
-def on_device(own: NumpyArray) -> jax.Array:
+def on_device(array: NumpyArray) -> jax.Array:
     """An array of NumPy's that nobody else writes to: `jnp.asarray` would compile a program for each new shape."""
-    placed: jax.Array = jax.device_put(own)
+    placed: jax.Array = jax.device_put(array)
     return placed
 
 
@@ -95,12 +95,12 @@ def exactly(array: BackendArray, name: str) -> BackendArray:
 def _wide_priorities(array: jax.Array) -> object:
     if isinstance(array, jax.core.Tracer) or not getattr(array, "is_fully_addressable", True):
         return array
-    given = np.asarray(array)
-    known = given.astype(np.float64)  # which has all whole numbers up to 2^53
+    numbers = np.asarray(array)
+    known = numbers.astype(np.float64)  # which has all whole numbers up to 2^53
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, which is another number
         narrow = known.astype(np.float32)
     same = (narrow == known) | (known != known)
-    if given.dtype.kind != "f":
+    if numbers.dtype.kind != "f":
         same &= np.abs(known) < 2.0**53
     return array.astype(np.float32) if same.all() else array
 

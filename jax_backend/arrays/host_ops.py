@@ -15,8 +15,8 @@ from functional_rb.ops.numpy_ops import Vector
 
 def call(function: Callable[..., object], *arrays: Vector) -> Any:
     """A function of the user's, compiled as it is in buffers on a device; what is no array is for the caller to see."""
-    made = jax.jit(function)(*arrays)
-    return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) else x, made)
+    results = jax.jit(function)(*arrays)
+    return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) else x, results)
 
 
 # The primitives of `functional_rb.ops.protocol.Ops`.

@@ -170,17 +170,17 @@ def nearest_quotient(x: jax.Array, y: jax.Array, roughly: Callable[[jax.Array, j
     quotient, rest = quotient + off, rest - off * below
     quotient += ((2 * rest > below) | ((2 * rest == below) & (quotient & 1 == 1))).astype(jnp.int32)
     scale = exponent - other + 127 - small
-    made = (scale << 23) + (quotient - 2**23)  # of a quotient rounded up to 2^24 the exponent is one more
+    magnitude = (scale << 23) + (quotient - 2**23)  # of a quotient rounded up to 2^24 the exponent is one more
     normal = (exponent > 0) & (exponent < 255) & (other > 0) & (other < 255) & (scale > 0) & (scale < 255)
-    signed = made | ((a ^ b) & jnp.int32(-(2**31)))
+    signed = magnitude | ((a ^ b) & jnp.int32(-(2**31)))
     return jnp.where(normal, lax.bitcast_convert_type(signed, jnp.float32), roughly(x, y))
 
 
 def settled(x: jax.Array) -> jax.Array:
     if jax.default_backend() != "gpu":
         return x
-    made: jax.Array = lax.optimization_barrier(lax.stop_gradient(x))
-    return made
+    fixed: jax.Array = lax.optimization_barrier(lax.stop_gradient(x))
+    return fixed
 
 
 def cumsum(x: jax.Array) -> jax.Array:
@@ -257,10 +257,10 @@ def _varying_as_made(body: Callable[[T], T], carry: T) -> T:
 
     # Until nothing varies further: one part of the carry may make another vary at the next turn.
     while compat.in_shard_map():
-        found = jax.tree.map(joined, carry, jax.eval_shape(body, carry))
-        if all(a is b for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(carry), strict=True)):
+        varying = jax.tree.map(joined, carry, jax.eval_shape(body, carry))
+        if all(a is b for a, b in zip(jax.tree.leaves(varying), jax.tree.leaves(carry), strict=True)):
             break
-        carry = found
+        carry = varying
     return carry
 
 
@@ -272,8 +272,8 @@ def argmax_by(x: jax.Array, order: jax.Array) -> jax.Array:
 
     positions = lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
     least = jnp.float32(-np.inf), jnp.int32(-1), jnp.int32(0)
-    found: jax.Array = lax.reduce((x, order, positions), least, better, (x.ndim - 1,))[2]
-    return found
+    position: jax.Array = lax.reduce((x, order, positions), least, better, (x.ndim - 1,))[2]
+    return position
 
 
 def largest(x: jax.Array) -> jax.Array:
@@ -294,8 +294,8 @@ def table(values: NumpyArray, dtype: str, like: jax.Array) -> jax.Array:
     It is the result of a program of its own: a constant in a branch becomes an argument of that, and where `vmap` makes
     a selection of branches inside of `shard_map`, JAX (0.10) refuses arguments that are the same on all devices.
     """
-    made: jax.Array = jax.jit(lambda: jnp.asarray(values, dtype))()
-    return made
+    constant: jax.Array = jax.jit(lambda: jnp.asarray(values, dtype))()
+    return constant
 
 
 def argmax(x: jax.Array) -> jax.Array:
@@ -315,7 +315,7 @@ def by_places(
 def in_turn(function: Callable[..., tuple[T, jax.Array]], carry: T, *arrays: jax.Array) -> tuple[T, jax.Array]:
     # For gradients a turn is computed again, not kept; within a scan XLA cannot join the two, so nothing need prevent
     # it.
-    body = jax.checkpoint(lambda carry, parts: function(carry, *parts), prevent_cse=False)
+    body = jax.checkpoint(lambda carry, slices: function(carry, *slices), prevent_cse=False)
     return lax.scan(body, carry, arrays)
 
 
@@ -365,8 +365,8 @@ def resampled(x: jax.Array, weights: NumpyArray, axis: int) -> jax.Array:
     for k in range(count):
         factors = table(weights[np.arange(len(weights)), first + k], "float32", x)
         taken = jnp.take(x, first + k, axis=axis, mode="clip")
-        part = taken * lax.expand_dims(factors, range(1, x.ndim - axis % x.ndim))
-        total = part if total is None else total + part
+        product = taken * lax.expand_dims(factors, range(1, x.ndim - axis % x.ndim))
+        total = product if total is None else total + product
     assert total is not None
     return total
 

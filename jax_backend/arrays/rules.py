@@ -106,8 +106,8 @@ def in_automatic_mode(
         return out if is_own else _told(out, args[0])
     automatic = mesh.update_axis_types(dict.fromkeys(explicit, AxisType.Auto))
     with jax.sharding.use_abstract_mesh(automatic):
-        given, more = jax.tree.map(lambda x: _placed(x, P()), (args, others))
-        out = function(*given, **more)
+        args_on_all, others_on_all = jax.tree.map(lambda x: _placed(x, P()), (args, others))
+        out = function(*args_on_all, **others_on_all)
     with jax.sharding.use_abstract_mesh(mesh):
         state = args[0] if args and isinstance(args[0], State) else None
         if by_row:
@@ -154,16 +154,16 @@ def _like_state(out: object, state: State) -> Any:
         return _like_state(out[0], state), *_whole(out[1:])
     if isinstance(out, dict):
         auxiliary = {name: _like(array, state.auxiliary.get(name)) for name, array in out["auxiliary"].items()}
-        fields = {name: _like(part, getattr(state, name)) for name, part in out.items() if name != "auxiliary"}
+        fields = {name: _like(after, getattr(state, name)) for name, after in out.items() if name != "auxiliary"}
         return fields | {"auxiliary": auxiliary}
     return _whole(out)
 
 
 # Arrays with the shardings of those before; whole, where there were none.
-def _like(part: object, before: object) -> Any:
-    structure: object = jax.tree.structure(part)
+def _like(after: object, before: object) -> Any:
+    structure: object = jax.tree.structure(after)
     same = structure == jax.tree.structure(before)
-    return jax.tree.map(_placed_like, part, before) if same else _whole(part)
+    return jax.tree.map(_placed_like, after, before) if same else _whole(after)
 
 
 def _placed_like(x: jax.Array, before: jax.Array) -> object:

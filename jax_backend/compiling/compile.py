@@ -46,19 +46,14 @@ def use_kernels() -> bool:
 
 
 # What is declared of a kernel; where none are in force there may be nobody to tell it to.
-def _declared(declaration: Callable[..., Kernel | None], *given: object) -> Kernel | None:
-    return declaration(*given) if part_kernels.in_force() else None
+def _declared(declaration: Callable[..., Kernel | None], *arguments: object) -> Kernel | None:
+    return declaration(*arguments) if part_kernels.in_force() else None
 
 
 # The same, where programs that are traced now take it; else None, for part kernels to do what they can.
-def _used(declaration: Callable[..., Kernel | None], *given: object) -> Kernel | None:
-    kernel = _declared(declaration, *given)
+def _used(declaration: Callable[..., Kernel | None], *arguments: object) -> Kernel | None:
+    kernel = _declared(declaration, *arguments)
     return kernel if kernel is not None and in_use(kernel) else None
-
-
-# What is declared of a launch that there is no kernel for on CPUs; None where there is to be none.
-def _launch(declaration: Callable[..., Kernel | None], *given: object) -> Kernel | None:
-    return _used(declaration, *given) if on_gpu() else None
 
 
 # Imported when first used, as there may be none.
@@ -84,9 +79,9 @@ def program(function: F, by_row: bool = False) -> F:
         with rules.promoting_ranks(), part_kernels.using(table(kernels)):
             return rules.in_automatic_mode(function, args, others, by_row)
 
-    given = inspect.signature(function)
+    unchanged = inspect.signature(function)
     kernels = inspect.Parameter("kernels", inspect.Parameter.KEYWORD_ONLY, default=False)
-    signature = given.replace(parameters=[*given.parameters.values(), kernels])
+    signature = unchanged.replace(parameters=[*unchanged.parameters.values(), kernels])
     traced.__signature__ = signature  # type: ignore[attr-defined]  # `inspect` reads it, typeshed does not know it
     return traced  # type: ignore[return-value]  # of the same signature, but for `kernels`
 
@@ -101,12 +96,12 @@ def add(
 ) -> Arrays:
     """Write a batch in a compiled program; returns the new arrays."""
     spec = state.spec
-    given = _arrays(state), spec, leaves, batch, mask, priorities, draws
+    arguments = _arrays(state), spec, leaves, batch, mask, priorities, draws
     core = functools.partial(functions.add, ops.OPS)
     if spec.known.buffer:
-        return choose(_declared(kernels.add, *given), core, *given)
-    kernel = _used(launches.add, *given)
-    return finished(core(*given)) if kernel is None else choose(kernel, core, *given)
+        return choose(_declared(kernels.add, *arguments), core, *arguments)
+    kernel = _used(launches.add, *arguments)
+    return finished(core(*arguments)) if kernel is None else choose(kernel, core, *arguments)
 
 
 def draws(key: jax.Array, batch: int, words: int, wanted: jax.Array | None = None) -> jax.Array:
@@ -158,13 +153,13 @@ def sample(
     batch: int,
     wanted: jax.Array | None = None,
 ) -> tuple[Arrays, list[jax.Array], Selection]:
-    """Do what `draw` does, by a key."""
+    """Choose items by a key, and read them: `draw` with the random bits of the key."""
     kind, data = _parts_of(key)
-    found = _by_kernels(state, None, data, more, beta, batch, wanted) if _is_default(kind) else None
-    if found is None:
+    drawn = _by_kernels(state, None, data, more, beta, batch, wanted) if _is_default(kind) else None
+    if drawn is None:
         left_out = wanted if leaves_out(state.spec) else None
         return draw(state, draws(key, *state.spec.draw_shape(batch), left_out), more, beta, batch, wanted)
-    return found
+    return drawn
 
 
 def draw(
@@ -181,9 +176,9 @@ def draw(
     `leaves_out` says so, but for the first.
     """
     spec, arrays = state.spec, _arrays(state)
-    found = _by_kernels(state, draws, None, more, beta, batch, wanted)
-    if found is not None:
-        return found
+    drawn = _by_kernels(state, draws, None, more, beta, batch, wanted)
+    if drawn is not None:
+        return drawn
     if spec.known.draws is not Draws.ITEMS or not spec.known.plain:
         return _read_chosen(*_by_sampler(arrays, draws, beta, wanted, spec, batch), spec, batch, more)
 
@@ -192,8 +187,8 @@ def draw(
 
     after, leaves, selection = choose(None, core, arrays, draws, beta)
     # What is written to the state that is returned comes after this read, and XLA does not read the tree for it again.
-    counters, drawn, weights, chances = barrier([after.counters, *selection[:3]], leaves)
-    selection = selection._replace(handles=drawn, weights=weights, probabilities=chances)
+    counters, handles, weights, chances = barrier([after.counters, *selection[:3]], leaves)
+    selection = selection._replace(handles=handles, weights=weights, probabilities=chances)
     return after._replace(counters=counters), leaves, selection
 
 
@@ -217,8 +212,8 @@ def _by_kernels(
 
     kernel = _used(launches.draw, arrays, spec, draws, key, beta, batch, wanted)
     if kernel is not None:
-        found: tuple[Arrays, list[jax.Array], Selection] = choose(kernel, whole, arrays, draws, key, beta, wanted)
-        return found
+        drawn: tuple[Arrays, list[jax.Array], Selection] = choose(kernel, whole, arrays, draws, key, beta, wanted)
+        return drawn
     picked = None if spec.known.plain else _chosen_by_kernel(state, draws, key, beta, batch, wanted)
     if picked is None:
         return None
@@ -258,9 +253,9 @@ def _words(spec: BufferSpec, batch: int, draws: jax.Array | None, key: jax.Array
 def chosen(state: State, key: jax.Array, beta: jax.Array, batch: int) -> tuple[Arrays, jax.Array, Selection]:
     """The slots int32 [m] of what the sampler draws by a key, beside the arrays afterwards: nothing is read."""
     kind, data = _parts_of(key)
-    found = _chosen_by_kernel(state, None, data, beta, batch) if _is_default(kind) else None
-    if found is not None:
-        return found
+    picked = _chosen_by_kernel(state, None, data, beta, batch) if _is_default(kind) else None
+    if picked is not None:
+        return picked
     numbers = draws(key, *state.spec.draw_shape(batch))
     draft, slots, selection = _by_sampler(_arrays(state), numbers, beta, None, state.spec, batch)
     return draft.finish(ops.OPS), slots, selection
@@ -282,8 +277,8 @@ def _by_sampler(
 ) -> tuple[Draft, jax.Array, Selection]:
     draft = Draft.of(arrays, spec.plan)
     draft.wanted = wanted
-    found: tuple[Any, Selection] = spec.sampler.draw(ops.OPS, draft, draws, beta, batch)
-    return draft, *found
+    chosen: tuple[Any, Selection] = spec.sampler.draw(ops.OPS, draft, draws, beta, batch)
+    return draft, *chosen
 
 
 def sample_mixture(
@@ -303,13 +298,14 @@ def sample_mixture(
     """
     kind, data = _parts_of(key)
     arrays, specs = [_arrays(state) for state in states], [state.spec for state in states]
-    given = arrays, specs, spec, data, listed, shares, beta, batch
-    launch = _launch(launches.sample_mixture, *given) if _is_default(kind) else None
+    arguments = arrays, specs, spec, data, listed, shares, beta, batch
+    # CPUs have no kernel for it.
+    launch = _used(launches.sample_mixture, *arguments) if on_gpu() and _is_default(kind) else None
     if launch is None:
         return None
 
     def by_core(arrays: Sequence[Arrays], data: jax.Array, *others: object) -> T:
-        states = [State(*own, spec) for own, spec in zip(arrays, specs, strict=True)]
+        states = [State(*of_buffer, spec) for of_buffer, spec in zip(arrays, specs, strict=True)]
         return core(states, jax.random.wrap_key_data(data, impl=kind), *others)
 
     return choose(launch, by_core, arrays, data, shares, beta)
@@ -320,11 +316,11 @@ def update(
 ) -> Arrays:
     """Set priorities and rewrite leaves."""
     spec = state.spec
-    given = _arrays(state), spec, handles, priorities, replacements
+    arguments = _arrays(state), spec, handles, priorities, replacements
     alone = spec.known.updates and priorities is not None and not replacements
     if not (spec.known.buffer or alone):  # by part kernels, which `choose` would leave out where none does the whole
-        return finished(functions.update(ops.OPS, *given))
-    return choose(_declared(kernels.update, *given), functools.partial(functions.update, ops.OPS), *given)
+        return finished(functions.update(ops.OPS, *arguments))
+    return choose(_declared(kernels.update, *arguments), functools.partial(functions.update, ops.OPS), *arguments)
 
 
 def finished(arrays: Arrays, after: Sequence[jax.Array] = ()) -> Arrays:

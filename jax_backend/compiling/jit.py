@@ -65,10 +65,10 @@ class Jitted(Generic[P, R]):
         self._calls = _calls_of(function, options)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        found = self._found(args, kwargs)
-        if found is None:
+        donating = self._donating(args, kwargs)
+        if donating is None:
             return self._plain(*args, **kwargs)
-        call, leaves = found
+        call, leaves = donating
         operands = call.operands(leaves)
         result: R = lent.called(call.compiled(leaves), range(1, len(operands)), *operands)
         return result
@@ -94,26 +94,26 @@ class Jitted(Generic[P, R]):
         self._plain.clear_cache()
 
     def _stage(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        found = self._found(args, kwargs)
-        if found is None:
+        donating = self._donating(args, kwargs)
+        if donating is None:
             return getattr(self._plain, name)(*args, **kwargs)
-        call, leaves = found
-        made = getattr(call.compiled(leaves), name)(*call.operands(leaves))
-        return _Stage(made, call, jax.tree.structure(self._static.sort(args, kwargs)[:2]))
+        call, leaves = donating
+        stage = getattr(call.compiled(leaves), name)(*call.operands(leaves))
+        return _Stage(stage, call, jax.tree.structure(self._static.sort(args, kwargs)[:2]))
 
     # How to call the function, and with which leaves; None where there is nothing to donate.
-    def _found(
+    def _donating(
         self, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> tuple[Regrouped, list[BackendArray]] | None:
-        given = self._static.sort(args, kwargs)
-        leaves, outline = jax.tree.flatten(given[:2])
-        key = outline, given.static
+        arguments = self._static.sort(args, kwargs)
+        leaves, outline = jax.tree.flatten(arguments[:2])
+        key = outline, arguments.static
         try:
             known = key in self._calls
         except TypeError:  # something static has no hash, of which JAX tells
             return None
         if not known:
-            self._calls[key] = self._planned(given, outline)
+            self._calls[key] = self._planned(arguments, outline)
         call = self._calls[key]
         # Under another transformation the arrays are tracers, whose memory is not ours to give away.
         if call is None or any(issubclass(kind, jax.core.Tracer) for kind in set(map(type, leaves))):
@@ -127,13 +127,13 @@ class Jitted(Generic[P, R]):
             raise consumed()
         return call, leaves
 
-    def _planned(self, given: Given, outline: PyTreeDef) -> Regrouped | None:
-        count = len(given.places) + sum(isinstance(where, int) for where, *_ in given.static)
+    def _planned(self, arguments: Given, outline: PyTreeDef) -> Regrouped | None:
+        count = len(arguments.places) + sum(isinstance(where, int) for where, *_ in arguments.static)
         leaves: list[Leaf] = []
         states: list[object] = []
-        for path, node in jax.tree_util.tree_leaves_with_path(given[:2], is_leaf=lambda x: isinstance(x, State)):
+        for path, node in jax.tree_util.tree_leaves_with_path(arguments[:2], is_leaf=lambda x: isinstance(x, State)):
             if path[0].idx == 0:
-                place = given.places[path[1].idx]
+                place = arguments.places[path[1].idx]
                 name, donated = self._name_of(place), self._donated.has(place, count)
             else:
                 name, donated = path[1].key, path[1].key in self._donated.names
@@ -149,11 +149,11 @@ class Jitted(Generic[P, R]):
         function = _weakly(self._function)
 
         def call(leaves: list[object]) -> object:
-            args, kwargs = given.together(*jax.tree.unflatten(outline, leaves))
+            args, kwargs = arguments.together(*jax.tree.unflatten(outline, leaves))
             return function()(*args, **kwargs)
 
         # The plan lives as long as the function: it must not keep the arrays of the call that it was made for.
-        given = given._replace(args=(), kwargs={})
+        arguments = arguments._replace(args=(), kwargs={})
         options = {name: x for name, x in self._options.items() if name not in _SORTED_OUT}
         return Regrouped(Plan(leaves, states, self._shardings(outline), call, function, options))
 
@@ -180,10 +180,10 @@ class Jitted(Generic[P, R]):
         same = {k: first[id(x)] for k, x in enumerate(leaves) if first.get(id(x), k) != k}
         if not same:
             return call
-        found = self._calls.get((key, tuple(same.items())))
-        if found is None:
-            found = self._calls[key, tuple(same.items())] = call.sharing(same)
-        return found
+        sharing = self._calls.get((key, tuple(same.items())))
+        if sharing is None:
+            sharing = self._calls[key, tuple(same.items())] = call.sharing(same)
+        return sharing
 
 
 class _Stage:
@@ -229,8 +229,8 @@ def _weakly(function: Callable[..., object]) -> Callable[[], Any]:
 # an equal function are kept, such as of a bound method: they call that one, and go with it.
 def _calls_of(function: Callable[..., object], options: Mapping[str, object]) -> Calls:
     try:
-        given = tuple(sorted((name, tuple(x) if isinstance(x, list) else x) for name, x in options.items()))
+        by_name = tuple(sorted((name, tuple(x) if isinstance(x, list) else x) for name, x in options.items()))
         owner, by_options = _shared.setdefault(function, (weakref.ref(function), {}))
-        return by_options.setdefault(given, {}) if owner() is function else {}
+        return by_options.setdefault(by_name, {}) if owner() is function else {}
     except TypeError:
         return {}

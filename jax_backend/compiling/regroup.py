@@ -87,10 +87,10 @@ class Regrouped:
     def __init__(self, plan: Plan, same: Mapping[int, int] = NOTHING_TWICE) -> None:
         """Sort the leaves of a plan; some are the `same` array as one that is donated: XLA takes it once."""
         self._plan, self._same = plan, same
-        own = [(k, leaf) for k, leaf in enumerate(plan.leaves) if k not in same]
-        self.undonated = _Taken(k for k, leaf in own if leaf.state is None and not leaf.donated)
-        self._groups = [_Taken(k for k, leaf in own if leaf.state is None and leaf.donated)]
-        self._groups += [_Taken(k for k, leaf in own if leaf.state == n) for n in range(len(plan.states))]
+        distinct = [(k, leaf) for k, leaf in enumerate(plan.leaves) if k not in same]
+        self.undonated = _Taken(k for k, leaf in distinct if leaf.state is None and not leaf.donated)
+        self._groups = [_Taken(k for k, leaf in distinct if leaf.state is None and leaf.donated)]
+        self._groups += [_Taken(k for k, leaf in distinct if leaf.state == n) for n in range(len(plan.states))]
         self.donatable = _Taken(k for group in self._groups for k in group.places)
         self._names = tuple(plan.leaves[k].name for k in self.undonated.places)
         self._compiled: Any = None
@@ -138,10 +138,10 @@ class Regrouped:
         kinds = {}
         for n, outline in enumerate(self._plan.states):
             if self._groups[1 + n].places:  # else it is the same as another one
-                own = [x for x, leaf in zip(leaves, self._plan.leaves, strict=True) if leaf.state == n]
-                kinds[n] = _kind(outline, own)
-        given = Counter(kinds.values())
-        for kind, count in given.items():
+                arrays = [x for x, leaf in zip(leaves, self._plan.leaves, strict=True) if leaf.state == n]
+                kinds[n] = _kind(outline, arrays)
+        taken = Counter(kinds.values())
+        for kind, count in taken.items():
             nbytes = sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in kind[1])
             if 0 < back[kind] < count and nbytes > copies.LARGE:
                 copies.warn(
@@ -150,7 +150,7 @@ class Regrouped:
                     f"cannot be told which go on: none is donated, and {nbytes / 1e6:.0f} MB are copied at each call; "
                     f"return them all (what is returned as it came costs nothing)",
                 )
-        return [n for n, kind in kinds.items() if back[kind] >= given[kind]]
+        return [n for n, kind in kinds.items() if back[kind] >= taken[kind]]
 
 
 _Kind = tuple[jax.tree_util.PyTreeDef, tuple[tuple[tuple[int, ...], np.dtype[np.generic]], ...]]

@@ -13,8 +13,8 @@ from jax_backend.compiling import compile
 
 
 @compile.program
-def _traced(owned: Nest, given: Sequence[object], function: Callable[..., object], static: Any) -> object:
-    return function(ops, static, owned, *given)
+def _traced(owned: Nest, operands: Sequence[object], function: Callable[..., object], static: Any) -> object:
+    return function(ops, static, owned, *operands)
 
 
 _STATIC = ("function", "static", "kernels")
@@ -26,12 +26,12 @@ def carry_out(
     function: Callable[..., object],
     static: object,
     owned: object,
-    *given: object,
+    *operands: object,
     consume: tuple[object, str] | None = None,
 ) -> Any:
-    """`function(ops, static, owned, *given)`; where nothing is traced, arrays that are consumed are donated."""
-    traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((owned, given)))
+    """`function(ops, static, owned, *operands)`; where nothing is traced, arrays that are consumed are donated."""
+    traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((owned, operands)))
     named = {"function": function, "static": static, "kernels": compile.use_kernels()}
     if consume is None or traced:
-        return _keeping(owned, given, **named)
-    return lent.called(_consuming, (0,), owned, given, **named)
+        return _keeping(owned, operands, **named)
+    return lent.called(_consuming, (0,), owned, operands, **named)

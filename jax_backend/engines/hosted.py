@@ -217,13 +217,13 @@ def map_items(
     """What a function of items gives, computed by JAX; the leaves to store as NumPy has them."""
     transform = mapping.of(spec, at)
     if isinstance(transform.function, HostFunction):
-        found, structure = mapping.on_host(transform, [np.asarray(x) for x in leaves], lead)
+        results, structure = mapping.on_host(transform, [np.asarray(x) for x in leaves], lead)
         where = next((x.sharding for x in leaves if x.committed), None)  # the device that was asked for, if any was
-        return nest.unflatten(structure, shipping.sent(found, where), build_mapping, lead)
-    found = execute.map_items(spec, at, leaves, lead, key, mask)
+        return nest.unflatten(structure, shipping.sent(results, where), build_mapping, lead)
+    mapped = execute.map_items(spec, at, leaves, lead, key, mask)
     if at == "sample":
-        return found
-    return [x if is_object_array(x) else _in_numpy(x) for x in found]
+        return mapped
+    return [x if is_object_array(x) else _in_numpy(x) for x in mapped]
 
 
 count_invalid, with_spec, counter = _engine.count_invalid, _engine.with_spec, _engine.counter

@@ -50,7 +50,7 @@ def sampled(
     if spec.on_sample is None:
         return leaves, None
     lead = spec.sampler.leading_shape(batch)
-    return _given(spec.on_sample, leaves, lead, key if spec.on_sample.draws else None, mask)
+    return _results(spec.on_sample, leaves, lead, key if spec.on_sample.draws else None, mask)
 
 
 def _is_array(x: object) -> bool:
@@ -58,7 +58,7 @@ def _is_array(x: object) -> bool:
 
 
 # The checked leaves that a function gives, and their structure.
-def _given(
+def _results(
     transform: MapItems,
     leaves: Sequence[object],
     lead: Lead,
@@ -69,13 +69,12 @@ def _given(
     if isinstance(transform.function, HostFunction):
         return _called_back(transform, leaves, lead)
     # Unrelated to all else that is drawn by the key: the sampler's draws, and what is split from it.
-    own = None if key is None else for_maps(key)
-    draws = (
-        None if own is None or not transform.item_words else compile.draws(own, math.prod(lead), transform.item_words)
-    )
-    items = mapping.carried_out(ops.OPS, transform, leaves, lead, draws, own, mask, build_mapping)
-    found, structure = mapping.flattened(transform, items, lead, _is_array, as_told)
-    return found, _Static(structure)
+    key, draws = None if key is None else for_maps(key), None
+    if key is not None and transform.item_words:
+        draws = compile.draws(key, math.prod(lead), transform.item_words)
+    items = mapping.carried_out(ops.OPS, transform, leaves, lead, draws, key, mask, build_mapping)
+    results, structure = mapping.flattened(transform, items, lead, _is_array, as_told)
+    return results, _Static(structure)
 
 
 # What a function on the host gives, as a program that is compiled asks it.
@@ -94,7 +93,7 @@ def _called_back(transform: MapItems, leaves: Sequence[object], lead: Lead) -> t
 def _mapped(
     leaves: list[jax.Array], key: jax.Array | None, mask: jax.Array | None, spec: BufferSpec, at: str, lead: Lead
 ) -> tuple[list[jax.Array], _Static]:
-    return _given(mapping.of(spec, at), leaves, lead, key, mask)
+    return _results(mapping.of(spec, at), leaves, lead, key, mask)
 
 
 def map_items(
@@ -107,15 +106,17 @@ def map_items(
         check_key(key)
     if any(map(is_object_array, leaves)):  # which only buffers of the host have
         arrays = [leaf if is_object_array(leaf) else jnp.asarray(leaf) for leaf in leaves]
-        found, static = _given(mapping.of(spec, at), arrays, lead, key, mask)
+        results, static = _results(mapping.of(spec, at), arrays, lead, key, mask)
     else:
-        found, static = _mapped(list(leaves), key, mask, spec=spec, at=at, lead=lead, kernels=compile.use_kernels())
-    return found if at == "add" else nest.unflatten(static.structure, found, build_mapping, lead)
+        results, static = _mapped(list(leaves), key, mask, spec=spec, at=at, lead=lead, kernels=compile.use_kernels())
+    return results if at == "add" else nest.unflatten(static.structure, results, build_mapping, lead)
 
 
 def evaluated(transform: MapItems, outline: Outline, lead: Lead) -> object:
     """What a function of items gives of leaves [*lead, *shape]: `jax.ShapeDtypeStruct`s."""
     structs = [jax.ShapeDtypeStruct((*lead, *leaf.shape), jnp.dtype(leaf.dtype)) for leaf in outline.leaves]
     key = jax.eval_shape(lambda: jax.random.key(0)) if transform.draws else None
-    found, static = jax.eval_shape(lambda leaves, key: _given(transform, leaves, lead, key, None, False), structs, key)
-    return nest.unflatten(static.structure, found, build_mapping, lead)
+    shapes, static = jax.eval_shape(
+        lambda leaves, key: _results(transform, leaves, lead, key, None, False), structs, key
+    )
+    return nest.unflatten(static.structure, shapes, build_mapping, lead)

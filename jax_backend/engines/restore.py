@@ -31,16 +31,16 @@ def elsewhere(state: State, spec: BufferSpec) -> State:
     if isinstance(state, SharedState):
         state = state.detached()
     if isinstance(state, HostState):
-        made, files, held = other_storage.of_version(state, spec, in_place.create)
+        arrays, files, held = other_storage.of_version(state, spec, in_place.create)
     else:
         if isinstance(state.counters, jax.core.Tracer):
             raise TypeError(
                 "with_spec: under jax.jit, vmap and scan a buffer stays where it lies; call it outside of them, or "
                 "leave BufferSpec.storage as it is"
             )
-        found = Arrays(state.rows, state.wide, state.tree, state.counters, dict(state.auxiliary))
-        made, files = other_storage.with_spec(jax.tree.map(np.asarray, found), state.spec, spec, in_place.create)
-    return restore(spec, made, device, objects=held, files=files)
+        on_device = Arrays(state.rows, state.wide, state.tree, state.counters, dict(state.auxiliary))
+        arrays, files = other_storage.with_spec(jax.tree.map(np.asarray, on_device), state.spec, spec, in_place.create)
+    return restore(spec, arrays, device, objects=held, files=files)
 
 
 def restore(
@@ -72,8 +72,7 @@ def restore(
         return state
     checks.leaves_for_backend(spec, execute.unsupported)
     place = execute.device_of(spec, device)
-    made: Arrays = jax.device_put(arrays, devices.places(arrays, place))
-    return execute.to_state(made, spec)
+    return execute.to_state(jax.device_put(arrays, devices.places(arrays, place)), spec)
 
 
 def placed(leaf: NumpyArray, device: DeviceLike) -> jax.Array:

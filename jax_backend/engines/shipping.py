@@ -52,16 +52,16 @@ def sent(arrays: Sequence[BackendArray], device: DeviceLike) -> list[BackendArra
 
     What is none stays as it is, and so do Python objects.
     """
-    found = list(arrays)
-    places = [k for k, x in enumerate(found) if isinstance(x, np.ndarray | np.generic) and not is_object_array(x)]
+    moved = list(arrays)
+    places = [k for k, x in enumerate(arrays) if isinstance(x, np.ndarray | np.generic) and not is_object_array(x)]
     # A jitted identity takes all small arrays in one call, and puts them on the default device.
-    small = [k for k in places if device is None and found[k].nbytes <= SMALL]
+    small = [k for k in places if device is None and arrays[k].nbytes <= SMALL]
     large = [k for k in places if k not in small]
-    copied = _copied([found[k] for k in small]) if small else ()
-    moved = jax.device_put([found[k] for k in large], device) if large else ()
-    for k, x in zip([*small, *large], [*copied, *moved], strict=True):
-        found[k] = x
-    return found
+    copied = _copied([arrays[k] for k in small]) if small else ()
+    put = jax.device_put([arrays[k] for k in large], device) if large else ()
+    for k, x in zip([*small, *large], [*copied, *put], strict=True):
+        moved[k] = x
+    return moved
 
 
 @jax.jit
@@ -84,10 +84,11 @@ def stacked_there(
     """
     every = np.concatenate(batches)
     frames, place = np.unique(every, return_inverse=True)
-    part = -(-len(every) // PARTS)
-    frames = np.pad(frames, (0, -len(frames) % part), mode="edge")
-    own = [chain.layout.leaves[k].wide for k in chosen]
-    names = tuple(sorted({ROWS if k is None else WIDE.format(k) for k in own}))
+    # Few lengths, as each is compiled once.
+    step = -(-len(every) // PARTS)
+    frames = np.pad(frames, (0, -len(frames) % step), mode="edge")
+    wide = [chain.layout.leaves[k].wide for k in chosen]
+    names = tuple(sorted({ROWS if k is None else WIDE.format(k) for k in wide}))
     places = np.split(place.astype(np.int32), np.cumsum([len(x) for x in batches])[:-1])
     sent = jax.device_put((tuple(host.take(auxiliary[name], frames) for name in names), tuple(places)), target)
     return _stacked(chain, chosen, names, *sent)
@@ -97,8 +98,8 @@ def stacked_there(
 def _stacked(
     chain: Chain, chosen: tuple[int, ...], names: tuple[str, ...], sent: tuple[jax.Array, ...], places: list[jax.Array]
 ) -> list[dict[int, Any]]:
-    given = dict(zip(names, sent, strict=True))
+    auxiliary = dict(zip(names, sent, strict=True))
     # Of these nothing is read, where the leaves lie elsewhere.
     nothing: dict[str, Any] = {ROWS: jax.numpy.zeros((len(sent[0]), chain.layout.row_words), np.int32)}
     nothing |= dict.fromkeys(WIDE.format(k) for k in range(len(chain.layout.wide)))
-    return carried_out(NONE, frame_ring.gathered, ops.OPS, chain, nothing | given, chosen, places)
+    return carried_out(NONE, frame_ring.gathered, ops.OPS, chain, nothing | auxiliary, chosen, places)

@@ -44,16 +44,16 @@ def nearest(outline: Outline, leaves: Sequence[jax.Array]) -> dict[int, jax.Arra
 @compile.program
 def encoded(unit: ArraySpec, value: jax.Array) -> jax.Array:
     """What is stored for an environment's numbers: `ArraySpec.encoded`."""
-    made: jax.Array = unit.encoded(ops.OPS, value)
-    return made
+    stored: jax.Array = unit.encoded(ops.OPS, value)
+    return stored
 
 
 @functools.partial(jax.jit, static_argnames="unit", inline=True)
 @compile.program
 def decoded(unit: ArraySpec, x: jax.Array) -> jax.Array:
     """The numbers of an environment for stored values: `ArraySpec.decoded`."""
-    made: jax.Array = unit.decoded(ops.OPS, x)
-    return made
+    numbers: jax.Array = unit.decoded(ops.OPS, x)
+    return numbers
 
 
 def is_traced(leaf: object) -> bool:

@@ -19,7 +19,7 @@ from jax_backend.engines.restore import restore
 from jax_backend.lib import LIB
 
 
-def _on_device(spec: BufferSpec, target: State | None, given: object, device: DeviceLike) -> State:
+def _on_device(spec: BufferSpec, target: State | None, mapping: object, device: DeviceLike) -> State:
     placed = {}
     if target is None:
         device = execute.device_of(spec, device)
@@ -37,7 +37,7 @@ def _on_device(spec: BufferSpec, target: State | None, given: object, device: De
         copied = jnp.array(array, copy=True)  # as donating the state would delete the array in the dict
         return copied if where is None else jax.device_put(copied, where)
 
-    return execute.to_state(core.as_arrays(spec, given, take, _read), spec)
+    return execute.to_state(core.as_arrays(spec, mapping, take, _read), spec)
 
 
 def _read(name: str, array: object) -> NumpyArray:

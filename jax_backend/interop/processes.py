@@ -16,8 +16,8 @@ def _sent(state: HostState) -> tuple[Any, ...]:
     with version.lock:
         if version.own().files is None:
             return state.__reduce__()
-        given = state.exported_memory()
-    return _received, (state.spec, sending.take_apart(given, state._counters))
+        exported = state.exported_memory()
+    return _received, (state.spec, sending.take_apart(exported, state._counters))
 
 
 def _received(spec: BufferSpec, state: Filed) -> HostState:

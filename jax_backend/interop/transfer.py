@@ -19,8 +19,8 @@ class Transfer:
     def __init__(self, device: object) -> None:
         self._device = devices.resolve(device)
 
-    def drawn(self, sample: Callable[..., tuple[Any, Any]], state: object, *given: object) -> tuple[Any, Any]:
-        return sample(state, *given)
+    def drawn(self, sample: Callable[..., tuple[Any, Any]], state: object, *arguments: object) -> tuple[Any, Any]:
+        return sample(state, *arguments)
 
     def send(self, leaves: Sequence[object]) -> list[object]:
         arrays = iter(jax.device_put([leaf for leaf in leaves if not is_object_array(leaf)], self._device))

@@ -78,13 +78,13 @@ def choose(kernel: Kernel | None, core: Callable[..., R], *args: object) -> R:
 
     def flat(*operands: jax.Array) -> list[jax.Array]:
         with rules.promoting_ranks():
-            made = jax.tree.leaves(rebuilt([operands[k] for k in where]), is_leaf=_is_none)
-        return [made[k] for k in wanted]
+            all_results = jax.tree.leaves(rebuilt([operands[k] for k in where]), is_leaf=_is_none)
+        return [all_results[k] for k in wanted]
 
     operands = _varying_alike(lax.stop_gradient([arrays[j] for j in order]))
     batch = Batch((), tuple(() for _ in operands))
-    found = _work.bind(*operands, kernel=described, core=flat, batch=batch)
-    new = dict(zip(wanted, found, strict=True))
+    computed = _work.bind(*operands, kernel=described, core=flat, batch=batch)
+    new = dict(zip(wanted, computed, strict=True))
     return jax.tree.unflatten(
         jax.tree.structure(kernel.results, is_leaf=_is_none),
         [new.get(k, None if x is ABSENT else x) for k, x in enumerate(results)],
@@ -99,12 +99,12 @@ def barrier(arrays: Sequence[BackendArray], after: Sequence[BackendArray] = ()) 
     which XLA neither repeats nor lets what depends on it precede. On a GPU XLA's own barrier does that.
     """
     if jax.default_backend() == "gpu":
-        made: list[jax.Array] = lax.optimization_barrier(lax.stop_gradient([*arrays, *after]))
-        return made[: len(arrays)]
+        behind: list[jax.Array] = lax.optimization_barrier(lax.stop_gradient([*arrays, *after]))
+        return behind[: len(arrays)]
     if not _on_cpu():
         return list(arrays)
     arrays, after = lax.stop_gradient((list(arrays), list(after)))
-    behind: list[jax.Array] = _barrier.bind(*_varying_alike([*arrays, *after]), count=len(arrays))
+    behind = _barrier.bind(*_varying_alike([*arrays, *after]), count=len(arrays))
     return behind
 
 
@@ -131,11 +131,11 @@ def _is_none(x: object) -> bool:
 
 def _varying_alike(arrays: list[jax.Array]) -> list[jax.Array]:
     """The same arrays, all of which differ between devices inside of `jax.shard_map`, if one does."""
-    own = [compat.varying_axes(x) for x in arrays]
-    every = frozenset[str]().union(*own)
+    axes_of = [compat.varying_axes(x) for x in arrays]
+    every = frozenset[str]().union(*axes_of)
     return [
         compat.made_varying(x, sorted(every - axes)) if axes != every else x
-        for x, axes in zip(arrays, own, strict=True)
+        for x, axes in zip(arrays, axes_of, strict=True)
     ]
 
 
@@ -249,12 +249,12 @@ def _called(
         aliases: which operands lend their memory to which results.
         more: results behind the kernel's own, which all calls share.
     """
-    given, types, made = iter(operands), iter(ctx.avals_in), iter(ctx.avals_out)
-    values = [mlir.ir_constant(NOTHING) if x is None else next(given) for x in kernel.operands]
+    present, types, result_types = iter(operands), iter(ctx.avals_in), iter(ctx.avals_out)
+    values = [mlir.ir_constant(NOTHING) if x is None else next(present) for x in kernel.operands]
     arguments: list[Any] = [EMPTY if x is None else next(types) for x in kernel.operands]
-    results: list[Any] = [*(EMPTY if x is ABSENT else next(made) for x in kernel.in_order), *more]
-    none, own = (False,) * len(batch.sizes), iter(batch.batched)
-    batched = [none if x is None else next(own) for x in kernel.operands]
+    results: list[Any] = [*(EMPTY if x is ABSENT else next(result_types) for x in kernel.in_order), *more]
+    none, axes_of = (False,) * len(batch.sizes), iter(batch.batched)
+    batched = [none if x is None else next(axes_of) for x in kernel.operands]
     batched += [(x is not ABSENT,) * len(batch.sizes) for x in kernel.in_order]
     batched += [none] * len(more)
     nbytes = [
@@ -262,8 +262,8 @@ def _called(
         for x, axes in zip([*arguments, *results], batched, strict=True)
     ]
     encoded = _encode_batch(batch.sizes, batched, nbytes)
-    found = _custom_call(ctx, target, values, arguments, results, aliases, encoded, kernel.vectors)
-    return [x for x, wanted in zip(found, kernel.in_order, strict=False) if wanted is not ABSENT]
+    called = _custom_call(ctx, target, values, arguments, results, aliases, encoded, kernel.vectors)
+    return [x for x, wanted in zip(called, kernel.in_order, strict=False) if wanted is not ABSENT]
 
 
 def _custom_call(

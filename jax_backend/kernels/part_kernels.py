@@ -74,9 +74,9 @@ def _clear_leaves(draft: Draft, removal: Removal) -> None:
 def _compare(draft: Draft, keys: jax.Array, best: jax.Array) -> list[jax.Array]:
     """Ranks have been read before they are written, and after all that the counters stand for."""
     ends = draft.counters.ends
-    *found, sizes = barrier([*max_value.compare.core(ops.OPS, draft, keys, best), ends.sizes])
+    *ranks, sizes = barrier([*max_value.compare.core(ops.OPS, draft, keys, best), ends.sizes])
     draft.counters = draft.counters.replace(ends=ends._replace(sizes=sizes))
-    return found
+    return ranks
 
 
 def _locate_current(ends: RingState, current: jax.Array, wanted: jax.Array) -> object:

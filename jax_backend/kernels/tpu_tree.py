@@ -88,8 +88,8 @@ class Consecutive(Touched):
         """In one vector of numbers, made of what is known of each before: XLA would copy short pieces in turn."""
 
         def each(of: Callable[[int, int], int | NumpyArray]) -> jax.Array:
-            found = [np.broadcast_to(of(*piece), self.count(piece[0])) for piece in pieces]
-            return jnp.asarray(np.concatenate(found), jnp.int32)
+            numbers = [np.broadcast_to(of(*piece), self.count(piece[0])) for piece in pieces]
+            return jnp.asarray(np.concatenate(numbers), jnp.int32)
 
         nodes = (self.leaves[0] >> each(lambda height, _: SHIFT * height)) + each(
             lambda height, _: np.arange(self.count(height))
@@ -98,12 +98,12 @@ class Consecutive(Touched):
         return jnp.where(nodes < size, nodes, nodes - size) + each(lambda _, start: start)
 
 
-def joined(parts: Sequence[jax.Array]) -> jax.Array:
+def joined(vectors: Sequence[jax.Array]) -> jax.Array:
     """Vectors of numbers that are not negative, one behind the other, in one piece of work: XLA copies them in turn."""
-    size, start, whole = sum(part.shape[0] for part in parts), 0, []
-    for part in parts:
-        after = size - start - part.shape[0]
-        whole.append(lax.pad(part, jnp.zeros((), part.dtype), [(start, after, 0)]))
+    size, start, whole = sum(vector.shape[0] for vector in vectors), 0, []
+    for vector in vectors:
+        after = size - start - vector.shape[0]
+        whole.append(lax.pad(vector, jnp.zeros((), vector.dtype), [(start, after, 0)]))
         start = size - after
     return _halved(whole, jnp.maximum)
 
@@ -152,14 +152,14 @@ def _renewed(old: jax.Array, nodes: jax.Array, changed: jax.Array, values: Seque
     """
     kind = _kinds(nodes.shape[0])[:, None]
     place = changed[None, :] - (nodes << SHIFT)[:, None]
-    new, *others = (part[None, :] for part in values)
+    new, *others = (x[None, :] for x in values)
     if others:
         smallest, largest = others
         new = jnp.where(kind == 0, new, jnp.where(kind == 1, smallest, largest))
     else:
         place = jnp.where(kind == _kinds(changed.shape[0])[None, :], place, -1)
-    found = [jnp.max(jnp.where(place == k, new, -1), 1) for k in range(FANOUT)]
-    return [jnp.where(x >= 0, x, y) for x, y in zip(found, _columns(old), strict=True)]
+    changed_children = [jnp.max(jnp.where(place == k, new, -1), 1) for k in range(FANOUT)]
+    return [jnp.where(x >= 0, x, y) for x, y in zip(changed_children, _columns(old), strict=True)]
 
 
 # Of the children of nodes by kind, FANOUT arrays [3 n], the sums, the smallest positive and the largest.
@@ -200,8 +200,8 @@ def draw(tree: jax.Array, capacity: int, draws: jax.Array) -> Drawn:
     rows = chosen = node = jnp.zeros_like(draws[:, :1])
     for depth, level in enumerate(reversed(levels)):
         if depth:
-            found = ops.take(tree, rows[:, 0])
-            children = [found[:, k : k + 1] for k in range(FANOUT)]
+            taken = ops.take(tree, rows[:, 0])
+            children = [taken[:, k : k + 1] for k in range(FANOUT)]
         chosen = _chosen(children, draws[:, depth : depth + 1])
         node = jnp.minimum(node * FANOUT + chosen, level.nodes - 1)
         rows = node + (levels[-2 - depth].sums if depth + 1 < len(levels) else 0)

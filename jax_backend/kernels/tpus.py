@@ -34,8 +34,8 @@ def draw_weighed(
     tree: jax.Array, capacity: int, draws: jax.Array, beta: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     drawn = tpu_tree.draw(tree, capacity, draws)
-    found: tuple[jax.Array, jax.Array, jax.Array] = _core(prioritized.weighed, *drawn[1:], beta)
-    return drawn.leaves, *found
+    weighed: tuple[jax.Array, jax.Array, jax.Array] = _core(prioritized.weighed, *drawn[1:], beta)
+    return drawn.leaves, *weighed
 
 
 def importance_weights(values: jax.Array, smallest: jax.Array, beta: jax.Array) -> jax.Array:
@@ -48,10 +48,10 @@ def updated_values(
     slots: jax.Array, live: jax.Array, priorities: jax.Array, alpha: float
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     if slots.shape[0] > MOST_COMPARED:
-        found: tuple[jax.Array, jax.Array, jax.Array, jax.Array] = _core(
+        updated: tuple[jax.Array, jax.Array, jax.Array, jax.Array] = _core(
             importance.updated_values.core, slots, live, priorities, alpha
         )
-        return found
+        return updated
     values: jax.Array
     good: jax.Array
     values, good = _core(importance.stored_value, priorities, alpha)
@@ -65,8 +65,8 @@ def updated_values(
 
 
 # A function of the core, which is written over any backend's arrays.
-def _core(function: Callable[..., Any], *given: object) -> Any:
-    return function(ops.OPS, *given)
+def _core(function: Callable[..., Any], *operands: object) -> Any:
+    return function(ops.OPS, *operands)
 
 
 def written_values(tree: jax.Array, slots: jax.Array, values: jax.Array) -> jax.Array:

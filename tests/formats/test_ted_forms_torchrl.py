@@ -59,8 +59,8 @@ def without_half(case: Case, form: str) -> Case:
 
 def form_of(case: Case, form: str) -> Any:
     with backends.make("torch") as backend:
-        made = ted.to_form(case.filled(backend), form)
-    return made
+        # A file of HDF5 has a group for each trajectory.
+        return ted.to_form(case.filled(backend), "nested" if form == "h5" else form)
 
 
 def slots_of(case: Case) -> tuple[list[list[int]], list[list[Any]]]:

@@ -40,7 +40,7 @@ class _Trees:
 
         def flatten(x: object) -> tuple[list[object], object]:
             kept, rest = flatten_with_keys(x)
-            return [part for _, part in kept], rest
+            return [value for _, value in kept], rest
 
         def unflatten(parts: Iterable[object], rest: Any) -> object:
             others = dict(rest)

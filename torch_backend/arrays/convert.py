@@ -208,9 +208,9 @@ def build_mapping(
     if isinstance(container, Registered):
         return container.together(parts)
     tensordict = _tensordict()
-    parts = {name: _non_tensor(part) if is_object_array(part) else part for name, part in parts.items()}
-    for name, part in parts.items():
-        if isinstance(part, tuple | list):
+    parts = {name: _non_tensor(x) if is_object_array(x) else x for name, x in parts.items()}
+    for name, x in parts.items():
+        if isinstance(x, tuple | list):
             raise TypeError(
                 f"item spec: part {name!r} is a tuple, which no TensorDict or tensorclass can hold; name its parts in "
                 f"a dict, or let a dict hold what is beside it: frb.Composite(...) in place of Composite.like"
@@ -221,28 +221,28 @@ def build_mapping(
         if container.names:
             options["names"] = (*(None,) * (len(batch_shape) - len(container.names)), *container.names)
         if container.device:
-            options["device"] = next((part.device for part in parts.values() if part.device is not None), None)
+            options["device"] = next((x.device for x in parts.values() if x.device is not None), None)
         names_below = _names_below(parts) if container.named_below else {}
         container = container.type
-    made = tensordict.TensorDict(parts, batch_size=list(batch_shape), **options)
+    built = tensordict.TensorDict(parts, batch_size=list(batch_shape), **options)
     if hasattr(container, "from_tensordict"):
         # A tensorclass: its constructor would convert what its fields hold by their annotations.
-        made = container.from_tensordict(made)
-    _name_below(made, names_below)
-    return made
+        built = container.from_tensordict(built)
+    _name_below(built, names_below)
+    return built
 
 
 # The names of the axes of TensorDicts in another, which forgets them if it has none itself; and of those below.
 def _names_below(parts: Mapping[str, Nest]) -> dict[str, Nest]:
-    inner = {name: part for name, part in parts.items() if hasattr(part, "batch_size") and not is_non_tensor(part)}
-    return {name: (tuple(part.names), _names_below(dict(part.items()))) for name, part in inner.items()}
+    inner = {name: x for name, x in parts.items() if hasattr(x, "batch_size") and not is_non_tensor(x)}
+    return {name: (tuple(x.names), _names_below(dict(x.items()))) for name, x in inner.items()}
 
 
-def _name_below(made: Nest, names: Mapping[str, Nest]) -> None:
-    for key, (own, below) in names.items():
-        part = made.get(key)
-        part.names = own
-        _name_below(part, below)
+def _name_below(outer: Nest, names: Mapping[str, Nest]) -> None:
+    for key, (axes, below) in names.items():
+        inner = outer.get(key)
+        inner.names = axes
+        _name_below(inner, below)
 
 
 # An object array as TensorDicts hold it.
@@ -253,5 +253,5 @@ def _non_tensor(objects: Objects) -> Any:
     if not objects.ndim:
         return tensordict.NonTensorData(objects.item())
     if objects.ndim == 1:
-        return tensordict.NonTensorStack(*(tensordict.NonTensorData(part) for part in objects.tolist()))
+        return tensordict.NonTensorStack(*(tensordict.NonTensorData(x) for x in objects.tolist()))
     return tensordict.NonTensorStack(*map(_non_tensor, objects))

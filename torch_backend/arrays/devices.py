@@ -32,5 +32,5 @@ def resolve(device: object) -> torch.device | None:
 
 def target(device: DeviceLike) -> torch.device | None:
     """Where samples of a buffer in the host's memory go, by default to torch's device; None if they stay there."""
-    found = resolve(torch.get_default_device() if device is None else device)
-    return None if found is None or found.type == "cpu" else found
+    resolved = resolve(torch.get_default_device() if device is None else device)
+    return None if resolved is None or resolved.type == "cpu" else resolved

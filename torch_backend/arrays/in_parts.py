@@ -19,8 +19,8 @@ def by_places(function: Function, slopes: Function, x: torch.Tensor, y: torch.Te
     """As `TextOps` says; a compiler is to see to it by itself, and `torch.func` keeps what it needs."""
     if x.numel() <= AT_ONCE or torch.compiler.is_compiling() or _is_transformed():
         return function(x, y)
-    found: torch.Tensor = _ByPlaces.apply(x, y, function, slopes)  # type: ignore[no-untyped-call]  # torch has it so
-    return found
+    result: torch.Tensor = _ByPlaces.apply(x, y, function, slopes)  # type: ignore[no-untyped-call]  # torch has it so
+    return result
 
 
 # Whether gradients are not, or not only, those of `backward`.
@@ -28,8 +28,8 @@ def _is_transformed() -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
-# Where parts of [N, S, V] are: some rows, or some places of one.
-def _parts(x: torch.Tensor) -> Iterator[tuple[slice, slice]]:
+# The chunks of [N, S, V] to compute at a time: some rows, or some places of one.
+def _chunks(x: torch.Tensor) -> Iterator[tuple[slice, slice]]:
     rows, width, each = x.shape
     places = max(1, AT_ONCE // each)
     step = max(1, places // width)
@@ -45,10 +45,10 @@ class _ByPlaces(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor, function: Function, slopes: Function) -> torch.Tensor:
         ctx.save_for_backward(x, y)
         ctx.slopes = slopes
-        found = x.new_empty(y.shape, dtype=torch.float32)
-        for part in _parts(x):
-            found[part] = function(x[part], y[part])
-        return found
+        result = x.new_empty(y.shape, dtype=torch.float32)
+        for places in _chunks(x):
+            result[places] = function(x[places], y[places])
+        return result
 
     @staticmethod
     def backward(ctx: Any, *back: torch.Tensor) -> object:
@@ -56,29 +56,29 @@ class _ByPlaces(torch.autograd.Function):
         by = back[0][..., None]
         if torch.is_grad_enabled():  # there are to be gradients of these
             return (slopes(x, y) * by).to(x.dtype), None, None, None
-        found = torch.empty_like(x)
-        for part in _parts(x):
-            found[part] = slopes(x[part], y[part]) * by[part]
-        return found, None, None, None
+        gradient = torch.empty_like(x)
+        for places in _chunks(x):
+            gradient[places] = slopes(x[places], y[places]) * by[places]
+        return gradient, None, None, None
 
 
 def in_turn(function: Callable[..., tuple[T, torch.Tensor]], carry: T, *arrays: torch.Tensor) -> tuple[T, torch.Tensor]:
     # torch.compile unrolls this.
-    found = []
-    for parts in zip(*arrays, strict=True):
+    results = []
+    for slices in zip(*arrays, strict=True):
         if carry is None:
-            new = _forgotten(lambda *parts: function(None, *parts)[1], *parts)
+            result = _forgotten(lambda *slices: function(None, *slices)[1], *slices)
         else:
-            carry, new = function(carry, *parts)
-        found.append(new)
-    return carry, torch.stack(found)
+            carry, result = function(carry, *slices)
+        results.append(result)
+    return carry, torch.stack(results)
 
 
-# `function(*given)`, which is called again for gradients, with the same numbers drawn by torch's generators.
-def _forgotten(function: Callable[..., torch.Tensor], *given: torch.Tensor) -> torch.Tensor:
+# `function(*operands)`, which is called again for gradients, with the same numbers drawn by torch's generators.
+def _forgotten(function: Callable[..., torch.Tensor], *operands: torch.Tensor) -> torch.Tensor:
     if not torch.is_grad_enabled() or torch.compiler.is_compiling() or _is_transformed():
-        return function(*given)
+        return function(*operands)
     from torch.utils.checkpoint import checkpoint
 
-    found: torch.Tensor = checkpoint(function, *given, use_reentrant=False)
-    return found
+    result: torch.Tensor = checkpoint(function, *operands, use_reentrant=False)
+    return result

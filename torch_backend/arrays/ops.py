@@ -263,8 +263,7 @@ def scale(high: torch.Tensor, low: torch.Tensor, n: int | torch.Tensor) -> torch
 
 
 def resampled(x: torch.Tensor, weights: NumpyArray, axis: int) -> torch.Tensor:
-    made = torch.matmul(moveaxis(x, axis, -1), table(weights.T, "float32", x))
-    return moveaxis(made, -1, axis)
+    return moveaxis(torch.matmul(moveaxis(x, axis, -1), table(weights.T, "float32", x)), -1, axis)
 
 
 def rounded(x: torch.Tensor) -> torch.Tensor:

@@ -42,22 +42,22 @@ def _consuming(function: Callable[P, R]) -> Callable[P, R]:
         # A compiler that traces this knows nothing of who holds a state, and would be thrown back at each `id`.
         if torch.compiler.is_compiling():
             return function(*args, **kwargs)
-        given = {id(state): state for state in _states_in((args, kwargs))}
-        for state in given.values():
+        states = {id(state): state for state in _states_in((args, kwargs))}
+        for state in states.values():
             state.check_alive()
         result = function(*args, **kwargs)
-        if given:
-            _consume(given, list(_states_in(result)))
+        if states:
+            _consume(states, list(_states_in(result)))
         return result
 
     return consuming
 
 
-# Consume the given states in whose place others were returned.
-def _consume(given: dict[int, State], returned: list[State]) -> None:
-    back, needed = Counter(x.spec for x in returned), Counter(x.spec for x in given.values())
+# Consume the states in whose place others were returned.
+def _consume(states: dict[int, State], returned: list[State]) -> None:
+    back, needed = Counter(x.spec for x in returned), Counter(x.spec for x in states.values())
     alive = {id(x) for x in returned}
-    for number, state in given.items():
+    for number, state in states.items():
         if number not in alive and back[state.spec] >= needed[state.spec]:
             state.consume()
 

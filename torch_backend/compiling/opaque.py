@@ -94,5 +94,5 @@ def _call(number: int, method: str, *tensors: torch.Tensor) -> tuple[torch.Tenso
     unit = _UNITS[number]
     structure = nest.flatten(unit, is_leaf)[1].sorted()
     arguments = (nest.unflatten(structure, tensors),) if method in ("inside", "nearest") else tensors
-    made = getattr(unit, method)(primitives, *arguments)
-    return tuple(nest.flatten_as(structure, made)) if method in ("draw", "nearest") else (made,)
+    result = getattr(unit, method)(primitives, *arguments)
+    return tuple(nest.flatten_as(structure, result)) if method in ("draw", "nearest") else (result,)

@@ -29,11 +29,11 @@ def _number(spec: TreeSpec, score: Score) -> int:
 
 
 def _arrays(tree: Tree) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
+    arrays: list[torch.Tensor] = []
     for name in FIELDS:
         x = getattr(tree, name)
-        found += x.values() if isinstance(x, dict) else x if isinstance(x, tuple) else [x]
-    return found
+        arrays += x.values() if isinstance(x, dict) else x if isinstance(x, tuple) else [x]
+    return arrays
 
 
 def _tree(arrays: list[torch.Tensor], spec: TreeSpec) -> Tree:
@@ -82,8 +82,8 @@ def _backup(
 
 def select(tree: Tree, score: Score, slot: torch.Tensor, bits: torch.Tensor, max_depth: int) -> Leaf:
     """`search.select` as one operation."""
-    found = _select(_arrays(tree), slot, bits, _number(tree.spec, score), max_depth)
-    return Leaf(found[0], found[1], found[2], torch.zeros_like(tree.low))
+    node, slot, child = _select(_arrays(tree), slot, bits, _number(tree.spec, score), max_depth)
+    return Leaf(node, slot, child, torch.zeros_like(tree.low))
 
 
 def backup(tree: Tree, leaf: Leaf, score: Score) -> Tree:

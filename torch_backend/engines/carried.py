@@ -48,25 +48,25 @@ def carry_out(
     function: Callable[..., object],
     static: object,
     owned: object,
-    *given: object,
+    *operands: object,
     consume: tuple[object, str] | None = None,
 ) -> Any:
-    """`function(ops, static, owned, *given)`, by kernels on the CPU."""
+    """`function(ops, static, owned, *operands)`, by kernels on the CPU."""
     tensors: list[torch.Tensor] = []
-    template = _apart((owned, given), tensors)
+    template = _apart((owned, operands), tensors)
     if not torch.compiler.is_compiling():
         if any(x.device != tensors[0].device for x in tensors):
             # What comes as NumPy's arrays is on the CPU; the map or forest, whose tensors are first, says where to.
             first = tensors[0].device
             tensors = [x.to(first) if x.device.type == "cpu" else x for x in tensors]
-            owned, given = _together(_named(template), tensors)
+            owned, operands = _together(_named(template), tensors)
         _check_devices(tensors)
         if consume is None:
-            return _now(function, static, _each(owned, _copied), given)
+            return _now(function, static, _each(owned, _copied), operands)
         owned = _each(owned, torch.Tensor.contiguous)  # of what is a view kernels write to a copy
         # Before the first write, so that an interrupt amid it leaves no value that is half written.
         object.__setattr__(*consume, None)
-        return _now(function, static, owned, given)
+        return _now(function, static, owned, operands)
     # Sizes that are symbols become numbers, to which torch.compile then binds the program: the results are of those
     # shapes.
     shapes = tuple([tuple([int(n) for n in x.shape]) for x in tensors])
@@ -74,22 +74,22 @@ def carry_out(
     return _together(_template(number), _carried(number, tensors))
 
 
-def _now(function: Callable[..., Any], static: Any, owned: Nest, given: Nest) -> Any:
+def _now(function: Callable[..., Any], static: Any, owned: Nest, operands: Nest) -> Any:
     tensors: list[torch.Tensor] = []
-    _apart((owned, given), tensors)
+    _apart((owned, operands), tensors)
     with modes.without_gradients(), part_kernels.using(_kernels(tensors)):
-        return function(ops, static, owned, *given)
+        return function(ops, static, owned, *operands)
 
 
 def _kernels(tensors: list[torch.Tensor]) -> part_kernels.Table:
     """Those for where all tensors lie, if there are any."""
-    own: Any = None
+    kernels: Any = None
     if HAVE_KERNELS and switch.on:
         if TORCH.gpus is not None and TORCH.gpus.works_on(tensors):
-            own = TORCH.on_gpu
+            kernels = TORCH.on_gpu
         elif all(x.device.type == "cpu" for x in tensors):
-            own = TORCH.kernels
-    return part_kernels.NONE if own is None else own.TABLE
+            kernels = TORCH.kernels
+    return part_kernels.NONE if kernels is None else kernels.TABLE
 
 
 def _check_devices(tensors: list[torch.Tensor]) -> None:
@@ -121,7 +121,7 @@ def _apart(nested: Nest, tensors: list[BackendArray]) -> Template:
     if isinstance(nested, (torch.Tensor, np.ndarray, np.generic)):
         tensors.append(nested)
         return len(tensors) - 1
-    return (type(nested), tuple([_apart(part, tensors) for part in nested]))
+    return (type(nested), tuple([_apart(child, tensors) for child in nested]))
 
 
 def _together(template: Template, tensors: Sequence[BackendArray]) -> Nest:
@@ -129,17 +129,17 @@ def _together(template: Template, tensors: Sequence[BackendArray]) -> Nest:
         return None
     if isinstance(template, int):
         return tensors[template]
-    kind, parts = template
-    return _CLASSES[kind](*[_together(part, tensors) for part in parts])
+    kind, children = template
+    return _CLASSES[kind](*[_together(child, tensors) for child in children])
 
 
 # The containers of a nest, with names in place of classes.
 def _named(template: Template) -> Template:
     if template is None or isinstance(template, int):
         return template
-    kind, parts = template
+    kind, children = template
     _CLASSES.setdefault(kind.__name__, kind)
-    return kind.__name__, tuple([_named(part) for part in parts])
+    return kind.__name__, tuple([_named(child) for child in children])
 
 
 @constant
@@ -151,10 +151,10 @@ def _number(*key: Any) -> int:
     # Which containers and shapes a function gives does not depend on values, so it is tried on zeros of NumPy.
     names = [str(dtype).removeprefix("torch.") for dtype in dtypes]
     zeros = [numpy_ops.zeros(shape, name) for shape, name in zip(shapes, names, strict=True)]
-    owned, given = _together(_named(template), zeros)
-    made: list[BackendArray] = []
-    results = _apart(function(numpy_ops, static, owned, *given), made)
-    _CALLS.append(_Call(key, _named(results), [(x.shape, ops.DTYPES[x.dtype.name]) for x in made]))
+    owned, operands = _together(_named(template), zeros)
+    arrays: list[BackendArray] = []
+    results = _apart(function(numpy_ops, static, owned, *operands), arrays)
+    _CALLS.append(_Call(key, _named(results), [(x.shape, ops.DTYPES[x.dtype.name]) for x in arrays]))
     return len(_CALLS) - 1
 
 
@@ -168,11 +168,11 @@ def _template(number: int) -> Template:
 def _carried(number: int, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     function, static, template, *_ = _CALLS[number].key
     _check_devices(tensors)
-    owned, given = _together(_named(template), tensors)
-    made: list[torch.Tensor] = []
-    _apart(_now(function, static, _each(owned, _copied), given), made)
+    owned, operands = _together(_named(template), tensors)
+    results: list[torch.Tensor] = []
+    _apart(_now(function, static, _each(owned, _copied), operands), results)
     taken = {x.untyped_storage().data_ptr() for x in tensors}
-    return [x.clone() if x.untyped_storage().data_ptr() in taken else x.contiguous() for x in made]
+    return [x.clone() if x.untyped_storage().data_ptr() in taken else x.contiguous() for x in results]
 
 
 @_carried.register_fake

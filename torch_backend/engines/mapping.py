@@ -44,17 +44,17 @@ def map_items(
     if transform.on_host:
         return _on_host(transform, leaves, lead)
     # Unrelated to all else that is drawn by the key: the sampler's draws, and what is split from it.
-    own = None if key is None else random.for_maps(key)
+    key = None if key is None else random.for_maps(key)
     draws = None
     if transform.item_words:
-        assert own is not None
+        assert key is not None
         device = next((leaf.device for leaf in leaves if _is_array(leaf)), ops.CPU)
-        draws = library.numbers(own, (math.prod(lead), transform.item_words), device)
+        draws = library.numbers(key, (math.prod(lead), transform.item_words), device)
     with part_kernels.using(library.TORCH.kernels.TABLE if _by_kernels(transform, leaves) else part_kernels.NONE):
-        items = mapping.carried_out(ops.OPS, transform, leaves, lead, draws, own, mask, build_mapping)
+        items = mapping.carried_out(ops.OPS, transform, leaves, lead, draws, key, mask, build_mapping)
     if at == "add":
-        found, _ = mapping.flattened(transform, items, lead, _is_array)
-        return [_stored(x, leaf, name) for x, leaf, name in zip(found, spec.plan.leaves, spec.plan.names, strict=True)]
+        stored, _ = mapping.flattened(transform, items, lead, _is_array)
+        return [_stored(x, leaf, name) for x, leaf, name in zip(stored, spec.plan.leaves, spec.plan.names, strict=True)]
     if transform.after is not None:
         if transform.gives is not None and not _compiling():
             mapping.flattened(transform, items, lead, _is_array)
@@ -69,8 +69,8 @@ def _on_host(transform: MapItems, leaves: Sequence[BackendArray], lead: Lead) ->
     if isinstance(leaves[0], np.ndarray):  # from a kernel, which knows who reads them
         return transform.function.read(dict(zip(names, leaves, strict=True)), torch.from_numpy)
     if _compiling():
-        found = _read(_number(transform), list(lead), list(leaves))
-        return nest.unflatten(mapping.known_of_host(transform).structure, found, build_mapping, lead)
+        results = _read(_number(transform), list(lead), list(leaves))
+        return nest.unflatten(mapping.known_of_host(transform).structure, results, build_mapping, lead)
     device = leaves[0].device
     arrays = dict(zip(names, [x.cpu().numpy() for x in leaves], strict=True))
     as_array = torch.from_numpy if device.type == "cpu" else lambda x: torch.from_numpy(x).to(device)
@@ -97,8 +97,8 @@ def _number(transform: MapItems) -> int:
 # What a function on the host gives of leaves [*lead, *shape]: torch.compile sees one operation.
 @torch.library.custom_op("functional_rb::read_on_host", mutates_args=())
 def _read(number: int, lead: list[int], leaves: list[torch.Tensor]) -> list[torch.Tensor]:
-    found, _ = mapping.on_host(_TRANSFORMS[number], [x.detach().cpu().numpy() for x in leaves], tuple(lead))
-    return [torch.from_numpy(x).to(leaves[0].device) for x in found]
+    results, _ = mapping.on_host(_TRANSFORMS[number], [x.detach().cpu().numpy() for x in leaves], tuple(lead))
+    return [torch.from_numpy(x).to(leaves[0].device) for x in results]
 
 
 @_read.register_fake
@@ -126,8 +126,8 @@ def evaluated(transform: MapItems, outline: Outline, lead: Lead) -> object:
     if isinstance(transform.function, HostFunction):
         after = mapping.known_of_host(transform)
         kinds = [((*lead, *leaf.shape), ops.DTYPES[leaf.dtype]) for leaf in after.leaves]
-        made = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in kinds]
-        return nest.unflatten(after.structure, made, build_mapping, lead)
+        empty = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in kinds]
+        return nest.unflatten(after.structure, empty, build_mapping, lead)
     with FakeTensorMode(allow_non_fake_inputs=True):
         leaves = [
             np.full((*lead, *leaf.shape), None)
@@ -138,6 +138,6 @@ def evaluated(transform: MapItems, outline: Outline, lead: Lead) -> object:
         words = transform.item_words
         draws = torch.empty((math.prod(lead), words), dtype=torch.int32) if words else None
         key = torch.empty((), dtype=torch.int64) if transform.keyed else None
-        found = mapping.carried_out(ops.OPS, transform, leaves, lead, draws, key, None, build_mapping)
-    mapping.flattened(transform, found, lead, _is_array, as_told=False)
-    return found
+        items = mapping.carried_out(ops.OPS, transform, leaves, lead, draws, key, None, build_mapping)
+    mapping.flattened(transform, items, lead, _is_array, as_told=False)
+    return items

@@ -65,12 +65,9 @@ def restore(
     if files is None and isinstance(spec.storage, Memmap):
         files, arrays = mapped.replaced(spec, arrays, in_place.create)
 
-    def take(array: object) -> torch.Tensor:
-        return torch.from_numpy(array).to(device)
-
     with modes.outside_inference():
-        made = arrays.each(take)
-    state = State.of_arrays(made, spec, pinned=False, objects=objects, target=target, files=files)
+        tensors = arrays.each(lambda array: torch.from_numpy(array).to(device))
+    state = State.of_arrays(tensors, spec, pinned=False, objects=objects, target=target, files=files)
     if stamp is not None:
         state.remember(save_history.NEW.saved(stamp))
     return state

@@ -43,8 +43,8 @@ class _Library(Library):
         if not isinstance(array, torch.Tensor):
             return np.asarray(array)
         array = array.detach().to(CPU).contiguous()
-        found: Vector = (array.view(torch.int16) if array.dtype == torch.bfloat16 else array).numpy()
-        return found
+        numbers: Vector = (array.view(torch.int16) if array.dtype == torch.bfloat16 else array).numpy()
+        return numbers
 
     def from_numpy(
         self, arrays: Sequence[Vector], dtypes: Sequence[str], place: torch.device | None

@@ -23,10 +23,10 @@ from torch_backend.memory.state import State
 
 
 # Not by `restore`, which takes arrays of NumPy: what lies on a GPU would come over the host.
-def _on_device(spec: BufferSpec, target: CoreState | None, given: object, device: DeviceLike) -> State:
+def _on_device(spec: BufferSpec, target: CoreState | None, mapping: object, device: DeviceLike) -> State:
     if device is None and target is not None:
         device = target.counters.device
-    arrays = core.as_arrays(spec, given, _taken, _read)
+    arrays = core.as_arrays(spec, mapping, _taken, _read)
     state = execute.init(spec, device)
     version = readable(state)
     memory = version.own()

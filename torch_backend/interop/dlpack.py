@@ -50,11 +50,11 @@ def from_dlpack(tree: Nest, copy: bool = False, into: type | None = None) -> Nes
     def build(container: type | Registered | None, parts: dict[str, Nest], batch_shape: tuple[int, ...]) -> object:
         if isinstance(container, Registered) or (into is None and container is None):
             return build_mapping(container, parts, batch_shape)
-        for name, part in parts.items():
-            if not hasattr(part, "shape"):
+        for name, x in parts.items():
+            if not hasattr(x, "shape"):
                 raise TypeError(
                     f"from_dlpack: leaf {name!r}: a TensorDict holds tensors and TensorDicts, "
-                    f"not a {type(part).__name__}; leave out into=TensorDict, or bring this part over by itself"
+                    f"not a {type(x).__name__}; leave out into=TensorDict, or bring this part over by itself"
                 )
         first = next(iter(parts.values()), None)
         shape = () if first is None else tuple(first.shape[:1])

@@ -23,28 +23,28 @@ class Transfer:
     build_mapping = staticmethod(build_mapping)
 
     def __init__(self, device: object) -> None:
-        found = devices.resolve(device)
-        assert found is not None
-        self._device = found
+        resolved = devices.resolve(device)
+        assert resolved is not None
+        self._device = resolved
         self._stream = torch.Stream(self._device) if self._device.type in PINS else None
 
-    def drawn(self, sample: Callable[..., tuple[Any, Any]], state: Any, *given: object) -> tuple[Any, Any]:
+    def drawn(self, sample: Callable[..., tuple[Any, Any]], state: Any, *arguments: object) -> tuple[Any, Any]:
         """What sampling gives; of rows in the host's memory straight on its way to CUDA, on that stream.
 
         But a function of items may use tensors of its own: these lie where samples are drawn, and are made on the usual
         stream.
         """
         if self._stream is None or not isinstance(state, State) or not state.spec.storage.on_host:
-            return sample(state, *given)
+            return sample(state, *arguments)
         if state.spec.on_sample is not None:
-            return sample(state, *given)
+            return sample(state, *arguments)
         # Keys may still be under way on this thread's stream, for which the other one would not wait.
-        given = tuple(x.cpu() if isinstance(x, torch.Tensor) else x for x in given)
+        arguments = tuple(x.cpu() if isinstance(x, torch.Tensor) else x for x in arguments)
         with _on(self._stream):
             if state._target is not None:
-                return sample(state, *given)
-            after, found = sample(state.aimed(self._device), *given)
-        return after.aimed(None) if state.spec.sampler.remembers else state, found
+                return sample(state, *arguments)
+            after, drawn = sample(state.aimed(self._device), *arguments)
+        return after.aimed(None) if state.spec.sampler.remembers else state, drawn
 
     def send(self, leaves: Sequence[object]) -> Sent:
         if self._stream is None:
@@ -62,7 +62,7 @@ class Transfer:
             stream.wait_event(copied)
             for tensor in moved:
                 if isinstance(tensor, torch.Tensor):
-                    tensor.record_stream(stream)  # else the memory could be given to others as soon as it is let go
+                    tensor.record_stream(stream)  # else the memory could be arguments to others as soon as it is let go
         return moved
 
 

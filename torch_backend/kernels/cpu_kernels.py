@@ -25,7 +25,7 @@ call = _calls.call
 
 
 def _read(layout: Layout, rows: torch.Tensor, wide: Sequence[torch.Tensor], slots: torch.Tensor) -> list[torch.Tensor]:
-    """Do what `row_layout.read` does, where large leaves are read by torch's threads."""
+    """The leaves [B, *shape] of some rows, as `row_layout.read` gives them; torch's threads read large ones."""
     read, batch = _table[row_layout.read], slots.shape[0]
     large = [
         leaf.nbytes * batch >= LARGE and (leaf.wide is not None or leaf.nbytes == 4 * layout.row_words)
@@ -35,7 +35,7 @@ def _read(layout: Layout, rows: torch.Tensor, wide: Sequence[torch.Tensor], slot
         return cast("list[torch.Tensor]", read(layout, rows, wide, slots))
     # A large leaf has an array, or the rows, for itself.
     others = tuple(k for k, is_large in enumerate(large) if not is_large)
-    arrays = [wide[own] for own in (layout.leaves[k].wide for k in others) if own is not None]
+    arrays = [wide[place] for place in (layout.leaves[k].wide for k in others) if place is not None]
     rest = iter(read(layout.part(others), rows, arrays, slots) if others else [])
     return [
         _taken(leaf, rows if leaf.wide is None else wide[leaf.wide], slots) if is_large else next(rest)
@@ -50,8 +50,8 @@ def _read_batches(
     batches: Sequence[torch.Tensor],
     chosen: tuple[int, ...],
 ) -> list[list[torch.Tensor]]:
-    """Do what `row_layout.read_batches` does: as one, and then cut."""
-    arrays = [wide[own] for own in (layout.leaves[k].wide for k in chosen) if own is not None]
+    """The leaves of several batches of rows, by `row_layout.read_batches`: read as one batch, which is then cut."""
+    arrays = [wide[place] for place in (layout.leaves[k].wide for k in chosen) if place is not None]
     if len(batches) == 1:
         return [_read(layout.part(chosen), rows, arrays, batches[0])]
     together = _read(layout.part(chosen), rows, arrays, torch.cat(list(batches)))

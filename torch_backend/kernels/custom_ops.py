@@ -84,9 +84,9 @@ def by_operation(kernel: Kernel) -> list[torch.Tensor]:
     outputs, numbers = kernel.in_order, list[object]()
     is_changed = [any(x is output for output in outputs) for x in kernel.operands]
     changed = [x for x, is_one in zip(kernel.operands, is_changed, strict=True) if is_one and x is not None]
-    given = [x for x, is_one in zip(kernel.operands, is_changed, strict=True) if not is_one and x is not None]
+    unchanged = [x for x, is_one in zip(kernel.operands, is_changed, strict=True) if not is_one and x is not None]
     name = _operation_of(kernel, bool(changed))
-    places = {id(x): place for place, x in enumerate([*changed, *given])}
+    places = {id(x): place for place, x in enumerate([*changed, *unchanged])}
     form = Form(_native.SOURCES, [places.get(id(x)) for x in kernel.operands], [], [])
     for record in kernel.records:
         if isinstance(record, np.ndarray):
@@ -98,20 +98,20 @@ def by_operation(kernel: Kernel) -> list[torch.Tensor]:
         form.outputs.append((x.dtype, len(x.shape)) if isinstance(x, Made) else places.get(id(x)))
         numbers += x.shape if isinstance(x, Made) else ()
     assert name in CHANGING or not changed
-    tensors = [changed, given] if name in CHANGING else [given]
+    tensors = [changed, unchanged] if name in CHANGING else [unchanged]
     operation = getattr(torch.ops.functional_rb, name).default
-    made: torch.Tensor | Sequence[torch.Tensor] | None = operation(
+    results: torch.Tensor | Sequence[torch.Tensor] | None = operation(
         *tensors, numbers, json.dumps(form, separators=(",", ":"))
     )
-    return [] if made is None else [made] if isinstance(made, torch.Tensor) else list(made)
+    return [] if results is None else [results] if isinstance(results, torch.Tensor) else list(results)
 
 
 def _operation_of(kernel: Kernel, changes: bool) -> str:
     name = kernel.name or ("" if kernel.on_gpu is None else kernel.on_gpu.name)
     if name != "draw" or not changes:
         return name
-    made = sum(isinstance(x, Made) for x in kernel.in_order)
-    return next(keeping for keeping, count in KEEPING.items() if count == made)
+    new_results = sum(isinstance(x, Made) for x in kernel.in_order)
+    return next(keeping for keeping, count in KEEPING.items() if count == new_results)
 
 
 def _handler(name: str) -> str:
@@ -130,8 +130,8 @@ def _form(text: str) -> Form:
 
 
 @functools.lru_cache(maxsize=1024)
-def _told(text: str, numbers: tuple[int, ...]) -> tuple[list[int | None], list[NumpyArray], list[Any]]:
-    """The form of a call, with arrays for its records, and for outputs shapes and dtypes of torch's."""
+def _decoded(text: str, numbers: tuple[int, ...]) -> tuple[list[int | None], list[NumpyArray], list[Any]]:
+    """The operands, records and outputs of a call: records as arrays, and outputs as shapes and dtypes of torch's."""
     form, left = _form(text), iter(numbers)
     records = [np.array([next(left)] if record is None else record, np.int32) for record in form.records]
     return form.operands, records, _shaped(form, left)
@@ -152,23 +152,23 @@ def _define(name: str) -> None:
     # Kernels read arrays that lie in a row: inductor is not to hand in others that it finds quicker.
     tags = torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order
 
-    def carried_out(*given: Any) -> object:
-        tensors = given[0] + given[1] if changes else given[0]
-        places, records, outputs = _told(given[-1], tuple(given[-2]))
-        made = [ops.empty(x[0], dtype=x[1]) for x in outputs if type(x) is tuple]
-        new = iter(made)
+    def carried_out(*arguments: Any) -> object:
+        tensors = arguments[0] + arguments[1] if changes else arguments[0]
+        places, records, outputs = _decoded(arguments[-1], tuple(arguments[-2]))
+        results = [ops.empty(x[0], dtype=x[1]) for x in outputs if type(x) is tuple]
+        new = iter(results)
         arrays = [next(new) if type(x) is tuple else None if x is None else tensors[x] for x in outputs]
         operands = [None if k is None else tensors[k] for k in places]
         CHAIN.call(_native.HANDLERS[_handler(name)], records, operands, arrays)
-        return _returned(name, made)
+        return _returned(name, results)
 
-    def described(*given: Any) -> object:
-        form = _form(given[-1])
-        outputs = _shaped(form, iter(given[-2][form.records.count(None) :]))
-        device = next(iter(given[0] or given[1])).device
+    def described(*arguments: Any) -> object:
+        form = _form(arguments[-1])
+        outputs = _shaped(form, iter(arguments[-2][form.records.count(None) :]))
+        device = next(iter(arguments[0] or arguments[1])).device
         return _returned(name, [torch.empty(x[0], dtype=x[1], device=device) for x in outputs if isinstance(x, tuple)])
 
-    LIBRARY.define(f"{name}({changed}Tensor[] given, SymInt[] numbers, str form) -> {results}", tags=tags)
+    LIBRARY.define(f"{name}({changed}Tensor[] operands, SymInt[] numbers, str form) -> {results}", tags=tags)
     if _handler(name) in _native.HANDLERS:
         LIBRARY.impl(name, carried_out, "CPU")
     if name in LAUNCHED:
@@ -176,24 +176,24 @@ def _define(name: str) -> None:
     torch.library.register_fake(f"functional_rb::{name}", described, lib=LIBRARY)
 
 
-def launched(name: str, *given: Any) -> object:
+def launched(name: str, *arguments: Any) -> object:
     """What an operation does on a GPU."""
-    tensors = [x for part in given[:-2] for x in part]
-    places, records, outputs = _told(given[-1], tuple(given[-2]))
-    made = [torch.empty(x[0], dtype=x[1], device=tensors[0].device) for x in outputs if type(x) is tuple]
-    new = iter(made)
+    tensors = [x for some in arguments[:-2] for x in some]
+    places, records, outputs = _decoded(arguments[-1], tuple(arguments[-2]))
+    new_results = [torch.empty(x[0], dtype=x[1], device=tensors[0].device) for x in outputs if type(x) is tuple]
+    new = iter(new_results)
     results = [next(new) if type(x) is tuple else None if x is None else tensors[x] for x in outputs]
     operands = [None if k is None else tensors[k] for k in places]
     launches.launch(_handler(name), records, operands, results)
-    return _returned(name, made)
+    return _returned(name, new_results)
 
 
 def _returned(
-    name: str, made: list[torch.Tensor]
+    name: str, results: list[torch.Tensor]
 ) -> list[torch.Tensor] | torch.Tensor | tuple[torch.Tensor, ...] | None:
-    """What torch expects of an operation that has made these."""
+    """What torch expects of an operation with these results."""
     count = CHANGING.get(name)
-    return made if count is None else made[0] if count == 1 else tuple(made) or None
+    return results if count is None else results[0] if count == 1 else tuple(results) or None
 
 
 for _name in {*_native.HANDLERS, *LAUNCHED}:
@@ -264,9 +264,9 @@ def _apart(nested: object, operands: list[object] | None, static: list[object]) 
         operands.append(nested)
         return len(operands) - 1
     if isinstance(nested, dict):
-        return ("dict", tuple([(key, _apart(part, operands, static)) for key, part in nested.items()]))
+        return ("dict", tuple([(key, _apart(child, operands, static)) for key, child in nested.items()]))
     if isinstance(nested, (tuple, list)):
-        return (type(nested), tuple([_apart(part, operands, static) for part in nested]))
+        return (type(nested), tuple([_apart(child, operands, static) for child in nested]))
     if isinstance(nested, Description):
         nested.remember()
         static.append(nested.token)
@@ -287,14 +287,14 @@ def _together(template: Any, operands: Sequence[object], static: Sequence[object
     """The nest of these containers."""
     if isinstance(template, int):
         return operands[template] if template >= 0 else static[-1 - template]
-    kind, parts = template
+    kind, children = template
     if kind == "description":
-        return REMEMBERED[static[-1 - parts]]
+        return REMEMBERED[static[-1 - children]]
     if kind == "dict" or dataclasses.is_dataclass(kind):
-        named = {name: _together(part, operands, static) for name, part in parts}
+        named = {name: _together(child, operands, static) for name, child in children}
         return named if kind == "dict" else kind(**named)
-    found = [_together(part, operands, static) for part in parts]
-    return kind(*found) if hasattr(kind, "_fields") else kind(found)
+    elements = [_together(child, operands, static) for child in children]
+    return kind(*elements) if hasattr(kind, "_fields") else kind(elements)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -322,12 +322,12 @@ def _number(*key: Any) -> int:
 
 
 def _outline_of(kernel: Kernel, operands: Sequence[object]) -> object:
-    made = [x for x in kernel.in_order if isinstance(x, Made)]
-    numbers = {id(x): k for k, x in enumerate(operands)} | {id(x): -1 - k for k, x in enumerate(made)}
+    new_results = [x for x in kernel.in_order if isinstance(x, Made)]
+    numbers = {id(x): k for k, x in enumerate(operands)} | {id(x): -1 - k for k, x in enumerate(new_results)}
 
     def outline(nested: object) -> object:
         if isinstance(nested, dict):
-            return "dict", tuple((key, outline(part)) for key, part in nested.items())
+            return "dict", tuple((key, outline(child)) for key, child in nested.items())
         if isinstance(nested, (tuple, list)):
             return type(nested).__name__, tuple(map(outline, nested))
         return numbers.get(id(nested))
@@ -341,16 +341,16 @@ def _outline(number: int) -> object:
     return _CALLS[number].outline
 
 
-def _filled(outline: Any, made: Sequence[torch.Tensor], operands: Sequence[object]) -> Any:
+def _filled(outline: Any, results: Sequence[torch.Tensor], operands: Sequence[object]) -> Any:
     if outline is None:
         return None
     if isinstance(outline, int):
-        return operands[outline] if outline >= 0 else made[-1 - outline]
-    kind, parts = outline
+        return operands[outline] if outline >= 0 else results[-1 - outline]
+    kind, children = outline
     if kind == "dict":
-        return {key: _filled(part, made, operands) for key, part in parts}
-    found = [_filled(part, made, operands) for part in parts]
-    return found if kind == "list" else tuple(found) if kind == "tuple" else _CLASSES[kind](*found)
+        return {key: _filled(child, results, operands) for key, child in children}
+    elements = [_filled(child, results, operands) for child in children]
+    return elements if kind == "list" else tuple(elements) if kind == "tuple" else _CLASSES[kind](*elements)
 
 
 def _call(number: int, *operands: object) -> tuple[torch.Tensor, ...]:
@@ -360,9 +360,9 @@ def _call(number: int, *operands: object) -> tuple[torch.Tensor, ...]:
     if kernel is not None:
         return tuple(by_operation(kernel))
     args, named = _together(template, operands, static)  # there are no rows
-    made: dict[int, torch.Tensor] = {}
-    _take(outline, _OF[function, on_gpu][1](*args, **named), made)
-    return tuple(made[k] for k in sorted(made, reverse=True))
+    new_results: dict[int, torch.Tensor] = {}
+    _take(outline, _OF[function, on_gpu][1](*args, **named), new_results)
+    return tuple(new_results[k] for k in sorted(new_results, reverse=True))
 
 
 def _declared(
@@ -374,20 +374,22 @@ def _declared(
 ) -> Kernel | None:
     args, named = _together(template, operands, static)
     declaration = _OF[function, on_gpu][0]
-    given = inspect.signature(declaration).bind(*args, **named).arguments
-    fixed = {name: int(x) if isinstance(x, torch.SymInt) and name not in SYMBOLS else x for name, x in given.items()}
+    by_name = inspect.signature(declaration).bind(*args, **named).arguments
+    fixed = {name: int(x) if isinstance(x, torch.SymInt) and name not in SYMBOLS else x for name, x in by_name.items()}
     kernel = declaration(**fixed)
     return kernel if kernel is not None and (gpu.fits(kernel) if on_gpu else kernel.name) else None
 
 
-def _take(outline: object, results: torch.Tensor, made: dict[int, torch.Tensor]) -> None:
+def _take(outline: object, results: torch.Tensor, into: dict[int, torch.Tensor]) -> None:
     if isinstance(outline, int) and outline < 0:
-        made[outline] = results
+        into[outline] = results
     elif isinstance(outline, tuple):
-        parts = [(key, results[key], part) for key, part in outline[1]] if outline[0] == "dict" else []
-        parts = parts or [(None, x, part) for x, part in zip(results, outline[1], strict=True)]
-        for _, x, part in parts:
-            _take(part, x, made)
+        is_dict = outline[0] == "dict"
+        children = (
+            [(results[key], child) for key, child in outline[1]] if is_dict else zip(results, outline[1], strict=True)
+        )
+        for x, child in children:
+            _take(child, x, into)
 
 
 _CLASSES: Final[dict[str, type]] = {
@@ -411,11 +413,11 @@ _read = _by_operation(declared.read, declared.read, _none, True)
 
 
 def _chosen(draft: Draft, spec: BufferSpec, draws: torch.Tensor, beta: torch.Tensor, batch: int) -> Any:
-    """Do what `functions.choose` does on a GPU."""
-    found = _choose(draft.as_begun, spec, draws, None, beta, batch, draft.wanted)
-    if found is None:
+    """The slots and the selection that `functions.choose` gives, by a launch."""
+    chosen = _choose(draft.as_begun, spec, draws, None, beta, batch, draft.wanted)
+    if chosen is None:
         return functions.choose.core(ops.OPS, draft, spec, draws, beta, batch)
-    after, slots, selection = found
+    after, slots, selection = chosen
     again = Draft.of(after, spec.plan)
     draft.counters, draft.origin = again.counters, again.origin
     return slots, selection

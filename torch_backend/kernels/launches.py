@@ -28,14 +28,14 @@ def launched(kernel: Kernel) -> Any:
     """What a kernel makes on the GPU that its operands lie on."""
     assert kernel.on_gpu is not None
     device = next(x.device for x in kernel.operands if isinstance(x, torch.Tensor))
-    made = {
+    new = {
         id(x): torch.empty(x.shape, dtype=ops.DTYPES[x.dtype], device=device)
         for x in kernel.in_order
         if isinstance(x, Made)
     }
-    outputs = [None if isinstance(x, str) else made.get(id(x), x) for x in kernel.in_order]
+    outputs = [None if isinstance(x, str) else new.get(id(x), x) for x in kernel.in_order]
     launch(kernel.on_gpu.name, kernel.vectors, [_in_a_row(x) for x in kernel.operands], outputs)
-    return rebuilt(kernel.results, lambda x: made.get(id(x), x))
+    return rebuilt(kernel.results, lambda x: new.get(id(x), x))
 
 
 def _in_a_row(x: torch.Tensor | None) -> torch.Tensor | None:
@@ -75,8 +75,10 @@ def reading(read: Callable[[Arrays, BufferSpec, torch.Tensor], Any]) -> Callable
         draws: torch.Tensor | None,
         known: Mapping[int, torch.Tensor] | None = None,
     ) -> Any:
-        found = read(draft.as_begun, spec, slots)
-        return functions.read_drawn.core(ops.OPS, draft, spec, slots, handles, draws, known) if found is None else found
+        leaves = read(draft.as_begun, spec, slots)
+        return (
+            functions.read_drawn.core(ops.OPS, draft, spec, slots, handles, draws, known) if leaves is None else leaves
+        )
 
     return read_drawn
 

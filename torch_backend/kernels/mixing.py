@@ -68,10 +68,10 @@ def draw(carrier: Carrier[State], mixture: Mixture, request: Request) -> Rows[St
     most = _native.GPU_MIXED
     if any(len(one) > most for one in _mixtures(mixture)):
         return None
-    found: Rows[State] = _Mixing(carrier, request, devices.pop()).rows(
+    rows: Rows[State] = _Mixing(carrier, request, devices.pop()).rows(
         mixture, request.layout.leaves, request.key, request.batch, None, request.p, True
     )
-    return found
+    return rows
 
 
 def _mixtures(mixture: Mixture) -> Iterator[Mixture]:
@@ -106,12 +106,12 @@ class _Mixing(NamedTuple):
         keys = random.split(key, len(mixture) + 1)[1:]
         for k, (node, inner) in enumerate(zip(mixture.states, leaves.members, strict=True)):
             if isinstance(node, Mixture):
-                given = self.rows(node, inner, keys[k], batch, shared.counts[k], None, False)
+                drawn = self.rows(node, inner, keys[k], batch, shared.counts[k], None, False)
             else:
-                given = drawing.of_buffer(carrier, layout, inner, node, keys[k], batch, shared.counts[k])
-            new, found, selection = given
+                drawn = drawing.of_buffer(carrier, layout, inner, node, keys[k], batch, shared.counts[k])
+            new, columns, selection = drawn
             after += new
-            pieces.append(found if layout.function else [found[place] for place in leaves.places[k]])
+            pieces.append(columns if layout.function else [columns[place] for place in leaves.places[k]])
             selections.append(selection)
         return after, *self.placed(mixture, shared, pieces, selections, is_whole)
 
@@ -132,7 +132,7 @@ class _Mixing(NamedTuple):
             listed, shares = tuple(shares.tolist()), None
         if shares is not None:
             shares = shares.to(self.device, torch.float32).contiguous()
-        told = descriptor.encode_mixture(spec, count, batch, listed, False)
+        record = descriptor.encode_mixture(spec, count, batch, listed, False)
         numbers = np.array([batch, *(_words(key) if key.device.type == "cpu" else (0, 0))], np.int32)
         operands = [wanted, shares, None if key.device.type == "cpu" else key]
         status, of_each = (torch.empty(n, dtype=torch.float32, device=self.device) for n in (3, 2 * count))
@@ -149,7 +149,7 @@ class _Mixing(NamedTuple):
                 held.enter_context(lock)
             for node, status_of_it in zip(mixture.states, inner, strict=True):
                 operands += self.known(node) if isinstance(node, State) else [None, status_of_it, None]
-            launch("share_rows", [told, numbers], operands, [status, of_each, ids, ranks, counts])
+            launch("share_rows", [record, numbers], operands, [status, of_each, ids, ranks, counts])
         return _Shared(status, of_each, ids, ranks, counts)
 
     def known(self, state: State) -> list[torch.Tensor | None]:
@@ -175,14 +175,14 @@ class _Mixing(NamedTuple):
         flags, extras = drawing.told_of_all(selections)
         arrays = [*flags.values(), *zip(*pieces, strict=True), *extras.values()]  # of each one for each buffer
         batch, *steps, _ = selections[0].handles.shape
-        made = [torch.empty_like(of_each[0], memory_format=torch.contiguous_format) for of_each in arrays]
+        merged = [torch.empty_like(of_each[0], memory_format=torch.contiguous_format) for of_each in arrays]
         handles = torch.empty((batch, *steps, columns), dtype=torch.int32, device=self.device)
         weights, probabilities = (torch.empty(batch, dtype=torch.float32, device=self.device) for _ in range(2))
         known = beta if isinstance(beta, (int, float)) else 0.0
         numbers = np.array([batch, np.float32(known).view(np.int32)], np.int32)
         exponent = number(beta, self.device) if isinstance(beta, torch.Tensor) else None
         for k, (node, selection) in enumerate(zip(mixture.states, selections, strict=True)):
-            inner, own = isinstance(node, Mixture), [of_each[k] for of_each in arrays]
+            inner, sources = isinstance(node, Mixture), [of_each[k] for of_each in arrays]
             settings = {
                 "number": k,
                 "columns": selection.handles.shape[-1],
@@ -195,16 +195,16 @@ class _Mixing(NamedTuple):
             tables = shared.ids, shared.ranks, shared.counts, shared.shares, shared.status
             drawn = selection.handles, selection.probabilities, selection.weights if inner else None
             for first in range(0, len(arrays), MOST_ARRAYS):  # flags are among the first of them
-                some, to = own[first : first + MOST_ARRAYS], made[first : first + MOST_ARRAYS]
-                told = descriptor.encode_places(
+                some, to = sources[first : first + MOST_ARRAYS], merged[first : first + MOST_ARRAYS]
+                record = descriptor.encode_places(
                     settings | {"flags": 0 if first else len(flags)},
                     [math.prod(x.shape[1:]) * x.element_size() for x in some],
                 )
                 operands = [_in_a_row(x) for x in (*tables, *drawn, exponent, *some)]
-                launch("place_rows", [told, numbers], operands, [handles, probabilities, weights, *to])
-        named = dict(zip(flags, made, strict=False))
-        leaves = made[len(flags) : len(made) - len(extras)]
-        others = dict(zip(extras, made[len(made) - len(extras) :], strict=True))
+                launch("place_rows", [record, numbers], operands, [handles, probabilities, weights, *to])
+        named = dict(zip(flags, merged, strict=False))
+        leaves = merged[len(flags) : len(merged) - len(extras)]
+        others = dict(zip(extras, merged[len(merged) - len(extras) :], strict=True))
         return leaves, Selection(handles, weights, probabilities, **named, extras=others)
 
 

@@ -59,9 +59,9 @@ def keywords(device: torch.device, spec: BufferSpec) -> tuple[dict[str, object],
     return tuple({"dtype": dtype, "device": device} for dtype in (*NUMBERS, *leaves))
 
 
-def prototype(given: dict[str, Any], shape: tuple[int, ...]) -> torch.Tensor:
+def prototype(options: dict[str, Any], shape: tuple[int, ...]) -> torch.Tensor:
     """An array of a shape with one element, in place of all."""
-    return torch.empty(1, **given).expand(shape)
+    return torch.empty(1, **options).expand(shape)
 
 
 def like_outside_inference(array: torch.Tensor) -> torch.Tensor:

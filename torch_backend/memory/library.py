@@ -78,9 +78,9 @@ class Torch(Library):
         table: Table = self.operations.ON_GPU if on_gpu else self.operations.TABLE
         return table if on_gpu or all(map(_is_on_cpu, memory.arrays)) else NONE
 
-    def natively(self, function: str, *given: object) -> Any:
+    def natively(self, function: str, *arguments: object) -> Any:
         chain = self.chain_now()
-        return NotImplemented if chain is None else getattr(chain, function)(*given)
+        return NotImplemented if chain is None else getattr(chain, function)(*arguments)
 
     def chain_now(self, state: object = None) -> Any:
         return None if _compiling() or _transforms() is not None else self.chain

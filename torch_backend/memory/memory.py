@@ -66,8 +66,8 @@ class Memory(memory.Memory):
 
     @staticmethod
     def as_numpy(array: torch.Tensor | NumpyArray) -> NumpyArray:
-        found: NumpyArray = array if isinstance(array, np.ndarray) else array.cpu().numpy()
-        return found
+        numbers: NumpyArray = array if isinstance(array, np.ndarray) else array.cpu().numpy()
+        return numbers
 
     @staticmethod
     def part_of(holder: torch.Tensor, dtype: str, begin: int, shape: tuple[int, ...]) -> torch.Tensor:

@@ -57,12 +57,12 @@ def shipped(values: Sequence[BackendArray], device: torch.device) -> list[object
     may be let go at once, until it is done.
     """
     places = [k for k, x in enumerate(values) if isinstance(x, torch.Tensor) and x.device.type == "cpu"]
-    found = dict[int, torch.Tensor]()
+    under_way = dict[int, torch.Tensor]()
     if places and device.type in PINS:
-        found = dict(zip(places, _copied([values[k] for k in places], device), strict=True))
+        under_way = dict(zip(places, _copied([values[k] for k in places], device), strict=True))
     return [
         x.to(device, non_blocking=True) if isinstance(x, torch.Tensor) else x
-        for x in (found.get(k, x) for k, x in enumerate(values))
+        for x in (under_way.get(k, x) for k, x in enumerate(values))
     ]
 
 
@@ -86,16 +86,16 @@ def stacked_there(
     Of two stacks of four frames, an observation and the next one, that are five in place of eight.
     """
     frames, place = torch.unique(torch.cat(list(batches)), return_inverse=True)
-    own = [chain.layout.leaves[k].wide for k in chosen]
-    names = sorted({frame_ring.ROWS if k is None else frame_ring.WIDE.format(k) for k in own})
+    wide = [chain.layout.leaves[k].wide for k in chosen]
+    names = sorted({frame_ring.ROWS if k is None else frame_ring.WIDE.format(k) for k in wide})
     arrays = [auxiliary[name] for name in names]
     room = Room([((len(frames), *x.shape[1:]), x.dtype) for x in arrays] + [(place.shape, torch.int32)])
     for pinned, x in zip(room, arrays, strict=False):
         torch.index_select(x, 0, frames, out=pinned)
     room[-1].copy_(place)
-    *found, place = room.shipped(device)
+    *sent, place = room.shipped(device)
     nothing = auxiliary[frame_ring.ROWS].new_empty((len(frames), chain.layout.row_words), device=device)
-    there = {**auxiliary, frame_ring.ROWS: nothing, **dict(zip(names, found, strict=True))}
+    there = {**auxiliary, frame_ring.ROWS: nothing, **dict(zip(names, sent, strict=True))}
     places = place.split([len(x) for x in batches])
     return carried_out(NONE, frame_ring.gathered, ops, chain, there, chosen, places)
 

@@ -190,13 +190,13 @@ class _Step:
         if wrapped_models.POSITIONS in takes:
             options[wrapped_models.POSITIONS] = positions.clamp_min(0).long()
         arguments = {"input_ids": ids.long(), **options}
-        told = model(**arguments) if tensors is None else torch.func.functional_call(model, tensors, (), arguments)
-        if not hasattr(told, "logits"):
+        output = model(**arguments) if tensors is None else torch.func.functional_call(model, tensors, (), arguments)
+        if not hasattr(output, "logits"):
             raise TypeError(
                 f"params: expected {type(model).__name__} to give logits by that name, as transformers' models do, got "
-                f"{type(told).__name__}; give the model inside of it"
+                f"{type(output).__name__}; give the model inside of it"
             )
-        logits: torch.Tensor = told.logits
+        logits: torch.Tensor = output.logits
         return logits
 
 

@@ -34,17 +34,17 @@ def with_tensors(module: torch.nn.Module, tensors: Mapping[str, object]) -> torc
     modules = dict(module.named_modules(remove_duplicate=False))
     placed, instead = _places(module, modules, tensors)
     # Without `__init__`, which would make parameters, and take their memory.
-    made = {id(x): x.__class__.__new__(x.__class__) for x in modules.values() if _seen_through(x) is None}
+    new = {id(x): x.__class__.__new__(x.__class__) for x in modules.values() if _seen_through(x) is None}
     for x in modules.values():
         if _seen_through(x) is not None:
-            made[id(x)] = made[id(_last(x))]
+            new[id(x)] = new[id(_last(x))]
     for x in {id(x): x for x in modules.values() if _seen_through(x) is None}.values():
-        state = {name: _rebound(value, made) for name, value in x.__dict__.items() if name != "_compiled_call_impl"}
+        state = {name: _rebound(value, new) for name, value in x.__dict__.items() if name != "_compiled_call_impl"}
         for kind in _TENSORS:
-            own = x.__dict__[kind]
-            state[kind] = {name: placed.get((id(x), name), instead.get(id(t), t)) for name, t in own.items()}
-        made[id(x)].__dict__.update(state)
-    return made[id(module)]
+            tensors_now = x.__dict__[kind].items()
+            state[kind] = {name: placed.get((id(x), name), instead.get(id(t), t)) for name, t in tensors_now}
+        new[id(x)].__dict__.update(state)
+    return new[id(module)]
 
 
 def _places(
@@ -56,20 +56,20 @@ def _places(
     for name, tensor in tensors.items():
         prefix, _, leaf = name.rpartition(".")
         owner = modules.get(prefix)
-        own = (
+        replaced = (
             None
             if owner is None
             else next((owner.__dict__[kind].get(leaf) for kind in _TENSORS if leaf in owner.__dict__[kind]), None)
         )
-        if owner is None or own is None:
+        if owner is None or replaced is None:
             some = ", ".join(repr(x) for x, _ in zip(dict(module.named_parameters()), range(2), strict=False))
             raise ValueError(
                 f"params: {type(module).__name__} has no tensor {name!r}; expected names of its named_parameters(), "
                 f"such as {some}"
             )
-        if tuple(tensor.shape) != tuple(own.shape):
-            raise ValueError(f"params: {name!r}: expected shape {list(own.shape)}, got {list(tensor.shape)}")
-        placed[id(owner), leaf] = instead[id(own)] = tensor
+        if tuple(tensor.shape) != tuple(replaced.shape):
+            raise ValueError(f"params: {name!r}: expected shape {list(replaced.shape)}, got {list(tensor.shape)}")
+        placed[id(owner), leaf] = instead[id(replaced)] = tensor
     return placed, instead
 
 
@@ -86,30 +86,30 @@ def _last(module: torch.nn.Module) -> torch.nn.Module:
     return module if inner is None else _last(inner)
 
 
-def _rebound(value: Any, made: Mapping[int, torch.nn.Module], depth: int = 4) -> Any:
+def _rebound(value: Any, new: Mapping[int, torch.nn.Module], depth: int = 4) -> Any:
     """A value with the new modules in place of the old ones; the same if it has none.
 
     Functions that were put onto a module, such as another `forward`, know it by what they are bound to or closed over.
     """
     if isinstance(value, torch.nn.Module):
-        return made.get(id(value), value)
+        return new.get(id(value), value)
     # An end to containers that hold each other.
     if not depth:
         return value
-    again = functools.partial(_rebound, made=made, depth=depth - 1)
+    again = functools.partial(_rebound, new=new, depth=depth - 1)
     if isinstance(value, types.MethodType):
         owner = again(value.__self__)
         return value if owner is value.__self__ else types.MethodType(value.__func__, owner)
     if isinstance(value, types.FunctionType):
         return _closed(value, again)
     if isinstance(value, functools.partial):
-        given = value.func, list(value.args), dict(value.keywords)
-        function, arguments, named = again(given[0]), again(given[1]), again(given[2])
-        if _same(given, (function, arguments, named)):
+        before = value.func, list(value.args), dict(value.keywords)
+        function, arguments, named = map(again, before)
+        if _same(before, (function, arguments, named)):
             return value
-        made_anew = functools.partial(function, *arguments, **named)
-        made_anew.__dict__.update(again(value.__dict__))  # such as `__wrapped__`, which hooks call
-        return made_anew
+        partial = functools.partial(function, *arguments, **named)
+        partial.__dict__.update(again(value.__dict__))  # such as `__wrapped__`, which hooks call
+        return partial
     if isinstance(value, dict) and value:
         held = {name: again(x) for name, x in value.items()}
         return value if _same(value.values(), held.values()) else type(value)(held)
@@ -125,12 +125,12 @@ def _closed(function: types.FunctionType, again: Callable[[object], object]) -> 
     new = [_cell(cell, again) for cell in cells]
     if _same(cells, new):
         return function
-    made = types.FunctionType(
+    closure = types.FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, tuple(new)
     )
-    made.__kwdefaults__ = function.__kwdefaults__
-    made.__dict__.update(cast("dict[str, object]", again(function.__dict__)))
-    return made
+    closure.__kwdefaults__ = function.__kwdefaults__
+    closure.__dict__.update(cast("dict[str, object]", again(function.__dict__)))
+    return closure
 
 
 def _cell(cell: types.CellType, again: Callable[[object], object]) -> types.CellType:

@@ -40,8 +40,8 @@ def taken_by(model: torch.nn.Module) -> frozenset[str]:
 
 
 def _known(model: torch.nn.Module, names: frozenset[str], takes_more: bool) -> frozenset[str]:
-    if _is_own(model) and "input_ids" in (own := _signature(type(model).forward)[0]):
-        return own  # also where another function was put onto it
+    if _is_own(model) and "input_ids" in (of_class := _signature(type(model).forward)[0]):
+        return of_class  # also where another function was put onto it
     _check_adapters(model)
     inner = _inner(model)
     if inner is not None and (_is_own(innermost(inner)) or (takes_more and POSITIONS not in names)):
