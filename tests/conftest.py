@@ -117,7 +117,7 @@ FIRST = (
         "test_several_rewards",
         "test_storages",
     ),
-    *("test_gpu_kernels_in_rings_on_jax", "test_gpu_mixtures", "test_gpu_kernels"),
+    *("test_gpu_kernels_in_rings_on_jax", "test_gpu_mixtures", "test_gpu_mixtures_of_any_kind", "test_gpu_kernels"),
     *("test_kills", "test_examples", "test_interrupt_storms", "test_bridge", "test_fixed_point", "test_slice_start"),
     *(
         "test_paths",

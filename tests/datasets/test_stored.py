@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -80,3 +83,36 @@ def test_functions_may_change_what_they_get(
     for told, made in zip(reader.episodes(), joined(read(stored.Stored(tmp_path / "changed"))), strict=True):
         equal(made.observations["observation"], told.observations + 100)
         equal(made.rewards, -told.rewards)
+
+
+def test_no_file_stays_open(tmp_path: Path) -> None:
+    """Of a conversion that ended, one that failed, and of a dataset of which only some episodes were read."""
+    reader = MadeUp([3] * 40)
+
+    def fails(first: int = 0) -> Iterator[Episode]:
+        yield from itertools.islice(MadeUp([3] * 40).episodes(first), 5)
+        raise OSError("the network is gone")
+
+    convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True))
+    reader.episodes = fails  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="is gone"):
+        convert(reader, tmp_path / "failed")
+    episodes = stored.Stored(tmp_path / "made").episodes(0)
+    next(episodes)
+    assert open_below(tmp_path)
+    episodes.close()
+    assert not open_below(tmp_path)
+
+
+def open_below(folder: Path) -> list[str]:
+    """The files of a folder that this process has open."""
+    if not os.path.isdir("/proc/self/fd"):
+        pytest.skip("descriptors cannot be listed here")
+    return [path for fd in os.listdir("/proc/self/fd") if (path := link_of(fd)).startswith(str(folder))]
+
+
+def link_of(fd: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except FileNotFoundError:  # that by which the folder was listed
+        return ""
