@@ -111,8 +111,8 @@ def _piece(whole: Whole, parts: Mapping[Path, Part], first: int, stop: int) -> E
     )
 
 
-def _values(whole: Whole, part: Part, first: int, stop: int) -> Nest:
-    return nested({inner: whole.read(path, first, stop) for inner, path in part.items()})
+def _values(whole: Whole, paths: Part, first: int, stop: int) -> Nest:
+    return nested({inner: whole.read(path, first, stop) for inner, path in paths.items()})
 
 
 class _Infos(Mapping[str, Nest]):
@@ -184,7 +184,7 @@ def located(
 
 
 def file_at(place: str, fits: Callable[[str], bool]) -> str | None:
-    """For `located`: the file at a place, or in the folder that is there the first one whose name fits."""
+    """The file at a place; or, if a folder is there, the first file in it whose name fits; or None."""
     if os.path.isfile(place):
         return place
     names = sorted(os.listdir(place)) if os.path.isdir(place) else []

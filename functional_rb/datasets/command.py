@@ -154,7 +154,7 @@ def run(arguments: argparse.Namespace, draw: Callable[[Stored, str], None]) -> i
             _show(listed(arguments.root), arguments.json)
         elif arguments.verb == "info":
             try:
-                report = told_of(arguments.name, arguments.root, _options_of(arguments))
+                report = report_of(arguments.name, arguments.root, _options_of(arguments))
             except FileNotFoundError:
                 # Of a dataset that is not here its licence, its addresses and its size are known all the same.
                 facts = facts_of(absolute(arguments.name))
@@ -178,8 +178,8 @@ def run(arguments: argparse.Namespace, draw: Callable[[Stored, str], None]) -> i
 
 
 def run_inspect(arguments: argparse.Namespace, draw: Callable[[Stored, str], None]) -> int:
-    """What `inspect` does with a converted dataset: as `info`, and the code is 1 if a byte is not as it was written."""
-    report = told_of(arguments.path, None, {})
+    """Report on a converted dataset as `info` does, and return 1 if a byte is not as it was written, else 0."""
+    report = report_of(arguments.path, None, {})
     try:
         info(arguments.path, verify=True)
         report["problem"] = None
@@ -192,7 +192,7 @@ def run_inspect(arguments: argparse.Namespace, draw: Callable[[Stored, str], Non
 
 
 def _make(arguments: argparse.Namespace) -> None:
-    # Do what a verb says that makes something of a dataset, which is fetched and converted first if need be.
+    # The verbs that make something of a dataset, which is fetched and converted first if need be.
     infos: bool | Sequence[str] = arguments.infos == "*" or sorted(filter(None, arguments.infos.split(",")))
     how, options = Conversion(narrow=not arguments.wide, infos=infos), _options_of(arguments)
 
@@ -267,8 +267,8 @@ def listed(root: str | None) -> Json:
     return {"prefixes": prefixes(), "converted": converted}
 
 
-def told_of(name: str, root: str | None, options: Json) -> Json:
-    """What is known of a dataset, by options of its reader; of a converted one how long and good its episodes are."""
+def report_of(name: str, root: str | None, options: Json) -> Json:
+    """A report on a dataset, opened with options of its reader; of a converted one with lengths and returns."""
     if not is_dataset(name):
         reader = _reader_of(name, folder_of(root, WHO), options)
         steps = reader.spec(narrow=True)

@@ -115,10 +115,10 @@ def convert(
     # The options name what was chosen, not "all" or "the default", so that conversions can be compared.
     infos = sorted(steps.infos) if options["infos"] is True else options["infos"] or []
     form = Form(steps, tuple(infos), how.observation_key, compact)
-    own = {name: finite(fact) for name, fact in reader.facts.items()}
-    told = own | {name: finite(fact) for name, fact in (facts or {}).items()}
+    reader_facts = {name: finite(fact) for name, fact in reader.facts.items()}
+    all_facts = reader_facts | {name: finite(fact) for name, fact in (facts or {}).items()}
     try:
-        json.dumps(told)
+        json.dumps(all_facts)
     except (TypeError, ValueError) as error:  # before hours of conversion, at the end of which they are written
         raise DatasetError(f"{WHO}: {reader.name}: facts: expected values of JSON: {error}") from None
     options |= {"infos": list(form.infos), "compact": compact}
@@ -140,14 +140,14 @@ def convert(
         # Names, sizes and times tell the files of a dataset from others: hashing terabytes would take hours.
         stats = [(os.path.abspath(name), os.stat(name)) for name in reader.files]
         source = [[name, status.st_size, status.st_mtime_ns] for name, status in stats]
-        known = {"source": source, "facts": own}
+        known = {"source": source, "facts": reader_facts}
         begin = {"name": reader.name, "options": options, "files": {}, **known}
         writing = _Writing(unfinished, form, begin | {"item": json.loads(to_json(form.item))})
         # What the metadata tell is good enough for a bar; nothing else relies on it.
         total = reader.counts.get("steps", 0) * form.spec.item_bytes
         with contextlib.closing(writing), Progress(total, "convert", how.progress) as shown:
             writing.write_all(reader, shown)
-            description = writing.finish(reader.name, options, told, target)
+            description = writing.finish(reader.name, options, all_facts, target)
         # The name comes last, once all lasts, so that a folder of that name is a whole dataset.
         disk.rename(unfinished, target)
         disk.fsync_directory(os.path.dirname(target))
@@ -197,11 +197,11 @@ class _Writing:
     def write_all(self, reader: Reader, progress: Progress) -> None:
         begun = noted = self.nbytes
         for episode in reader.episodes(self.at.read):
-            given: object = episode  # readers give anything
-            if not isinstance(given, Episode):
+            value: object = episode  # readers give anything
+            if not isinstance(value, Episode):
                 raise TypeError(
                     f"{WHO}: {reader.name}, episode {self.at.read}: expected a reader that gives "
-                    f"frb.datasets.Episode(...), got {given!r:.80}"
+                    f"frb.datasets.Episode(...), got {value!r:.80}"
                 )
             self.write(episode, f"{reader.name}{episode.file and f' ({episode.file})'}, episode {self.at.read}")
             nbytes = self.nbytes

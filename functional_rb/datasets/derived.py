@@ -96,16 +96,16 @@ def split(
     wanted = np.round(np.cumsum([0.0, *shares]) * sizes[-1])
     # Groups are not cut: a share ends where the sum of their sizes comes nearest to it.
     ends = np.abs(sizes - wanted[:, None]).argmin(1)
-    parts = [sorted(itertools.chain(*drawn[first:stop])) for first, stop in itertools.pairwise(ends)]
+    subsets = [sorted(itertools.chain(*drawn[first:stop])) for first, stop in itertools.pairwise(ends)]
     # Before anything is written, as the directories of other shares would stay.
-    for share, part in zip(shares, parts, strict=True):
-        if not part:
+    for share, subset in zip(shares, subsets, strict=True):
+        if not subset:
             raise ValueError(
                 f"datasets.split: {of.path}: a share of {share} of its {sizes[-1]} episodes has none; give a larger one"
             )
     if len({os.path.realpath(as_path(place, "datasets.split")) for place in to}) < len(to):
         raise ValueError(f"datasets.split: expected a directory for each share, got one twice: {list(map(str, to))}")
-    readers = [_Chosen(dataset, part, "split") for part in parts]
+    readers = [_Chosen(dataset, subset, "split") for subset in subsets]
     return [_written(reader, reader, place) for reader, place in zip(readers, to, strict=True)]
 
 
@@ -222,7 +222,7 @@ class _Mapped:
                 _specs(old.observation, mapped.observations),
                 _specs(old.action, mapped.actions),
                 reward,
-                {name: _specs(old.infos.get(name), part) for name, part in mapped.infos.items()},
+                {name: _specs(old.infos.get(name), values) for name, values in mapped.infos.items()},
                 encoded=True,
             )
 

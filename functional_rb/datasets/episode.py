@@ -43,8 +43,8 @@ class StepSpec:
     encoded: bool = False
 
     def __post_init__(self) -> None:
-        for part in ("observation", "action", "reward"):
-            object.__setattr__(self, part, freeze(getattr(self, part)))
+        for field in ("observation", "action", "reward"):
+            object.__setattr__(self, field, freeze(getattr(self, field)))
         object.__setattr__(self, "infos", {name: freeze(spec) for name, spec in self.infos.items()})
 
 

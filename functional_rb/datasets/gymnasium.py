@@ -128,7 +128,7 @@ class Recording:
             np.array(rewards),
             np.array(terminated),
             np.array(truncated),
-            {name: _stacked(part, [info[name] for info in infos]) for name, part in self._infos.items()},
+            {name: _stacked(info_spec, [info[name] for info in infos]) for name, info_spec in self._infos.items()},
             goes_on=goes_on,
             about=about,
         )

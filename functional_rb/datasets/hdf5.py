@@ -140,14 +140,14 @@ def leaves(
     looks = itertools.count() if looks is None else looks
     if next(looks) == MANY:
         raise DatasetError(f"{where}: {name!r}: expected at most {MANY} groups and data sets, got more paths to them")
-    part = member(group, name, where)
-    if hasattr(part, "shape"):
-        return {(name,): (part.shape[1:], part.dtype)} if part.shape and can_be_stored(part.dtype) else {}
+    node = member(group, name, where)
+    if hasattr(node, "shape"):
+        return {(name,): (node.shape[1:], node.dtype)} if node.shape and can_be_stored(node.dtype) else {}
     if depth == DEPTH:
-        raise DatasetError(f"{where}: {name!r}: expected at most {DEPTH} groups in each other, got {part.name:.200}")
+        raise DatasetError(f"{where}: {name!r}: expected at most {DEPTH} groups in each other, got {node.name:.200}")
     inner: dict[tuple[str, ...], Kind] = {}
-    for key in names(part, where):
-        inner |= {(name, *path): kind for path, kind in leaves(part, key, where, depth + 1, looks).items()}
+    for key in names(node, where):
+        inner |= {(name, *path): kind for path, kind in leaves(node, key, where, depth + 1, looks).items()}
     return inner
 
 

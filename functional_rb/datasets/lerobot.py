@@ -29,7 +29,7 @@ REWARD, TIME = "next.reward", "timestamp"
 # What may say that the last step led to a terminal state; the first one that the dataset has is believed.
 ENDS = ("next.terminated", "next.success", "next.done")
 FIELDS = {"observation": "observations", "action": "actions"}
-TOLD = ("codebase_version", "robot_type", "fps")
+FACTS = ("codebase_version", "robot_type", "fps")
 
 
 class Lerobot(RowReader):
@@ -53,15 +53,15 @@ class Lerobot(RowReader):
         # The feature of each leaf: dots stand between the names of dicts in each other, but not in infos.
         self._names: dict[Path, str] = {}
         for name, (_, kind) in self._features.items():
-            part, *rest = name.split(".")
-            if part in FIELDS:
-                self._names[FIELDS[part], *rest] = name
+            prefix, *rest = name.split(".")
+            if prefix in FIELDS:
+                self._names[FIELDS[prefix], *rest] = name
             elif name == REWARD or _is_number(kind):
                 self._names[("rewards",) if name == REWARD else ("infos", name)] = name
-        for part, field in FIELDS.items():
+        for prefix, field in FIELDS.items():
             names = [name for leaf, name in self._names.items() if leaf[0] == field]
             if not names:
-                raise DatasetError(f"{path}, {INFO}: expected numbers or images in {part!r}, got {[*features]}")
+                raise DatasetError(f"{path}, {INFO}: expected numbers or images in {prefix!r}, got {[*features]}")
             for outer, inner in ((outer, inner) for outer in names for inner in names if inner.startswith(f"{outer}.")):
                 raise DatasetError(
                     f"{path}, {INFO}: expected values or a nest by the name {outer!r}, got {inner!r} beside it"
@@ -70,7 +70,7 @@ class Lerobot(RowReader):
         for leaf, name in self._names.items():
             shape, kind = self._features[name]
             self.leaves[leaf] = () if name == REWARD else shape, kind if _is_number(kind) else "uint8"
-        self.facts = {key: info[key] for key in TOLD if key in info}
+        self.facts = {key: info[key] for key in FACTS if key in info}
         if self._tasks:
             self.facts["tasks"] = {str(number): task for number, task in self._tasks.items()}
         self.facts["left out"] = sorted(set(features) - set(self._features))
@@ -123,10 +123,11 @@ class Lerobot(RowReader):
         numbers = numbers_of(column, shape, where)
         if np.dtype(kind).kind == "f":
             return numbers
-        # Tables of others have marks as 0 and 1, and counts as floats: of the told dtype, unless that changes a number.
+        # Tables of others have marks as 0 and 1, and counts as floats: they get the dtype of the
+        # metadata, unless that changes one.
         with np.errstate(invalid="ignore"):
-            told = numbers.astype(kind)
-        return told if (told == numbers).all() else numbers
+            converted = numbers.astype(kind)
+        return converted if (converted == numbers).all() else numbers
 
 
 def _is_number(kind: str) -> bool:

@@ -49,19 +49,19 @@ def places(folder: str, info: Json) -> list[Place]:
     if read is None:
         raise DatasetError(f"{folder}/{INFO}: codebase_version: expected v2.0, v2.1 or v3.0, got {version!r}")
     try:
-        found = list(read(folder, info, videos))
+        episodes = list(read(folder, info, videos))
     except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise DatasetError(f"{folder}: expected metadata of LeRobot, {error!r} is missing or of another kind") from None
-    for k, place in enumerate(found):
+    for k, place in enumerate(episodes):
         where = f"{folder}, episode {place.number}"
         for name, number in (("episode_index", place.number), ("length", place.steps), (FROM, place.row)):
             if type(number) is not int or number < 0:
                 what = "how many rows" if name == "length" else "a number from 0 on"
                 raise DatasetError(f"{where}: {name}: expected {what}, got {number!r:.60}")
         # They are in the order of their numbers.
-        if k and found[k - 1].number == place.number:
+        if k and episodes[k - 1].number == place.number:
             raise DatasetError(f"{where}: the metadata have it twice, expected each episode once")
-    return found
+    return episodes
 
 
 def _version_2(folder: str, info: Json, videos: list[str]) -> Iterator[Place]:
@@ -75,17 +75,17 @@ def _version_2(folder: str, info: Json, videos: list[str]) -> Iterator[Place]:
 
 def _version_3(folder: str, info: Json, videos: list[str]) -> Iterator[Place]:
     names = ["episode_index", "length", "tasks", "data/chunk_index", "data/file_index"]
-    parts = ("chunk_index", "file_index", "from_timestamp")
-    names += [f"videos/{name}/{part}" for name in videos for part in parts]
+    columns = ("chunk_index", "file_index", "from_timestamp")
+    names += [f"videos/{name}/{column}" for name in videos for column in columns]
     rows: list[Json] = []
     for path in sorted(glob.glob(os.path.join(glob.escape(folder), EPISODE_TABLES))):
         rows += table(path, names, [FROM, TO])
     rows.sort(key=lambda row: row["episode_index"])
-    data = [_path(folder, info["data_path"], {part: row[f"data/{part}"] for part in parts[:2]}) for row in rows]
+    data = [_path(folder, info["data_path"], {column: row[f"data/{column}"] for column in columns[:2]}) for row in rows]
     for row, file, first in zip(rows, data, _first_rows(rows, data, folder), strict=True):
         paths = {}
         for name in videos:
-            numbers = {part: row[f"videos/{name}/{part}"] for part in parts[:2]}
+            numbers = {column: row[f"videos/{name}/{column}"] for column in columns[:2]}
             path = _path(folder, info["video_path"], {**numbers, "video_key": name})
             paths[name] = (path, float(row[f"videos/{name}/from_timestamp"]))
         yield Place(row["episode_index"], row["length"], file, first, list(row["tasks"]), paths)

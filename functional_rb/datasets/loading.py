@@ -143,8 +143,8 @@ def place(folder: str, name: str, options: Json) -> str:
     # By `repr`, options may be of any kind, as ranges and functions are.
     key = json.dumps([rest, options], sort_keys=True, default=repr)
     # What is no letter, digit, dot or dash may mean something to a shell or to a file system.
-    parts = [re.sub(r"[^\w.-]+", "_", part) for part in rest.replace(os.sep, "/").split("/") if part]
-    if any(set(part) <= {"."} for part in parts):
+    components = [re.sub(r"[^\w.-]+", "_", x) for x in rest.replace(os.sep, "/").split("/") if x]
+    if any(set(x) <= {"."} for x in components):
         raise ValueError(f"{WHO}: expected a dataset's name, got {name!r}, which leads out of the folder of datasets")
-    shown = "-".join(parts[-3:])
+    shown = "-".join(components[-3:])
     return os.path.join(folder, "converted", prefix, f"{shown}-{hashlib.sha256(key.encode()).hexdigest()[:8]}")

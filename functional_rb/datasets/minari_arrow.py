@@ -44,10 +44,10 @@ class Arrow(Minari):
     def wholes(self, first: int, most: int) -> Iterator[Whole]:
         for k in range(first, len(self._tables)):
             path = os.path.join(self.path, str(k))
-            where, told = f"{path}, episode {k}", os.path.join(path, METADATA)
-            about = json_object(told, "the metadata of an episode", json.loads)
+            where, file = f"{path}, episode {k}", os.path.join(path, METADATA)
+            about = json_object(file, "the metadata of an episode", json.loads)
             if not isinstance(about.get("total_steps"), int) or about["total_steps"] < 1:
-                raise DatasetError(f"{told}: total_steps: expected how many there are, got {about!r:.60}")
+                raise DatasetError(f"{file}: total_steps: expected how many there are, got {about!r:.60}")
             n, rows = about["total_steps"], Rows(self._tables[k], kind=self._kind, most=most)
             if rows.count not in (n, n + 1):
                 raise DatasetError(f"{where}: expected {n} or {n + 1} rows, got {rows.count}")
@@ -80,8 +80,8 @@ class Arrow(Minari):
         kind = type(space).__name__
         if kind in ("Dict", "Tuple"):
             values = {}
-            for key, part in space.spaces.items() if kind == "Dict" else enumerate(space.spaces):
-                values[key] = self._values(_field(array, str(key), where, name), part, where, f"{name}/{key}")
+            for key, subspace in space.spaces.items() if kind == "Dict" else enumerate(space.spaces):
+                values[key] = self._values(_field(array, str(key), where, name), subspace, where, f"{name}/{key}")
             return values if kind == "Dict" else tuple(values.values())
         if kind == "Text":
             return array.to_pylist()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WHO = "datasets: minari"
 METADATA = "metadata.json"
 # The metadata that are kept as facts of the dataset.
-TOLD = ("dataset_id", "author", "algorithm_name", "code_permalink", "description", "minari_version", "eval_env_spec")
+FACTS = ("dataset_id", "author", "algorithm_name", "code_permalink", "description", "minari_version", "eval_env_spec")
 # Arrays of bytes with fewer rows or columns are no images, and so are not compressed.
 LEAST_SIDE = 32
 
@@ -50,13 +50,13 @@ class Minari(RowReader):
                 raise DatasetError(f"{where}: total_{what}: expected how many there are, got {number!r}")
             counts[what] = number
         self.spaces = {
-            (f"{part}s",): _space_of(metadata.get(f"{part}_space"), f"{where}: {part}_space")
-            for part in ("observation", "action")
+            (f"{field}s",): _space_of(metadata.get(f"{field}_space"), f"{where}: {field}_space")
+            for field in ("observation", "action")
         }
         # Gymnasium's rewards are float64.
         self.leaves = {**dict.fromkeys(self.spaces, ((), object)), ("rewards",): ((), np.float64)}
         super().__init__(name, [where, *self.tables(counts["episodes"])], **counts)
-        self.facts = {key: metadata[key] for key in TOLD if key in metadata}
+        self.facts = {key: metadata[key] for key in FACTS if key in metadata}
         if any(self.is_compressed(space) for space in _leaves(*self.spaces.values())):
             self.facts["lossy"] = "images were compressed (JPEG) as they were recorded"
 
@@ -118,7 +118,7 @@ def _space(spaces: ModuleType, node: Json) -> Space[Any]:
     if kind == "Text":
         return spaces.Text(node["max_length"], min_length=node["min_length"], charset=node["charset"])
     if kind == "Dict":
-        return spaces.Dict({name: _space(spaces, part) for name, part in node["subspaces"].items()})
+        return spaces.Dict({name: _space(spaces, subspace) for name, subspace in node["subspaces"].items()})
     if kind == "Tuple":
-        return spaces.Tuple([_space(spaces, part) for part in node["subspaces"]])
+        return spaces.Tuple([_space(spaces, subspace) for subspace in node["subspaces"]])
     raise ValueError(f"a space of type {kind!r}")

@@ -73,11 +73,11 @@ class Hdf5(Minari):
     def _values(self, data: Data, name: str, space: Any, first: int, stop: int, where: str) -> Nest:
         kind = type(space).__name__
         if kind == "Dict":
-            parts = space.spaces.items()
-            return {key: self._values(data, f"{name}/{key}", part, first, stop, where) for key, part in parts}
+            subspaces = space.spaces.items()
+            return {key: self._values(data, f"{name}/{key}", inner, first, stop, where) for key, inner in subspaces}
         if kind == "Tuple":
-            parts = enumerate(space.spaces)
-            return tuple(self._values(data, f"{name}/_index_{k}", part, first, stop, where) for k, part in parts)
+            subspaces = enumerate(space.spaces)
+            return tuple(self._values(data, f"{name}/_index_{k}", inner, first, stop, where) for k, inner in subspaces)
         rows = hdf5.rows(data(name), first, stop, where)
         if kind == "Text":
             return [text.decode() if isinstance(text, bytes) else text for text in rows]

@@ -153,11 +153,11 @@ class Arff:
             content = io.BufferedReader(Inflated(file, LIMIT, self._path), BLOCK)
             text = io.TextIOWrapper(content, encoding="utf-8")
             try:
-                yield self._told(text)
+                yield self._without_remarks(text)
             except UnicodeDecodeError as error:
                 raise DatasetError(f"{self._path}: expected a table in ARFF: {error}") from None
 
-    def _told(self, text: io.TextIOWrapper) -> Iterator[str]:
+    def _without_remarks(self, text: io.TextIOWrapper) -> Iterator[str]:
         while line := text.readline(LINE):
             # The rest would come as a line of its own: that of a remark as data.
             if len(line) == LINE and not line.endswith("\n"):
@@ -170,7 +170,7 @@ class Arff:
         match = ATTRIBUTE.fullmatch(line)
         if match is None:
             raise DatasetError(f"{self._path}: expected the name and the kind of an attribute, got {line!r:.200}")
-        name, kind = next(part for part in match.groups()[:3] if part is not None), match[4].strip()
+        name, kind = next(group for group in match.groups()[:3] if group is not None), match[4].strip()
         if kind.lower() in NUMBERS:
             return Column(name)
         if kind.startswith("{") and kind.endswith("}"):
@@ -214,7 +214,7 @@ class Parquet:
             if types.is_integer(kind) or types.is_floating(kind):
                 self.columns.append(Column(name))
             elif types.is_dictionary(kind) or types.is_string(kind) or types.is_large_string(kind):
-                words = (str(word) for (part,) in self._read([name]) for word in part if word is not None)
+                words = (str(word) for (column,) in self._read([name]) for word in column if word is not None)
                 self.columns.append(Column(name, {word: k for k, word in enumerate(dict.fromkeys(words))}))
             else:
                 self.columns.append(None)

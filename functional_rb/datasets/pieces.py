@@ -50,7 +50,7 @@ def spans(steps: int, most: int) -> Iterator[tuple[int, int]]:
 def repeated(values: Nest) -> Nest:
     """Values [n, ...] of a nest with the last of them twice, where one more was not observed."""
     if isinstance(values, dict):
-        return {name: repeated(part) for name, part in values.items()}
+        return {name: repeated(child) for name, child in values.items()}
     if isinstance(values, tuple):
         return tuple(map(repeated, values))
     return [*values, values[-1]] if isinstance(values, list) else np.concatenate([values, values[-1:]])

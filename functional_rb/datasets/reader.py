@@ -19,7 +19,7 @@ class Reader(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the dataset with its prefix, "minari:D4RL/door/human-v2"."""
+        """The dataset's name with its prefix, such as "minari:D4RL/door/human-v2"."""
 
     @property
     def files(self) -> Sequence[str]:
@@ -37,7 +37,7 @@ class Reader(Protocol):
         """What the files say of the dataset, in values of JSON: its authors, the environment, what is lossy."""
 
     def spec(self, narrow: bool) -> StepSpec:
-        """What its steps are made of.
+        """The specs of the dataset's steps.
 
         Args:
             narrow: whether 64-bit numbers are to be stored in 32 bits.

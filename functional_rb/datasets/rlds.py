@@ -78,14 +78,14 @@ class Rlds(RowReader):
         # Where each leaf that can be stored stands among the features of a step.
         self._paths: dict[Path, Path] = {}
         self.leaves = {}
-        for part, feature in sorted(self._features.items(), key=lambda pair: pair[0][0]):
+        for step_path, feature in sorted(self._features.items(), key=lambda pair: pair[0][0]):
             can_be = feature.kind in ("tensor", "image") and can_be_stored(np.dtype(feature.dtype))
-            if part == ("reward",) and not can_be:
+            if step_path == ("reward",) and not can_be:
                 raise DatasetError(f"{self.files[0]}: expected numbers in steps/reward, got {feature}")
-            if can_be and part[0] not in MARKS and (part[0] != "reward" or part == ("reward",)):
-                leaf = (FIELDS[part[0]], *part[1:]) if part[0] in FIELDS else ("infos", *part)
-                self._paths[leaf] = part
-                self.leaves[leaf] = (() if part == ("reward",) else feature.sizes, feature.dtype)
+            if can_be and step_path[0] not in MARKS and (step_path[0] != "reward" or step_path == ("reward",)):
+                leaf = (FIELDS[step_path[0]], *step_path[1:]) if step_path[0] in FIELDS else ("infos", *step_path)
+                self._paths[leaf] = step_path
+                self.leaves[leaf] = (() if step_path == ("reward",) else feature.sizes, feature.dtype)
         for field in ("observation", "action"):
             if not any(leaf[0] == FIELDS[field] for leaf in self.leaves):
                 raise DatasetError(f"{self.files[0]}: expected numbers or images in steps/{field}, got none")
@@ -201,7 +201,7 @@ def _version(place: str) -> str | None:
         return place
     names = os.listdir(place) if os.path.isdir(place) else []
     versions = [name for name in names if os.path.isfile(os.path.join(place, name, FEATURES))]
-    numbers = {name: [int(part) for part in re.findall(r"\d+", name)] for name in versions}
+    numbers = {name: [int(digits) for digits in re.findall(r"\d+", name)] for name in versions}
     return os.path.join(place, max(versions, key=lambda name: (numbers[name], name))) if versions else None
 
 
@@ -220,8 +220,8 @@ def _leaves(node: Json, path: Path, where: str) -> Iterator[tuple[Path, Leaf]]:
     if len(path) > DEPTH:
         raise DatasetError(f"{where}: expected at most {DEPTH} features in each other")
     if "featuresDict" in node:
-        for name, part in node["featuresDict"]["features"].items():
-            yield from _leaves(part, (*path, name), where)
+        for name, child in node["featuresDict"]["features"].items():
+            yield from _leaves(child, (*path, name), where)
     elif "sequence" in node and path == ("steps",):
         yield from _leaves(node["sequence"]["feature"], path, where)
     else:
@@ -258,26 +258,26 @@ def decoded(leaf: Leaf, feature: Feature, n: int, first: int, stop: int, where: 
     # Those of all steps are counted: of more than that nobody could tell which belong to which step.
     if len(feature) != n * size:
         raise DatasetError(f"{where}: expected values for {n} steps, {size} for each, got {len(feature)}")
-    part = feature[first * size : stop * size]
+    values = feature[first * size : stop * size]
     if leaf.kind == "tensor":
-        return _numbers(leaf, part, (stop - first, *leaf.sizes), where)
-    if not isinstance(part, list):
+        return _numbers(leaf, values, (stop - first, *leaf.sizes), where)
+    if not isinstance(values, list):
         raise DatasetError(f"{where}: expected bytes, got numbers")
     if leaf.kind == "image":
-        return images.decoded(part, leaf.sizes, leaf.dtype, where)
-    return [bytes(text).decode("utf-8", "replace") for text in part]
+        return images.decoded(values, leaf.sizes, leaf.dtype, where)
+    return [bytes(text).decode("utf-8", "replace") for text in values]
 
 
-def _numbers(leaf: Leaf, part: Feature, shape: tuple[int, ...], where: str) -> NumpyArray:
+def _numbers(leaf: Leaf, values: Feature, shape: tuple[int, ...], where: str) -> NumpyArray:
     dtype = np.dtype(leaf.dtype)
-    if isinstance(part, list):  # also where there are no values, and so no kind
-        if part:
+    if isinstance(values, list):  # also where there are no values, and so no kind
+        if values:
             raise DatasetError(f"{where}: expected {dtype}, got bytes")
         return np.zeros(shape, dtype)
-    if (dtype.kind == "f") != (part.dtype.kind == "f"):
-        raise DatasetError(f"{where}: expected {dtype}, got {part.dtype}")
-    if dtype.kind in "iu" and part.size:
+    if (dtype.kind == "f") != (values.dtype.kind == "f"):
+        raise DatasetError(f"{where}: expected {dtype}, got {values.dtype}")
+    if dtype.kind in "iu" and values.size:
         low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-        if dtype != np.uint64 and (part.min() < low or part.max() > high):
-            raise DatasetError(f"{where}: expected {dtype}, got numbers up to {part.max()}")
-    return part.astype(dtype).reshape(shape)
+        if dtype != np.uint64 and (values.min() < low or values.max() > high):
+            raise DatasetError(f"{where}: expected {dtype}, got numbers up to {values.max()}")
+    return values.astype(dtype).reshape(shape)

@@ -41,8 +41,8 @@ class Steps(NamedTuple):
     observed: bool  # whether the last observation was: if not, the one before it stands in its place
     dropped: int  # how many steps were left out, as the observation after them is not known
     total: float  # the sum of the rewards
-    terminated: bool  # whether the last step is
-    truncated: bool  # whether the last step is
+    terminated: bool  # whether the last step led to a terminal state
+    truncated: bool  # whether the episode was cut off after the last step
     goes_on: bool  # whether the steps go on with those of the piece before
 
 
@@ -107,7 +107,7 @@ class Form:
     def __init__(
         self, steps: StepSpec, infos: tuple[str, ...] = (), observation_key: str | None = None, compact: bool = True
     ) -> None:
-        """Of steps as a reader gives them; without a key the observation is named as `ted.from_transitions` does it."""
+        """Plan the storage of a reader's steps; without a key `ted.from_transitions` decides the observation's name."""
         for name in infos:
             if name not in steps.infos:
                 raise ValueError(f"{WHO}: infos: there is no {name!r}, expected some of {sorted(steps.infos)}")

@@ -25,21 +25,21 @@ class Source:
     """A row of the table; what is not known is empty."""
 
     names: str  # which datasets it is of, with "*" for any text: "minari:D4RL/*"
-    licence: str = ""  # under which they may be used
-    homepage: str = ""  # of those who made them
-    urls: tuple[str, ...] = ()  # where they lie
+    licence: str = ""  # under which the datasets may be used
+    homepage: str = ""  # of those who made the datasets
+    urls: tuple[str, ...] = ()  # where the datasets lie
     # The address of each file, by its path below the folder of the prefix.
     files: dict[str, str] = dataclasses.field(default_factory=dict)
     hub: str = ""  # the repository on Hugging Face that the files are in, "owner/name"
     bucket: str = ""  # of Google's cloud storage that the files are in
     folder: str = ""  # in the repository or bucket
     into: str = ""  # the path of that folder below the folder of the prefix, "{name}" if it is empty
-    # Of all files, about, for a single dataset: "83.44 MiB". The figures are those of the catalog of TensorFlow
-    # Datasets: of D4RL the size of the download, from the catalog or the checksums that it comes of; of Open
-    # X-Embodiment the size of the dataset, of version 0.1.0. It is told only, neither a total nor a check: D4RL has
+    # About how large all files of a single dataset are: "83.44 MiB". The figures are those of the catalog of TensorFlow
+    # Datasets: for D4RL the size of the download, from the catalog or the checksums that it comes of; for Open
+    # X-Embodiment the size of the dataset, of version 0.1.0. Users read it, and nothing is checked by it: D4RL has
     # replaced files at their addresses.
     size: str = ""
-    # Of all files, for a single dataset: their exact size, which a file that is fetched has to have.
+    # The exact size of all files of a single dataset, which a fetched file has to have.
     nbytes: int | None = None
     sha256: dict[str, str] = dataclasses.field(default_factory=dict)  # of files, by their names
     cite: str = ""  # the paper
@@ -82,9 +82,9 @@ def _filled(value: object, name: str) -> Any:
     if isinstance(value, str):
         return re.sub(r"\{(\w+)\}", lambda match: known[match[1]], value)
     if isinstance(value, tuple):
-        return tuple(_filled(part, name) for part in value)
+        return tuple(_filled(inner, name) for inner in value)
     return (
-        {_filled(key, name): _filled(part, name) for key, part in value.items()} if isinstance(value, dict) else value
+        {_filled(key, name): _filled(inner, name) for key, inner in value.items()} if isinstance(value, dict) else value
     )
 
 

@@ -18,7 +18,7 @@ ROOM = 2**20
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Moments:
-    """Of some values: how many there are, and for each number of them what their distribution is like.
+    """How many values there are, and of each number in them the mean, the squared deviations, and the extremes.
 
     Example:
         >>> both = Moments.of(np.array([1.0, 3.0])).joined(Moments.of(np.array([8.0])))
@@ -26,7 +26,7 @@ class Moments:
         (4.0, 2.943920288775949, 8.0)
     """
 
-    count: int  # of the values
+    count: int  # how many values
     mean: NumpyArray  # float64 [*shape]
     m2: NumpyArray  # the sum of squared deviations from it, float64 [*shape]
     least: NumpyArray  # float64 [*shape]
@@ -34,7 +34,7 @@ class Moments:
 
     @classmethod
     def of(cls, rows: NumpyArray) -> Moments:
-        """Those of values [n, *shape]."""
+        """The moments of values [n, *shape]."""
         # Two passes, about the mean: sums of squares would lose all digits where the mean is large.
         values = rows.astype(np.float64)
         mean = values.mean(0)
@@ -43,7 +43,7 @@ class Moments:
         return cls(len(rows), mean, m2, values.min(0), values.max(0))
 
     def joined(self, other: Moments) -> Moments:
-        """Those of both (Chan et al., 1979)."""
+        """The moments of these values and of others together (Chan et al., 1979)."""
         total = self.count + other.count
         with np.errstate(invalid="ignore"):
             delta = other.mean - self.mean
@@ -55,8 +55,8 @@ class Moments:
     def std(self) -> NumpyArray:
         return np.asarray(np.sqrt(self.m2 / self.count))
 
-    def told(self) -> dict[str, NumpyArray]:
-        """By the names that `statistics` has for them."""
+    def by_name(self) -> dict[str, NumpyArray]:
+        """The numbers that `statistics` gives, by the names that it gives them."""
         return {"mean": self.mean, "std": self.std, "min": self.least, "max": self.most}
 
 
@@ -116,9 +116,9 @@ def statistics(dataset: Dataset) -> Json:
         "returns": _of_numbers([summary.total for summary in summaries]),
         "lengths": _of_numbers([summary.steps for summary in summaries]),
         "terminated": float(np.mean([summary.terminated for summary in summaries])),
-        "leaves": {name: of_leaf.told() for name, of_leaf in moments.items()},
+        "leaves": {name: of_leaf.by_name() for name, of_leaf in moments.items()},
     }
 
 
 def _of_numbers(numbers: list[float]) -> dict[str, float]:
-    return {name: float(value) for name, value in Moments.of(np.asarray(numbers)).told().items()}
+    return {name: float(value) for name, value in Moments.of(np.asarray(numbers)).by_name().items()}

@@ -97,7 +97,7 @@ class Stored:
                 yield self._episode(Piece(-1, False, arrays.parts(slot, slot + 1)), {})
 
     def _episode(self, piece: Piece, about: Json) -> Episode:
-        fields = {field: nest.unflatten(*part) for field, part in piece.parts.items()}
+        fields = {field: nest.unflatten(*flattened) for field, flattened in piece.parts.items()}
         return Episode(**fields, goes_on=piece.goes_on, about=about, file=self.path)
 
 
@@ -132,7 +132,7 @@ class _Arrays:
         after = of[NEXT]
         fields = {"observations": {name: of[name] for name in names}, "actions": of[ACTION], "rewards": after[REWARD]}
         fields |= {"terminated": after["terminated"], "truncated": after["truncated"], "infos": of.get(INFO, {})}
-        self._fields = {field: nest.flatten(part, lambda leaf: isinstance(leaf, int)) for field, part in fields.items()}
+        self._fields = {field: nest.flatten(tree, lambda leaf: isinstance(leaf, int)) for field, tree in fields.items()}
         self._after = nest.flatten_as(self._fields["observations"][1], {name: after[name] for name in names})
 
     def __enter__(self) -> _Arrays:

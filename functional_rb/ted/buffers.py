@@ -152,7 +152,7 @@ def _flat(state: object, reward_key: Key, who: str = "ted.to_form") -> Flat:
         handles.append((turns * ring.capacity + lane * ring.length + numbers % ring.length).astype(np.int32))
     steps = _read(backend, state, np.concatenate(handles))
     if getattr(spec.storage, "shared", False):  # others may write while this process reads: the oldest go first
-        oldest = np.array([own[0] for own in handles if len(own)], np.int32)
+        oldest = np.array([lane_handles[0] for lane_handles in handles if len(lane_handles)], np.int32)
         if not _host(backend, backend.is_live(state, oldest)).all():
             raise ValueError(
                 f"{who}: another process has overwritten steps while they were read; let it pause meanwhile"
@@ -204,15 +204,15 @@ def _read(backend: Any, state: State, handles: Array) -> Leaves:
     spec = state.spec
     n, size = len(handles), min(CHUNK, spec.capacity)
     structure = spec.plan.structure.as_given()
-    own = zip(structure.paths, nest.flatten_as(structure, spec.stored), strict=True)
-    made = {path: np.empty((n, *leaf.shape), kept_dtype(leaf.dtype)) for path, leaf in own}
+    specs = zip(structure.paths, nest.flatten_as(structure, spec.stored), strict=True)
+    arrays = {path: np.empty((n, *leaf.shape), kept_dtype(leaf.dtype)) for path, leaf in specs}
     for start in range(0, n, size):
         asked = handles[start : start + size]
         # Always as many handles, so that JAX compiles one program.
-        found = backend.get(state, np.pad(asked, (0, size - len(asked))))
-        for path, leaf in zip(structure.paths, nest.flatten_as(structure, found), strict=True):
-            made[path][start : start + size] = _host(backend, leaf)[: len(asked)]
-    return made
+        items = backend.get(state, np.pad(asked, (0, size - len(asked))))
+        for path, leaf in zip(structure.paths, nest.flatten_as(structure, items), strict=True):
+            arrays[path][start : start + size] = _host(backend, leaf)[: len(asked)]
+    return arrays
 
 
 def _spec_for(flat: Flat, spec: BufferSpec | None) -> BufferSpec:
@@ -249,23 +249,23 @@ def _state(flat: Flat, steps: Leaves, backend: Any, spec: BufferSpec, device: De
         raise ValueError(
             f"ted.from_form: expected the leaves {sorted(spec.plan.names)} of the spec, got {sorted(named)}"
         )
-    for name, own in zip(spec.plan.names, spec.plan.leaves, strict=True):
-        given = named[name]
+    for name, leaf_spec in zip(spec.plan.names, spec.plan.leaves, strict=True):
+        array = named[name]
         dtype = flat.dtypes[name.removeprefix(NEXT + "/")]
-        if given.shape[1:] != own.shape or dtype != own.dtype:
+        if array.shape[1:] != leaf_spec.shape or dtype != leaf_spec.dtype:
             raise TypeError(
-                f"ted.from_form: leaf {name!r}: expected {own.dtype} {own.shape} as in the spec, "
-                f"got {dtype} {given.shape[1:]}; convert it, or change the spec"
+                f"ted.from_form: leaf {name!r}: expected {leaf_spec.dtype} {leaf_spec.shape} as in the spec, "
+                f"got {dtype} {array.shape[1:]}; convert it, or change the spec"
             )
         # All lanes are added together, [T, E, ...]; the mask leaves out the rows that a shorter lane does not have.
-        grid = np.zeros((*mask.shape, *own.shape), given.dtype)
+        grid = np.zeros((*mask.shape, *leaf_spec.shape), array.dtype)
         if name == "next/done":
             grid[...] = True  # steps that are overwritten end at once
-        grid[rows, column] = given
+        grid[rows, column] = array
         leaf = grid if spec.lanes is not None else grid[:, 0]
-        if own.dtype in STORED_AS:  # of bfloat16, which NumPy lacks, `add` takes the backend's arrays
-            bits = Unbounded(leaf.shape, STORED_AS[own.dtype])
-            leaf = backend.lib.LIB.ops.bitcast(backend.lib.LIB.convert(leaf, bits, name), own.dtype)
+        if leaf_spec.dtype in STORED_AS:  # of bfloat16, which NumPy lacks, `add` takes the backend's arrays
+            bits = Unbounded(leaf.shape, STORED_AS[leaf_spec.dtype])
+            leaf = backend.lib.LIB.ops.bitcast(backend.lib.LIB.convert(leaf, bits, name), leaf_spec.dtype)
         leaves.append(leaf)
     whole = bool(mask.all())
     nested = nest.unflatten(spec.plan.structure, leaves, lambda kind, parts, batch: parts)

@@ -123,7 +123,7 @@ class _Roll:
 
     def __init__(self, env: Any, lead: tuple[int, ...], item: object) -> None:
         self.env, self.lead, self.findings = env, lead, _Findings()
-        # Of a vector environment; with others of its class it may share the mode in its metadata.
+        # Only a vector environment has a mode; in its metadata it may share it with others of its class.
         mode = (getattr(env, "autoreset_mode", None) or env.metadata.get("autoreset_mode")) if lead else None
         self.by_hand = not lead or getattr(mode, "value", mode) == DISABLED
         self.item: SpecNest = None if item is None else freeze(item_of(item))
@@ -139,11 +139,11 @@ class _Roll:
             self.reward, self.action = named_parts(parts[NEXT], WHO)[REWARD], parts[ACTION]
 
     def reset(self, **options: object) -> bool:
-        given = self.env.reset(**options)
-        if not isinstance(given, tuple) or len(given) != 2:
-            self.findings.add(("reset",), "kind", f"expected (observation, infos), got {given!r:.80}")
+        returned = self.env.reset(**options)
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            self.findings.add(("reset",), "kind", f"expected (observation, infos), got {returned!r:.80}")
             return False
-        self._observation(given[0], OBSERVATION, self.lead)
+        self._observation(returned[0], OBSERVATION, self.lead)
         return True
 
     def step(self) -> bool:
@@ -151,12 +151,12 @@ class _Roll:
         action = self.env.action_space.sample()
         if self.action is not None:
             _Comparison(self.findings, self.strict).compare(self.action, action, (ACTION,), self.lead)
-        given = self.env.step(action)
-        if not isinstance(given, tuple) or len(given) != 5:
-            message = f"expected (observation, reward, terminated, truncated, infos), got {given!r:.80}"
+        returned = self.env.step(action)
+        if not isinstance(returned, tuple) or len(returned) != 5:
+            message = f"expected (observation, reward, terminated, truncated, infos), got {returned!r:.80}"
             self.findings.add(("step",), "kind", message)
             return False
-        observation, reward, terminated, truncated, infos = given
+        observation, reward, terminated, truncated, infos = returned
         self._observation(observation, OBSERVATION, self.lead)
         # The last observations of environments that were reset within the step: a batch, or objects with some None.
         final = infos.get("final_obs") if isinstance(infos, dict) else None
@@ -226,15 +226,15 @@ class _Comparison:
 
     def _parts(self, spec: object, value: object, path: Path, lead: tuple[int, ...]) -> None:
         outline, specs = nest.parts_of(spec) or (nest.LEAF, [])
-        given = None if hasattr(value, "dtype") else nest.parts_of(value)
-        if given is None:
+        parts = None if hasattr(value, "dtype") else nest.parts_of(value)
+        if parts is None:
             wanted = "a dict" if outline.kind == "mapping" else "a tuple"
             self.findings.add(path, "kind", f"expected {wanted} of {list(outline.keys)}, got {_shown(value)}")
             return
-        values = dict(zip(given[0].keys, given[1], strict=True))
-        for key, part in zip(outline.keys, specs, strict=True):
+        values = dict(zip(parts[0].keys, parts[1], strict=True))
+        for key, member in zip(outline.keys, specs, strict=True):
             if key in values:
-                self.compare(part, values[key], (*path, key), lead)
+                self.compare(member, values[key], (*path, key), lead)
             else:
                 self.findings.add((*path, key), "missing", "expected, but missing")
         for key in values:
@@ -266,8 +266,8 @@ class _Comparison:
         outside = np.flatnonzero(~np.asarray(spec.inside(numpy_ops.OPS, rows)))
         if len(outside):
             where = f" (row {outside[0]})" if len(rows) > 1 else ""
-            found = np.array2string(rows[outside[0]], threshold=8, separator=", ")
-            self.findings.add(path, "domain", f"expected values of {spec!r:.120}, got {found}{where}")
+            value = np.array2string(rows[outside[0]], threshold=8, separator=", ")
+            self.findings.add(path, "domain", f"expected values of {spec!r:.120}, got {value}{where}")
 
     def _sequence(self, spec: Sequence, value: object, path: Path) -> None:
         inner = (*path, "elements")
@@ -291,7 +291,7 @@ class _Comparison:
         if not all(hasattr(value, name) for name in ("nodes", "edges", "edge_links")):
             self.findings.add(path, "kind", f"expected nodes, edges and edge_links, got {_shown(value)}")
             return
-        nodes, edges = (0 if part is None else len(next(_arrays(part), ())) for part in (value.nodes, value.edges))
+        nodes, edges = (0 if x is None else len(next(_arrays(x), ())) for x in (value.nodes, value.edges))
         self._count(nodes, 1, spec.max_nodes, "nodes", (*path, "nodes"))
         self.compare(spec.node, value.nodes, (*path, "nodes"), (nodes,))
         if spec.edge is None:

@@ -47,8 +47,8 @@ class Lanes(NamedTuple):
     def slots(self) -> Array:
         """The slot of every step, int64 [N], in the order of the flat form."""
         lanes = zip(self.starts, self.sizes, strict=True)
-        own = [lane * self.length + (start + np.arange(n)) % self.length for lane, (start, n) in enumerate(lanes)]
-        return np.concatenate(own)
+        slots = [lane * self.length + (start + np.arange(n)) % self.length for lane, (start, n) in enumerate(lanes)]
+        return np.concatenate(slots)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -127,12 +127,14 @@ def flat_to_nested(flat: Flat) -> Nested:
     lengths = flat.lengths
     last = np.cumsum(lengths)
     leaves = leaves_of_form(flat.data)
-    made = []
+    trajectories = []
     for k, (length, stop) in enumerate(zip(lengths.tolist(), last.tolist(), strict=True)):
-        own, shared = slice(stop - length, stop), slice(stop - length + k, stop + k + 1)
-        made.append(nest.nested({path: x[shared if path in flat.shared else own] for path, x in leaves.items()}))
+        rows, shared = slice(stop - length, stop), slice(stop - length + k, stop + k + 1)
+        trajectories.append(
+            nest.nested({path: x[shared if path in flat.shared else rows] for path, x in leaves.items()})
+        )
     empty = nest.nested({path: x[:0] for path, x in leaves.items()})
-    return Nested(flat.lanes, flat.dtypes, flat.shared, flat.reward_key, flat.spec, tuple(made), empty)
+    return Nested(flat.lanes, flat.dtypes, flat.shared, flat.reward_key, flat.spec, tuple(trajectories), empty)
 
 
 def nested_to_flat(nested: Nested) -> Flat:
@@ -152,13 +154,13 @@ def steps_to_flat(
 ) -> Flat:
     """The flat form of steps [N, *shape] in TED, given by path in the order of that form."""
     ends = ends_of(steps[(NEXT, "done")], lanes.sizes)
-    own = [path for path in steps if path[0] == NEXT and (is_flag(path[1:]) or below(path[1:], reward_key))]
-    made: Leaves = {}
+    alone = [path for path in steps if path[0] == NEXT and (is_flag(path[1:]) or below(path[1:], reward_key))]
+    leaves: Leaves = {}
     for path, leaf in steps.items():
-        if path[0] == NEXT or (NEXT, *path) in own:
+        if path[0] == NEXT or (NEXT, *path) in alone:
             continue
-        made[path] = _shared(leaf, steps[(NEXT, *path)], ends, lanes, path, who) if (NEXT, *path) in steps else leaf
-    for path in own:
+        leaves[path] = _shared(leaf, steps[(NEXT, *path)], ends, lanes, path, who) if (NEXT, *path) in steps else leaf
+    for path in alone:
         flag = steps.get(path[1:]) if is_flag(path[1:]) else None
         if flag is not None and flag.any():
             lane, step = _place(int(flag.reshape(len(flag), -1).any(1).argmax()), lanes)
@@ -166,11 +168,13 @@ def steps_to_flat(
                 f"{who}: leaf {nest.show(path[1:])!r}: expected False in every step, as steps begin in an episode, got "
                 f"True in step {step} of lane {lane} (the oldest is 0); leave such steps out"
             )
-        made[path[1:]] = steps[path]
-    named = dtypes or {nest.show(path): x.dtype.name for path, x in made.items()}
-    dtypes = {name: named[name] for name in map(nest.show, made)}
-    shared = frozenset(path for path in made if path in steps and (NEXT, *path) in steps and (NEXT, *path) not in own)
-    return Flat(lanes, dtypes, shared, reward_key, spec, nest.nested(made))
+        leaves[path[1:]] = steps[path]
+    named = dtypes or {nest.show(path): x.dtype.name for path, x in leaves.items()}
+    dtypes = {name: named[name] for name in map(nest.show, leaves)}
+    shared = frozenset(
+        path for path in leaves if path in steps and (NEXT, *path) in steps and (NEXT, *path) not in alone
+    )
+    return Flat(lanes, dtypes, shared, reward_key, spec, nest.nested(leaves))
 
 
 def flat_to_steps(flat: Flat) -> Leaves:
@@ -235,10 +239,10 @@ def _shared(before: Array, after: Array, ends: Array, lanes: Lanes, path: Path, 
             f"environments a lane of its own"
         )
     rows = _rows(ends)
-    made = np.empty((len(before) + int(ends.sum()), *before.shape[1:]), before.dtype)
-    made[rows] = before
-    made[rows[ends] + 1] = after[ends]
-    return made
+    joined = np.empty((len(before) + int(ends.sum()), *before.shape[1:]), before.dtype)
+    joined[rows] = before
+    joined[rows[ends] + 1] = after[ends]
+    return joined
 
 
 def _place(row: int, lanes: Lanes) -> tuple[int, int]:

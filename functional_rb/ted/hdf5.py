@@ -45,10 +45,10 @@ def save(form: Flat | Nested, path: str, compression: str | None) -> None:
         if any(name in (".", "") or "/" in name for name in map(str, leaf)):
             raise ValueError(f"ted.save: leaf {show(leaf)!r}: HDF5 has '/' and '.' for something else; rename it")
     with files.aside(os.fspath(target.parent)) as scratch:
-        made = File(scratch) / "made.h5"
-        with h5py.File(made, "w") as file:
+        unfinished = File(scratch) / "made.h5"
+        with h5py.File(unfinished, "w") as file:
             _write(flat, file, compression)
-        os.replace(made, target)
+        os.replace(unfinished, target)
 
 
 def load(path: str, reward_key: Key, known: Iterable[object]) -> Nested:
@@ -57,15 +57,15 @@ def load(path: str, reward_key: Key, known: Iterable[object]) -> Nested:
         descriptor, size = files.open_regular(path)
         try:
             with h5py.File(path, "r") as file:
-                found = _Trajectories(h5py, file, path, descriptor, size)
-                (full,), (shift,) = found.numbers("is_full", ()), found.numbers("shift", ())
+                source = _Trajectories(h5py, file, path, descriptor, size)
+                (full,), (shift,) = source.numbers("is_full", ()), source.numbers("shift", ())
                 if full not in (0, 1):
                     raise DamagedError(f"{path}: expected is_full as 0 or 1, got {full}; the file is damaged")
-                header = Header(bool(full), shift, tuple(found.numbers("_storage_shape")))
+                header = Header(bool(full), shift, tuple(source.numbers("_storage_shape")))
                 names = [padded.EXTRA] if padded.EXTRA in file.attrs else _names_of_pieces()
                 texts = [str(file.attrs[name]) for name in itertools.takewhile(file.attrs.__contains__, names)]
                 extra = "".join(texts) if texts else None
-                return flat_to_nested(reading.read(reading.checked(header, path), found, extra, reward, known))
+                return flat_to_nested(reading.read(reading.checked(header, path), source, extra, reward, known))
         finally:
             os.close(descriptor)
 
@@ -95,7 +95,7 @@ def _write(flat: Flat, file: Group, compression: str | None) -> None:
 
 
 def _names_of_pieces() -> Iterator[str]:
-    # Of the attributes that one text takes together.
+    # The names of the attributes that one long text is divided among.
     return (f"{padded.EXTRA}.{k}" for k in itertools.count())
 
 
@@ -113,11 +113,11 @@ class _Trajectories(Source):
         self._h5py, self._descriptor, self._size = h5py, descriptor, size
         self._seen: set[tuple[int, int]] = set()  # the objects that were met, by file and address
         names = self._groups()
-        parts = [self._leaves(self._get(file, name), (name,)) for name in names]
-        for name, part in zip(names, parts, strict=True):
-            if part.keys() != parts[0].keys():
-                raise DamagedError(f"{where}: expected the leaves {sorted(map(show, parts[0]))} in {name}; damaged")
-        self._columns = {path: [part[path] for part in parts] for path in parts[0]}
+        groups = [self._leaves(self._get(file, name), (name,)) for name in names]
+        for name, group in zip(names, groups, strict=True):
+            if group.keys() != groups[0].keys():
+                raise DamagedError(f"{where}: expected the leaves {sorted(map(show, groups[0]))} in {name}; damaged")
+        self._columns = {path: [group[path] for group in groups] for path in groups[0]}
         self.file_leaves = {path: self._file_leaf(leaves, path) for path, leaves in self._columns.items()}
         # The first row of each trajectory, and behind them the number of all rows.
         self._starts = {path: np.cumsum([0, *(len(x) for x in leaves)]) for path, leaves in self._columns.items()}
@@ -130,13 +130,13 @@ class _Trajectories(Source):
         return [int(n) for n in np.atleast_1d(value[()]).tolist()]
 
     def _groups(self) -> list[str]:
-        found = [match for match in map(_GROUP.fullmatch, self.file) if match]
+        matches = [match for match in map(_GROUP.fullmatch, self.file) if match]
         missing = [name for name in padded.RESERVED[:3] if name not in self.file]
-        if missing or not found:
+        if missing or not matches:
             what = f"a value {missing[0]!r}" if missing else f"groups {GROUP}0, ..."
             raise DamagedError(f"{self.where}: expected {what} as H5Split writes; not trajectories in TED")
-        by_number = {int(match[1]): match[0] for match in found}
-        if len(by_number) < len(found):
+        by_number = {int(match[1]): match[0] for match in matches}
+        if len(by_number) < len(matches):
             raise DamagedError(f"{self.where}: two groups {GROUP}... have the same number; the file is damaged")
         return [by_number[k] for k in sorted(by_number)]
 
@@ -153,38 +153,38 @@ class _Trajectories(Source):
 
     def _leaves(self, group: Group, prefix: Path) -> dict[Path, Dataset]:
         reading.check_depth(prefix, self.where)
-        found: dict[Path, Dataset] = {}
+        leaves: dict[Path, Dataset] = {}
         for name in group:
             value = self._get(group, name)
             if isinstance(value, self._h5py.Dataset):
-                found[*prefix[1:], name] = value
+                leaves[*prefix[1:], name] = value
             else:
-                found |= self._leaves(value, (*prefix, name))
-        return found
+                leaves |= self._leaves(value, (*prefix, name))
+        return leaves
 
     def _file_leaf(self, leaves: Sequence[Dataset], path: Path) -> FileLeaf:
-        own = leaves[0]
-        dtype = own.dtype.name
-        if DTYPE in own.attrs and str(own.attrs[DTYPE]) in STORED_AS:
-            dtype = str(own.attrs[DTYPE])
-        alike = all(x.ndim and (x.shape[1:], x.dtype) == (own.shape[1:], own.dtype) for x in leaves)
+        first = leaves[0]
+        dtype = first.dtype.name
+        if DTYPE in first.attrs and str(first.attrs[DTYPE]) in STORED_AS:
+            dtype = str(first.attrs[DTYPE])
+        alike = all(x.ndim and (x.shape[1:], x.dtype) == (first.shape[1:], first.dtype) for x in leaves)
         rows = sum(x.shape[0] for x in leaves) if alike else 0
-        if dtype not in ITEMSIZE or not alike or kept_dtype(dtype).name != own.dtype.name or rows >= reading.LARGEST:
+        if dtype not in ITEMSIZE or not alike or kept_dtype(dtype).name != first.dtype.name or rows >= reading.LARGEST:
             raise DamagedError(
                 f"{self.where}: leaf {show(path)!r}: expected trajectories of one of the dtypes {', '.join(ITEMSIZE)} "
                 f"that differ in length alone; the file is damaged, or not in TED"
             )
         for leaf in leaves:
-            made, kinds = leaf.id.get_create_plist(), self._h5py.h5d
-            layout = made.get_layout()
-            here = layout in (kinds.COMPACT, kinds.CONTIGUOUS, kinds.CHUNKED) and not made.get_external_count()
-            chunk = math.prod(made.get_chunk()) * leaf.dtype.itemsize if layout == kinds.CHUNKED else 0
+            properties, kinds = leaf.id.get_create_plist(), self._h5py.h5d
+            layout = properties.get_layout()
+            here = layout in (kinds.COMPACT, kinds.CONTIGUOUS, kinds.CHUNKED) and not properties.get_external_count()
+            chunk = math.prod(properties.get_chunk()) * leaf.dtype.itemsize if layout == kinds.CHUNKED else 0
             if not here or not self.holds(chunk) or np.any(leaf.fillvalue):
                 raise DamagedError(
                     f"{self.where}: leaf {show(path)!r}: expected numbers in this file, zeros where none were written, "
                     f"in chunks that memory has room for; the file is damaged, or not in TED"
                 )
-        return FileLeaf(rows, tuple(own.shape[1:]), dtype)
+        return FileLeaf(rows, tuple(first.shape[1:]), dtype)
 
     def rows(self, path: Path, spans: Sequence[Span]) -> Array:
         file_leaf, starts, leaves = self.file_leaves[path], self._starts[path], self._columns[path]

@@ -41,17 +41,17 @@ def encoded(spec: SpecNest, value: object, batch: tuple[int, ...], prefix: str, 
     A vector environment's axis of environments is the batch. In errors `prefix` stands before the names of leaves.
     """
     outline = _outline(spec)
-    made = []
-    for member, given in zip(outline.members, nest.flatten_as(outline.shape_of_units, value), strict=True):
+    units = []
+    for member, unit in zip(outline.members, nest.flatten_as(outline.shape_of_units, value), strict=True):
         if not _is_encoded(member.spec):
-            made.append(given)
+            units.append(unit)
             continue
         try:
-            made.append(member.spec.from_host(given, batch))
+            units.append(member.spec.from_host(unit, batch))
         except (TypeError, ValueError) as error:
-            name = "/".join(part for part in (prefix, member.name if outline.shape_of_units.keys else "") if part)
+            name = "/".join(filter(None, (prefix, member.name if outline.shape_of_units.keys else "")))
             raise type(error)(f"{who}: leaf {name!r}: {error}") from None
-    return nest.unflatten(outline.shape_of_units, made)
+    return nest.unflatten(outline.shape_of_units, units)
 
 
 def encoded_observation(
@@ -59,8 +59,8 @@ def encoded_observation(
 ) -> dict[str, Nest]:
     specs, alone = observation_parts(item, observation, key, who)
     whole = observation if alone is None else {alone: observation}
-    found: dict[str, Nest] = encoded(Composite(specs), whole, batch, "", who)
-    return found
+    arrays: dict[str, Nest] = encoded(Composite(specs), whole, batch, "", who)
+    return arrays
 
 
 def observation_parts(
@@ -90,14 +90,14 @@ def cast(leaf: NumpyArray, dtype: str, name: str, who: str) -> NumpyArray:
             f"change the item, or convert it yourself"
         )
     with np.errstate(over="ignore"):  # an error below says so
-        made = leaf.astype(dtype)
-    lost = made != leaf if dtypes.kind_of(dtype) == "int" else np.isinf(made) & np.isfinite(leaf)
+        converted = leaf.astype(dtype)
+    lost = converted != leaf if dtypes.kind_of(dtype) == "int" else np.isinf(converted) & np.isfinite(leaf)
     if lost.any():
         raise ValueError(
             f"{who}: leaf {name!r}: {leaf[lost].flat[0]} does not fit into {dtype}; "
             f"change the item, or convert it yourself"
         )
-    return made
+    return converted
 
 
 def _is_encoded(unit: object) -> bool:

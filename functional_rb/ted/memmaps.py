@@ -47,10 +47,10 @@ def save(form: Flat | Nested, directory: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     # Beside the target, so that the rename stays on one file system and happens at one instant.
     with files.aside(os.fspath(target.parent)) as scratch:
-        made = File(scratch) / "made"
-        made.mkdir()
-        _write(flat, made, nested)
-        os.replace(made, target)
+        unfinished = File(scratch) / "made"
+        unfinished.mkdir()
+        _write(flat, unfinished, nested)
+        os.replace(unfinished, target)
 
 
 def load(directory: str, reward_key: Key, known: Iterable[object]) -> Flat | Nested:
@@ -103,14 +103,14 @@ def _write(flat: Flat, root: File, nested: bool) -> None:
 
 
 def _write_metas(place: File, metas: Mapping[str, Json], lead: list[int], numbers: Mapping[str, Json]) -> None:
-    own = dict(numbers)
+    entries = dict(numbers)
     for name, meta in metas.items():
         if isinstance(meta.get("dtype"), str):
-            own[str(name)] = meta
+            entries[str(name)] = meta
         else:
-            own[str(name)] = {"type": "TensorDict"}
+            entries[str(name)] = {"type": "TensorDict"}
             _write_metas(place / _encoded(name), meta, lead, {})
-    _dump(place / META, own | {"shape": lead, "device": "cpu", "_type": NEST})
+    _dump(place / META, entries | {"shape": lead, "device": "cpu", "_type": NEST})
 
 
 def _encoded(name: str | int) -> str:
@@ -210,10 +210,10 @@ class _Directory(Source):
     def rows(self, path: Path, spans: Sequence[Span]) -> Array:
         file_leaf = self.file_leaves[path]
         row, count = file_leaf.row_bytes, sum(stop - start for start, stop in spans)
-        found = np.empty((count, *file_leaf.shape), kept_dtype(file_leaf.dtype))
-        if not found.size:
-            return found
-        content: Any = found.reshape(-1).view(np.uint8)
+        values = np.empty((count, *file_leaf.shape), kept_dtype(file_leaf.dtype))
+        if not values.size:
+            return values
+        content: Any = values.reshape(-1).view(np.uint8)
         into, at = memoryview(content), 0
         with os.fdopen(self._open(path), "rb", buffering=0) as stream:
             for start, stop in spans:
@@ -223,7 +223,7 @@ class _Directory(Source):
                     if not (got := stream.readinto(into[at:end])):
                         raise DamagedError(f"{self._files[path]}: it is shorter than it was")
                     at += got
-        return reading.check_flags(found, path, str(self._files[path]))
+        return reading.check_flags(values, path, str(self._files[path]))
 
     def written(self, path: Path) -> Iterator[Span]:
         file_leaf = self.file_leaves[path]

@@ -35,7 +35,7 @@ RESERVED = ("is_full", "shift", "_storage_shape", "_len")
 class Header:
     """What TorchRL's form says about a buffer."""
 
-    is_full: bool  # whether every lane is
+    is_full: bool  # whether every lane is full
     shift: int  # the slot that the next step goes to; see above
     storage_shape: tuple[int, ...]  # (length,) or (length, lanes), or with more axes of lanes
 
@@ -119,12 +119,12 @@ def file_leaves(flat: Flat) -> tuple[Header, dict[Path, FileLeaf]]:
     shared_steps = steps + np.concatenate([[0], np.cumsum(more)])
     shared_first = np.concatenate([[0], np.cumsum(header.length + extra_rows.sum(1))])
     first = np.arange(header.count + 1) * header.length
-    made = {}
+    leaves = {}
     for path, leaf in leaves_of_form(flat.data).items():
-        at, own = (shared_first, shared_steps) if path in flat.shared else (first, steps)
-        blocks = [Block(int(at[k]), leaf[own[k] : own[k + 1]]) for k in range(header.count)]
-        made[path] = FileLeaf(int(at[-1]), leaf.shape[1:], flat.dtypes[show(path)], tuple(blocks))
-    return header, made
+        in_file, in_flat = (shared_first, shared_steps) if path in flat.shared else (first, steps)
+        blocks = [Block(int(in_file[k]), leaf[in_flat[k] : in_flat[k + 1]]) for k in range(header.count)]
+        leaves[path] = FileLeaf(int(in_file[-1]), leaf.shape[1:], flat.dtypes[show(path)], tuple(blocks))
+    return header, leaves
 
 
 def pieces(header: Header, done: Array) -> Iterator[Piece]:

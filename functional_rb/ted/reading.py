@@ -118,14 +118,14 @@ def read(header: Header, source: Source, extra: str | bytes | None, reward: Path
         raise DamagedError(f"{where}: expected a leaf 'done', bool ({total},) or ({total}, 1), got {got}; not in TED")
     source.expect_held(LANE_BYTES * header.count, f"{header.count} lanes")
     lanes, reward, spec = _extra(header, extra, reward, where, known)
-    found = [np.empty(0, np.int64)]
+    done_rows = [np.empty(0, np.int64)]
     for start, stop in source.written(DONE):
         for first in range(start, stop, PIECE):
             flags = source.rows(DONE, [(first, min(first + PIECE, stop))])
-            found.append(first + np.flatnonzero(flags))
-    rows = _Rows(header, np.array(lanes.sizes, np.int64), np.concatenate(found))
+            done_rows.append(first + np.flatnonzero(flags))
+    rows = _Rows(header, np.array(lanes.sizes, np.int64), np.concatenate(done_rows))
     source.expect_held(rows.bytes_of(source.file_leaves), f"{len(rows.sizes)} lanes with {rows.sizes.sum()} steps")
-    shared, made = set(), {}
+    shared, arrays = set(), {}
     for path, file_leaf in source.file_leaves.items():
         if file_leaf.rows not in (total, rows.shared_total):
             raise DamagedError(
@@ -135,10 +135,10 @@ def read(header: Header, source: Source, extra: str | bytes | None, reward: Path
         is_shared = file_leaf.rows != total
         if is_shared:
             shared.add(path)
-        made[path] = source.rows(path, rows.spans(is_shared))
+        arrays[path] = source.rows(path, rows.spans(is_shared))
     dtypes = {show(path): file_leaf.dtype for path, file_leaf in source.file_leaves.items()}
     # The flags last, whatever order the file has them in.
-    ordered = {path: made[path] for path in sorted(made, key=lambda path: path[0] in FLAGS)}
+    ordered = {path: arrays[path] for path in sorted(arrays, key=lambda path: path[0] in FLAGS)}
     return Flat(lanes, dtypes, frozenset(shared), reward, spec, nested(ordered))
 
 
@@ -208,11 +208,11 @@ def _extra(
     return lanes, reward, spec
 
 
-def check_flags(found: Array, path: Path, where: str) -> Array:
+def check_flags(values: Array, path: Path, where: str) -> Array:
     """Bools as they were read, after a check that each byte is 0 or 1."""
-    if found.dtype == np.bool_ and found.size and int(found.view(np.uint8).max()) > 1:
+    if values.dtype == np.bool_ and values.size and int(values.view(np.uint8).max()) > 1:
         raise DamagedError(f"{where}: leaf {show(path)!r}: expected 0 or 1 for each bool; the file is damaged")
-    return found
+    return values
 
 
 def check_depth(path: Path, where: str) -> None:

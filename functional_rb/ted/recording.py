@@ -80,7 +80,7 @@ class Carry(NamedTuple):
                 f"truncated, from_gymnasium(carry, action, (obs, reward, terminated, truncated | mask, infos), ...), "
                 f"then reset them"
             )
-        observation = _map(_own, observation)
+        observation = _map(_copied, observation)
         if self.item is not None:
             observation = encoded_observation(self.item, observation, None, tuple(mask.shape), who)
         leaves, structure = nest.flatten(self.observation, is_leaf)
@@ -103,7 +103,7 @@ def begin(observation: Nest) -> Carry:
         >>> begin(np.zeros((2, 3))).ended
         False
     """
-    return Carry(_map(_own, observation), False)
+    return Carry(_map(_copied, observation), False)
 
 
 def from_gymnasium(
@@ -175,7 +175,7 @@ def from_gymnasium(
             )
     # Gymnasium with copy=False writes to the same observation again, and simulators on torch to all that they return.
     observation, action, reward, terminated, truncated = _map(
-        _own, (observation, action, reward, terminated, truncated)
+        _copied, (observation, action, reward, terminated, truncated)
     )
     done = terminated | truncated
     spec = None if item is None else encoding_item(item)
@@ -227,10 +227,10 @@ def _encoded_final(
         return infos
     if not (isinstance(final, np.ndarray) and final.dtype == object):
         return {**infos, "final_obs": encoded_observation(item, final, key, lead, who)}
-    made = np.full(final.shape, None, object)
+    observations = np.full(final.shape, None, object)
     for i in np.flatnonzero([last is not None for last in final]):
-        made[i] = encoded_observation(item, final[i], key, (), who)
-    return {**infos, "final_obs": made}
+        observations[i] = encoded_observation(item, final[i], key, (), who)
+    return {**infos, "final_obs": observations}
 
 
 def _with_final(observation: Nest, done: Nest, infos: Mapping[str, Nest], who: str) -> Nest:
@@ -275,16 +275,16 @@ def _final_leaf(last: Nest, leaf: Nest, shape: tuple[int, ...], who: str) -> Nes
 def _converted(items: dict[str, Nest], item: SpecNest | BufferSpec, who: str) -> dict[str, Nest]:
     specs = leaves_of(item, who)
     leaves, structure = nest.flatten(items, is_leaf)
-    made = []
+    converted = []
     for path, leaf in zip(structure.paths, leaves, strict=True):
         spec, name = specs.get(path), nest.show(path)
         if spec is None or shown(leaf.dtype) == shown(spec.dtype):
-            made.append(leaf)  # `add` refuses leaves that the item does not have
+            converted.append(leaf)  # `add` refuses leaves that the item does not have
         elif isinstance(leaf, NUMPY) and shown(spec.dtype) != "bfloat16":  # which NumPy lacks
-            made.append(cast(np.asarray(leaf), shown(spec.dtype), name, who))
+            converted.append(cast(np.asarray(leaf), shown(spec.dtype), name, who))
         else:
             checks.check_dtype(name, leaf, spec.dtype)
-    recorded: dict[str, Nest] = nest.unflatten(structure, made)
+    recorded: dict[str, Nest] = nest.unflatten(structure, converted)
     return recorded
 
 
@@ -308,7 +308,7 @@ def _map(function: Callable[[Nest], object], tree: Nest) -> Nest:
 
 
 # In memory that the environment does not write to: NumPy's arrays and torch's tensors are copied; JAX's never change.
-def _own(leaf: Nest) -> Nest:
+def _copied(leaf: Nest) -> Nest:
     if isinstance(leaf, np.ma.MaskedArray):
         raise TypeError(
             "ted: expected arrays without masks of their own, got numpy.ma.MaskedArray, whose masked elements would be "

@@ -136,7 +136,7 @@ def to_transitions(steps: object, *, observation_key: str | None = None) -> Tran
         raise ValueError(f"{who}: 'next' has no observation {observation_key!r}; name one of {names}")
     alone = observation_key or (OBSERVATION if names == [OBSERVATION] else None)
     before, after = (
-        {name: part[name] for name in names} if alone is None else part[alone] for part in (root, following)
+        {name: branch[name] for name in names} if alone is None else branch[alone] for branch in (root, following)
     )
     return Transition(before, root[ACTION], following[REWARD], after, following["terminated"], following["truncated"])
 
@@ -250,15 +250,15 @@ def _is_mapping(x: object) -> bool:
     return parts is not None and parts[0].kind == "mapping"
 
 
-def _filtered(part: object, path: Path, left_out: list[Path]) -> dict[str, object]:
-    made = {}
-    for name, value in named_parts(part, "ted.step_mdp").items():
+def _filtered(mapping: object, path: Path, left_out: list[Path]) -> dict[str, object]:
+    kept = {}
+    for name, value in named_parts(mapping, "ted.step_mdp").items():
         at = (*path, name)
         if at in left_out:
             continue
         inner = any(below(other, at) for other in left_out)
-        made[name] = _like(value, _filtered(value, at, left_out)) if inner and _is_mapping(value) else value
-    return made
+        kept[name] = _like(value, _filtered(value, at, left_out)) if inner and _is_mapping(value) else value
+    return kept
 
 
 def _only(parts: Mapping[str, object], path: Path) -> dict[str, object]:
@@ -272,22 +272,22 @@ def _only(parts: Mapping[str, object], path: Path) -> dict[str, object]:
 
 def _merged(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
     # Mapping by mapping; where both have a leaf, the new one counts.
-    made = dict(old)
+    merged = dict(old)
     for name, value in new.items():
         if name in old and _is_mapping(old[name]) and _is_mapping(value):
             both = _merged(named_parts(old[name], "ted.step_mdp"), named_parts(value, "ted.step_mdp"))
-            made[name] = _like(value, both)
+            merged[name] = _like(value, both)
         else:
-            made[name] = value
-    return made
+            merged[name] = value
+    return merged
 
 
 def _like(mapping: object, parts: Mapping[str, object]) -> object:
     if isinstance(mapping, Composite):
         return mapping.with_parts(parts, ())
     if hasattr(mapping, "batch_size") and hasattr(mapping, "empty") and not hasattr(type(mapping), "_is_tensorclass"):
-        made = mapping.empty()  # a TensorDict: batch size and device as they were
+        tensordict = mapping.empty()  # a TensorDict: batch size and device as they were
         for name, value in parts.items():
-            made.set(name, value)
-        return made
+            tensordict.set(name, value)
+        return tensordict
     return parts

@@ -23,10 +23,10 @@ IN_PLACE, VALUES = "the core on NumPy, in place", "the core on NumPy, whose arra
 def mapped(function: Callable[[Nest], object], nest: Nest) -> Nest:
     """A nest of tuples, lists and dicts in which each leaf is what a function makes of it."""
     if isinstance(nest, tuple | list):
-        parts = [mapped(function, part) for part in nest]
-        return type(nest)(*parts) if hasattr(nest, "_fields") else type(nest)(parts)
+        children = [mapped(function, child) for child in nest]
+        return type(nest)(*children) if hasattr(nest, "_fields") else type(nest)(children)
     if isinstance(nest, dict):
-        return {name: mapped(function, part) for name, part in nest.items()}
+        return {name: mapped(function, child) for name, child in nest.items()}
     return function(nest)
 
 
@@ -35,16 +35,16 @@ def named(nest: Nest, name: str) -> dict[str, NumpyArray]:
     if hasattr(nest, "_fields"):
         return {k: x for field in nest._fields for k, x in named(getattr(nest, field), f"{name}.{field}").items()}
     if isinstance(nest, tuple | list):
-        return {k: x for i, part in enumerate(nest) for k, x in named(part, f"{name}[{i}]").items()}
+        return {k: x for i, child in enumerate(nest) for k, x in named(child, f"{name}[{i}]").items()}
     if isinstance(nest, dict):
-        return {k: x for key, part in nest.items() for k, x in named(part, f"{name}[{key!r}]").items()}
+        return {k: x for key, child in nest.items() for k, x in named(child, f"{name}[{key!r}]").items()}
     return {} if nest is None else {name: np.asarray(nest)}
 
 
 def _written(write: Callable[..., NumpyArray], x: NumpyArray, index: NumpyArray, values: NumpyArray) -> NumpyArray:
-    made = write(x.copy(), index, values)
-    made.setflags(write=False)
-    return made
+    written = write(x.copy(), index, values)
+    written.setflags(write=False)
+    return written
 
 
 def as_numpy(x: object) -> Nest:

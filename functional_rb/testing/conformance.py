@@ -84,8 +84,8 @@ def check_sampler(
         ...               run_on=["numpy"], examples=5)
     """
     who = _check_strategy(sampler, SamplerBase, "sampler", "SamplerBase")
-    made = BufferSpec(_with_id(item), sampler=sampler, **{"capacity": 12, "batch_size": 6, **spec})
-    _check_run(Trial(who, made, sampler_law=law), examples, _carriers(run_on))
+    buffer_spec = BufferSpec(_with_id(item), sampler=sampler, **{"capacity": 12, "batch_size": 6, **spec})
+    _check_run(Trial(who, buffer_spec, sampler_law=law), examples, _carriers(run_on))
 
 
 def check_writer(
@@ -274,6 +274,6 @@ def _check_distribution(trial: Trial, carrier: carriers.Carrier) -> None:
     walk = Walk(trial, [carrier])
     walk.go_on("init", walk.call("init", spec))
     new = strategies.numbered(spec.item, strategies.some_items(spec.item, spec.capacity, 7), 0)
-    given = np.arange(1, spec.capacity + 1, dtype=np.float32) if spec.sampler.has_priorities else None
-    walk.add(Add(new, None, given, 3))
+    priorities = np.arange(1, spec.capacity + 1, dtype=np.float32) if spec.sampler.has_priorities else None
+    walk.add(Add(new, None, priorities, 3))
     check_frequencies(walk)

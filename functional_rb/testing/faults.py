@@ -36,10 +36,10 @@ def no_error(who: str, what: str) -> Iterator[None]:
 def differing(one: Nest, other: Nest, name: str) -> Iterator[tuple[str, NumpyArray | None, NumpyArray | None]]:
     """The arrays of two nests, by their names below the given one, that are not the same bits."""
     both = carriers.named(one, name), carriers.named(other, name)
-    for part in both[0] | both[1]:
-        a, b = (side.get(part) for side in both)
+    for path in both[0] | both[1]:
+        a, b = (side.get(path) for side in both)
         if a is None or b is None or not same(a, b):
-            yield part, a, b
+            yield path, a, b
 
 
 def same(a: NumpyArray, b: NumpyArray) -> bool:

@@ -142,7 +142,7 @@ class Law:
         return None
 
     def probabilities(self, model: Model) -> dict[int, float]:
-        """With which probability the next draw begins with an item, by its id, zeros left out."""
+        """The probability that the next draw begins with an item, by the item's id, zeros left out."""
         return shares({step.id: 1.0 for step in model.steps()})
 
     def check(self, model: Model, sample: SampleArrays, beta: float | None) -> None:

@@ -121,8 +121,8 @@ class ListModel:
         default = self.default_value()
         ids = range(self.count, self.count + len(rows))
         self.count += len(rows)
-        made = self.store.put(self.law, rows, [True] * len(rows) if mask is None else mask, bits, ids)
-        for row, step in made.items():
+        written = self.store.put(self.law, rows, [True] * len(rows) if mask is None else mask, bits, ids)
+        for row, step in written.items():
             value = default if priorities is None else self.value_of(priorities[row])
             self.rejected += value is None
             step.value = default if value is None else value

@@ -43,23 +43,23 @@ def _check_alike(who: str, function: ItemFunction, spec: BufferSpec, libraries: 
     item = leaves_of(spec.item)
     for lead in LEADS:
         batch = leaves_of_batch(spec, math.prod(lead))
-        given = {path: leaf.reshape(*lead, *leaf.shape[1:]) for path, leaf in batch.items()}
-        for leaf in given.values():
+        leaves = {path: leaf.reshape(*lead, *leaf.shape[1:]) for path, leaf in batch.items()}
+        for leaf in leaves.values():
             leaf.setflags(write=False)
         draws = np.random.default_rng(0).integers(0, 2**31, (math.prod(lead), function.words), np.int32)
-        found = {}
+        results = {}
         for name in ("numpy", *libraries):
             ops: Any = numpy_ops if name == "numpy" else importlib.import_module(f"{name}_backend.arrays.ops")
             rb: Any = None if name == "numpy" else importlib.import_module(f"{name}_backend")
-            arrays, bits = dict(given), draws if function.words else None
+            arrays, bits = dict(leaves), draws if function.words else None
             if rb is not None:
-                arrays = {path: rb.from_dlpack(numpy_ops.copy(leaf)) for path, leaf in given.items()}
+                arrays = {path: rb.from_dlpack(numpy_ops.copy(leaf)) for path, leaf in leaves.items()}
                 bits = None if bits is None else rb.from_dlpack(numpy_ops.copy(bits))
             with no_error(who, f"`apply` on {name}"):
-                made = applied(function, ops, item, arrays, lead, bits, None)
-            found[name] = {nest.show(path): carriers.as_numpy(leaf) for path, leaf in made.items()}
-            for path, leaf in found[name].items():
-                one = found["numpy"][path]
+                after = applied(function, ops, item, arrays, lead, bits, None)
+            results[name] = {nest.show(path): carriers.as_numpy(leaf) for path, leaf in after.items()}
+            for path, leaf in results[name].items():
+                one = results["numpy"][path]
                 expect(
                     one.shape == leaf.shape and one.dtype == leaf.dtype and near(one, leaf, False),
                     who,
@@ -79,9 +79,9 @@ def applied(
 ) -> Leaves:
     """What a function gives of leaves of these specs, after a check that it gives what it says."""
     expected = function.spec(dict(before), len(lead))
-    found = function.apply(ops, dict(leaves), lead, draws, mask)
-    check_leaves(str(function), expected, found, lead)
-    return {path: found[path] for path in expected}
+    after = function.apply(ops, dict(leaves), lead, draws, mask)
+    check_leaves(str(function), expected, after, lead)
+    return {path: after[path] for path in expected}
 
 
 def _check_in_buffer(who: str, transform: MapItems, spec: BufferSpec, rb: ModuleType, size: int) -> None:
@@ -94,15 +94,15 @@ def _check_in_buffer(who: str, transform: MapItems, spec: BufferSpec, rb: Module
         state = rb.add(rb.init(spec), items, key=rb.key(1))
         stored = rb.items(state)
         samples = [rb.sample(state, rb.key(2), size)[1] for _ in range(2)]
-        told = Outline.of(rb.sample_spec(spec, size), who)
-    for part, one, other in differing(_in_numpy(stored), _in_numpy(rb.items(state)), "items"):
+        outline = Outline.of(rb.sample_spec(spec, size), who)
+    for name, one, other in differing(_in_numpy(stored), _in_numpy(rb.items(state)), "items"):
         expect(
             False,
             who,
-            f"what is stored, {part}, after a sample: expected {shown(one)}, got {shown(other)}; write to no array",
+            f"what is stored, {name}, after a sample: expected {shown(one)}, got {shown(other)}; write to no array",
         )
-    first, again = ([carriers.as_numpy(x) for x in nest.flatten_as(told.structure, s.items)] for s in samples)
-    for name, kind, leaf, other in zip(told.names, told.leaves, first, again, strict=True):
+    first, again = ([carriers.as_numpy(x) for x in nest.flatten_as(outline.structure, s.items)] for s in samples)
+    for name, kind, leaf, other in zip(outline.names, outline.leaves, first, again, strict=True):
         same = f"{kind.dtype} {list(kind.shape)}"
         expect(
             kind_of(leaf) == same,

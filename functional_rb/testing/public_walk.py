@@ -33,7 +33,7 @@ class PublicWalk(Walk):
         self.older: list[tuple[State, Arrays]] = []
 
     def public(self, name: str, *arguments: object, static: tuple[int, ...] = ()) -> Nest:
-        """What a public function gives."""
+        """Call a public function with the state that was reached, compiled where this carrier compiles."""
         function = getattr(self.rb, name + "_" if self.name.endswith("-inplace") else name)
         if self.jit is not None:
             function = self.jit(function, static_argnums=static)
@@ -41,46 +41,46 @@ class PublicWalk(Walk):
             return function(self.state, *arguments)
 
     def arrays_of(self, state: State) -> Arrays:
-        """The arrays of a state, of a copy, as reading a state's own would pin its memory."""
+        """The arrays of a copy of a state, as reading those of the state itself would pin its memory."""
         state = copy.deepcopy(state)
-        found = [getattr(state, field) for field in Arrays._fields]
-        return Arrays(*carriers.mapped(carriers.as_numpy, found))
+        fields = [getattr(state, field) for field in Arrays._fields]
+        return Arrays(*carriers.mapped(carriers.as_numpy, fields))
 
     def run(self, history: Sequence[Action]) -> None:
-        """Carry it out; in the end every state reads as it did when it was new."""
+        """Carry a history out; in the end every state reads as it did when it was new."""
         self.state = self.rb.init(self.spec)
         self.go_on("init", self.arrays_of(self.state))
         self.follow_all(history)
         if not self.name.endswith("-inplace"):
             for state, arrays in self.older:
-                for part, _, now in differing(arrays, self.arrays_of(state), "state"):
+                for path, _, now in differing(arrays, self.arrays_of(state), "state"):
                     self.expect(
                         False,
-                        f"`{part}` of an older state on {self.name}: expected what it was, got {shown(now)}; "
+                        f"`{path}` of an older state on {self.name}: expected what it was, got {shown(now)}; "
                         "write to the draft's arrays by `ops` alone",
                     )
 
     def perform(self, name: str, *arguments: Nest) -> Nest:
-        given = list(arguments)
+        public_arguments = list(arguments)
         if name == "update":
-            given[2] = (
+            public_arguments[2] = (
                 nest.nested({self.spec.plan.structure.paths[k]: leaf for k, leaf in arguments[2].items()}) or None
             )
-        self.follow(name, self.public(name, *given), self.spec, *arguments)
+        self.follow(name, self.public(name, *public_arguments), self.spec, *arguments)
         return self.arrays
 
     def follow(self, name: str, state: State, *arguments: object) -> None:
         """Go on from a new state, whose arrays must be those that the core gives."""
         expected = self.call(name, self.arrays, *arguments)
-        found = self.arrays_of(state)
-        for part, one, other in differing(expected, found, "state"):
+        arrays = self.arrays_of(state)
+        for path, one, other in differing(expected, arrays, "state"):
             self.expect(
                 False,
-                f"`{part}` after `{name}` on {self.name}: expected the bits of the core on NumPy, {shown(one)}, "
+                f"`{path}` after `{name}` on {self.name}: expected the bits of the core on NumPy, {shown(one)}, "
                 f"got {shown(other)}; compute by `ops` alone, in int32 and float32",
             )
         self.older.append((self.state, self.arrays))
-        self.state, self.arrays = state, found
+        self.state, self.arrays = state, arrays
 
     def add(self, action: Add) -> None:
         """Add a batch; where a writer draws random bits, nothing is compared with the core."""

@@ -28,7 +28,7 @@ def check_selection(
     enough: bool,
     more: NumpyArray | None,
 ) -> None:
-    """A `Selection`, and the leaves that were read for it."""
+    """Check a `Selection`, and the leaves that were read for it."""
     spec = tried.spec
     lead = tuple(spec.sampler.leading_shape(size))
     one = lead if selection.weights.shape == lead else lead[:1]
@@ -91,7 +91,7 @@ def check_selection(
 def check_heeding(
     tried: Tried, count: int, bits: NumpyArray, beta: NumpyArray, size: int, more: NumpyArray | None
 ) -> None:
-    """A draw of which the first rows count, in a mixture, is one of so many, and remembers no others."""
+    """Check that a draw of which only the first rows count, as in a mixture, is a draw of so many in every respect."""
     spec, carrier = tried.spec, tried.carriers[0]
     if not (spec.sampler.heeds_wanted and spec.sampler.remembers):
         return
@@ -103,9 +103,9 @@ def check_heeding(
     fewer = None if more is None else more[: spec.extra_shape(count)[0]]
     with no_error(tried.who, f"`draw` of {size}, of which {count} count"):
         whole = carrier.run("draw", tried.arrays, spec, bits, beta, size, more, np.asarray(count, np.int32))
-        part = carrier.run("draw", tried.arrays, spec, bits[:rows, :words], beta, count, fewer)
-    changed = [name for name, _, _ in differing(part[0], whole[0], "state")]
-    drawn, expected = whole[2].handles.reshape(-1), part[2].handles.reshape(-1)
+        alone = carrier.run("draw", tried.arrays, spec, bits[:rows, :words], beta, count, fewer)
+    changed = [name for name, _, _ in differing(alone[0], whole[0], "state")]
+    drawn, expected = whole[2].handles.reshape(-1), alone[2].handles.reshape(-1)
     tried.expect(
         not changed and (drawn[: expected.size] == expected).all(),
         f"a draw of {size}, of which {count} count: expected what a draw of {count} gives, handles "
@@ -116,19 +116,23 @@ def check_heeding(
 
 
 def check_probabilities(tried: Tried, some: bool) -> None:
-    """What the sampler says of the next draw."""
+    """Check the probabilities that the sampler gives of the next draw."""
     handles = np.array(sorted(tried.stored), np.int32)
     if not handles.size:
         return
-    told = tried.call("probabilities", tried.arrays, tried.spec, handles)
-    good = told.dtype == np.float32 and told.shape == handles.shape and ((told >= 0) & (told <= 1 + 1e-6)).all()
-    tried.expect(good, f"`probabilities`: expected float32 [n], each from 0 to 1, got {told}; divide by the total")
-    total = float(told.sum(dtype=np.float64))
+    chances = tried.call("probabilities", tried.arrays, tried.spec, handles)
+    good = (
+        chances.dtype == np.float32
+        and chances.shape == handles.shape
+        and ((chances >= 0) & (chances <= 1 + 1e-6)).all()
+    )
+    tried.expect(good, f"`probabilities`: expected float32 [n], each from 0 to 1, got {chances}; divide by the total")
+    total = float(chances.sum(dtype=np.float64))
     # A batch may begin with one of each lane.
     tried.expect(
         not some or abs(total - 1) < 1e-4 or 1 < total <= (tried.spec.lanes or 1) + 1e-4,
         f"`probabilities` of all that is stored: expected a sum of 1, as something can be drawn, got {total:.6g} "
-        f"of {told.tolist()}; tell with which probability the next draw begins with each item",
+        f"of {chances.tolist()}; tell with which probability the next draw begins with each item",
     )
     if tried.trial.sampler_law is None or not some:
         return
@@ -140,20 +144,20 @@ def check_probabilities(tried: Tried, some: bool) -> None:
     wanted = shares(dict(enumerate(map(float, tried.trial.sampler_law(steps)))))
     expected = [wanted.get(k, 0.0) for k in range(len(steps))]
     tried.expect(
-        np.allclose(told, expected, rtol=1e-4, atol=TINY),
+        np.allclose(chances, expected, rtol=1e-4, atol=TINY),
         f"`probabilities`: expected what the law says, {np.round(expected, 6).tolist()}, got "
-        f"{np.round(told, 6).tolist()}; see `added`, `updated` and `probabilities`",
+        f"{np.round(chances, 6).tolist()}; see `added`, `updated` and `probabilities`",
     )
 
 
 def check_frequencies(tried: Tried, draws: int = 1500) -> None:
-    """The first of each of many batches is drawn as `probabilities` says."""
+    """Check that the first of each of many batches is drawn as `probabilities` says."""
     spec, carrier = tried.spec, tried.carriers[0]
     size = spec.batch_size or 6
     if not tried.stored or not bool(tried.call("drawable", tried.arrays, spec, size)):
         return
     handles = np.array(sorted(tried.stored), np.int32)
-    told = tried.call("probabilities", tried.arrays, spec, handles).astype(np.float64)
+    chances = tried.call("probabilities", tried.arrays, spec, handles).astype(np.float64)
     rng = np.random.default_rng(0)
     shape = spec.sampler.draw_shape(spec.plan, size)
     more = np.zeros(spec.extra_shape(size), np.int32) if spec.plan.extra_words else None
@@ -164,7 +168,7 @@ def check_frequencies(tried: Tried, draws: int = 1500) -> None:
         selection = carrier.run("draw", tried.arrays, spec, bits, beta, size, more)[2]
         first[k] = selection.handles.reshape(-1)[0]
     counts = np.array([(first == handle).sum() for handle in handles])
-    for handle, count, probability in zip(handles.tolist(), counts.tolist(), told.tolist(), strict=True):
+    for handle, count, probability in zip(handles.tolist(), counts.tolist(), chances.tolist(), strict=True):
         # Chernoff's bound of a count that far from its mean.
         share = count / draws
         rare = 2 * math.exp(-draws * divergence(share, probability))

@@ -52,20 +52,20 @@ class Ring:
         Row `t * lanes + e` is step t of lane e; the law is told what follows on what. Returns the step of each row that
         is stored afterwards.
         """
-        made = {}
+        written = {}
         for row, leaves in enumerate(rows):
             lane = row % len(self.lanes)
             if not mask[row] or not self.has_room(lane):
                 continue
             turn, place = divmod(self.numbers[lane] % ((2**31 - 1) // self.capacity * self.length), self.length)
             slot = lane * self.length + place
-            made[row] = Step(ids[row], lane, slot, turn * self.capacity + slot, leaves)
-            law.follow(self.newest[lane], made[row])
-            self.newest[lane] = made[row]
+            written[row] = Step(ids[row], lane, slot, turn * self.capacity + slot, leaves)
+            law.follow(self.newest[lane], written[row])
+            self.newest[lane] = written[row]
             self.numbers[lane] += 1
-            self.lanes[lane] = [*self.lanes[lane], made[row]][-self.length :]
+            self.lanes[lane] = [*self.lanes[lane], written[row]][-self.length :]
         stored = {step.id for step in self.steps()}
-        return {row: step for row, step in made.items() if step.id in stored}
+        return {row: step for row, step in written.items() if step.id in stored}
 
     def has_room(self, lane: int) -> bool:
         """Whether one more item of a lane is taken."""
@@ -117,12 +117,12 @@ class Chosen:
 
     def place(self, chosen: Mapping[int, int], rows: Sequence[Leaves], ids: Sequence[int]) -> dict[int, Step]:
         """Write rows to slots, given as {slot: row}; returns the step of each row."""
-        made = {}
+        written = {}
         for slot, row in chosen.items():
             old = self.handles[slot]
             handle = self.handles[slot] = slot if old is None else old + self.capacity
-            made[row] = self.slots[slot] = Step(ids[row], 0, slot, handle, rows[row])
-        return made
+            written[row] = self.slots[slot] = Step(ids[row], 0, slot, handle, rows[row])
+        return written
 
     def clear(self) -> None:
         self.slots = [None] * self.capacity
@@ -192,13 +192,13 @@ class Best(Chosen):
         lowest = sorted(before, key=lambda slot: (self.slots[slot] is not None, before[slot], slot))
         pairs = list(zip(lowest, good, strict=False))
         chosen = {slot: row for slot, row in pairs if self.slots[slot] is None or ranks[row] > before[slot]}
-        made = self.place(chosen, rows, ids)
-        for row, step in made.items():
+        written = self.place(chosen, rows, ids)
+        for row, step in written.items():
             step.rank = ranks[row]
         if self.ever is not None:  # the definition in fewer words, which holds as long as nothing was rewritten
             self.ever = sorted([*self.ever, *(ranks[row] for row in good)])
             assert sorted(step.rank for step in self.steps()) == self.ever[-self.capacity :]
-        return made
+        return written
 
     def clear(self) -> None:
         # Take all items out: from now on nothing was ever added.

@@ -225,12 +225,12 @@ def histories(
         >>> test()
     """
     lanes, added = spec.lanes or 1, 0
-    found: list[Action] = []
+    history: list[Action] = []
     kinds: list[type] = [Add, Add, Add, Sample, Sample, Update, Update, Clear]
     if isinstance(spec.writer, Immutable):
         kinds = [Sample]
     for _ in range(draw(st.integers(1, steps))):
-        kind = draw(st.sampled_from(kinds)) if found else kinds[0]
+        kind = draw(st.sampled_from(kinds)) if history else kinds[0]
         some_priorities = spec.sampler.has_priorities and (alike or draw(st.booleans()))
         if kind is Add:
             size = draw(st.sampled_from(sizes)) * lanes
@@ -239,19 +239,19 @@ def histories(
                 mask = np.array(draw(st.lists(st.booleans(), min_size=size, max_size=size)), np.bool_)
             batch = numbered(spec.item, some_items(spec.item, size, draw(seeds())), added)
             added += size
-            found.append(Add(batch, mask, draw(priorities(size)) if some_priorities else None, draw(seeds())))
+            history.append(Add(batch, mask, draw(priorities(size)) if some_priorities else None, draw(seeds())))
         elif kind is Sample:
             beta = draw(st.sampled_from([None, 0.0, 1.0])) if spec.sampler.has_priorities else None
-            found.append(Sample(draw(st.sampled_from(batch_sizes)), draw(seeds()), beta))
+            history.append(Sample(draw(st.sampled_from(batch_sizes)), draw(seeds()), beta))
         elif kind is Update:
             which = np.array(draw(st.lists(st.integers(0, 2 * spec.capacity - 1), min_size=4, max_size=4)), np.int32)
             change = alike or not some_priorities or draw(st.booleans())
             new = numbered(spec.item, some_items(spec.item, 4, draw(seeds())), added) if change else None
             added += 4
-            found.append(Update(which, draw(priorities(4)) if some_priorities else None, new))
+            history.append(Update(which, draw(priorities(4)) if some_priorities else None, new))
         else:
-            found.append(Clear())
-    return found
+            history.append(Clear())
+    return history
 
 
 def some_items(item: SpecNest, size: int, seed: int) -> Nest:

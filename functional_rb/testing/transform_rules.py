@@ -21,7 +21,7 @@ def check_leaves(
     lead: tuple[int, ...],
     more: NumpyArray | None,
 ) -> None:
-    """What was read of each item."""
+    """Check what was read of each item."""
     spec, law = tried.spec, tried.trial.transform_law
     reads = any(type(transform).reading is not Transform.reading for transform in spec.transforms)
     for path, leaf, kind in zip(spec.plan.names, leaves, spec.plan.leaves, strict=True):

@@ -67,10 +67,10 @@ class Tried:
         for carrier in self.carriers:
             with no_error(self.who, f"`{name}` by {carrier.name}"):
                 results.append(carrier.run(name, *arguments))
-            for part, one, other in differing(results[0], results[-1], name):
+            for path, one, other in differing(results[0], results[-1], name):
                 self.expect(
                     False,
-                    f"`{part}` by {carrier.name}: expected the bits that {self.carriers[0].name} gives, "
+                    f"`{path}` by {carrier.name}: expected the bits that {self.carriers[0].name} gives, "
                     f"{shown(one)}, got {shown(other)}; read what is needed of an array before it is written, "
                     "compute in int32 and float32 by `ops` alone, and let no sum depend on an order that `ops` "
                     "does not fix",

@@ -30,7 +30,7 @@ class Walk(Tried):
     """A history of the core beside plain lists, on several carriers."""
 
     def run(self, history: Sequence[Action]) -> None:
-        """Carry it out."""
+        """Carry a history out, after a draw from the empty buffer."""
         self.go_on("init", self.call("init", self.spec))
         self.draw(Sample(self.spec.batch_size or 6, 0, None))
         self.follow_all(history)
@@ -48,7 +48,7 @@ class Walk(Tried):
                 self.clear()
 
     def perform(self, name: str, *arguments: Nest) -> Nest:
-        """The arrays after an update, or a clear."""
+        """Carry an update or a clear out, and return the arrays after it."""
         return self.call(name, self.arrays, self.spec, *arguments)
 
     def add(self, action: Add) -> None:
@@ -76,8 +76,8 @@ class Walk(Tried):
     ) -> None:
         """Let the lists take note of a batch."""
         if self.model is not None:
-            given = None if priorities is None else priorities.tolist()
-            self.model.add(rows, mask.tolist(), given, bits)
+            values = None if priorities is None else priorities.tolist()
+            self.model.add(rows, mask.tolist(), values, bits)
         lanes = self.spec.lanes or 1
         for row in np.flatnonzero(mask):
             self.added.append(Step(len(self.added), int(row) % lanes, -1, -1, rows[row]))
@@ -135,8 +135,8 @@ class Walk(Tried):
         after = self.perform("update", handles, action.priorities, new)
         named = {spec.plan.names[k]: leaf for k, leaf in new.items()}
         if self.model is not None:
-            given = None if action.priorities is None else action.priorities.tolist()
-            self.model.update(handles.tolist(), given, named or None)
+            values = None if action.priorities is None else action.priorities.tolist()
+            self.model.update(handles.tolist(), values, named or None)
         for row, handle in enumerate(handles.tolist()):
             if handle in self.stored:
                 self.stored[handle] = self.stored[handle] | {path: leaf[row] for path, leaf in named.items()}
@@ -170,12 +170,12 @@ class Walk(Tried):
         """Go on from new arrays, which must be as they are declared, and hold what the lists hold."""
         spec = self.spec
         declared = dict(self.declared())
-        found = {name: kind_of(array) for name, array in carriers.named(after, "state").items()}
-        for name in declared | found:
+        kinds = {name: kind_of(array) for name, array in carriers.named(after, "state").items()}
+        for name in declared | kinds:
             self.expect(
-                declared.get(name) == found.get(name),
+                declared.get(name) == kinds.get(name),
                 f"`{name}` after `{what}`: expected {declared.get(name, 'no such array')}, got "
-                f"{found.get(name, 'none')}; let `auxiliary`, `counters` and `tree_rows` declare what is kept, "
+                f"{kinds.get(name, 'none')}; let `auxiliary`, `counters` and `tree_rows` declare what is kept, "
                 "and hooks keep its shape and dtype",
             )
         slots = np.arange(spec.capacity, dtype=np.int32)

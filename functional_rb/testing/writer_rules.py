@@ -8,7 +8,7 @@ from functional_rb.testing.tried import Tried, changes_rows
 
 
 def check_added(tried: Tried, before: dict[int, dict[str, NumpyArray]], new: list[dict[str, NumpyArray]]) -> None:
-    """What is stored after a batch, by what was stored before."""
+    """Check what is stored after a batch, by what was stored before."""
     spec = tried.spec
     for handle, leaves in before.items():
         if handle in tried.stored:

@@ -224,19 +224,19 @@ def log_probs(
         >>> def step(params, cache, ids, positions):
         ...     return params[ids], None
         >>> params = rb.from_dlpack(np.log(np.array([[0.5, 0.5], [0.25, 0.75]], np.float32)), copy=True)
-        >>> told = rb.text.log_probs(step, params, np.array([[0, 1, 1]], np.int32))
-        >>> np.exp(np.array(told.tolist())).round(3).tolist()
+        >>> logs = rb.text.log_probs(step, params, np.array([[0, 1, 1]], np.int32))
+        >>> np.exp(np.array(logs.tolist())).round(3).tolist()
         [[1.0, 0.5, 0.75]]
         >>> ids = np.array([[0, 1, 1], [1, 1, 0], [1, 0, 0]], np.int32)
-        >>> told = rb.text.log_probs(step, params, ids, rows_at_once=1)  # logits [1, 3, 2] at a time
-        >>> np.exp(np.array(told.tolist())).round(3)[1].tolist()
+        >>> logs = rb.text.log_probs(step, params, ids, rows_at_once=1)  # logits [1, 3, 2] at a time
+        >>> np.exp(np.array(logs.tolist())).round(3)[1].tolist()
         [1.0, 0.75, 0.25]
     """
     who = "text.log_probs"
     check_callable(step, "step", who)
     if (tokens_at_once is None) != (cache is None):
-        given, other = ("cache", "tokens_at_once") if tokens_at_once is None else ("tokens_at_once", "cache")
-        raise ValueError(f"{who}: {given} was given without {other}; give both, or none")
+        one, other = ("cache", "tokens_at_once") if tokens_at_once is None else ("tokens_at_once", "cache")
+        raise ValueError(f"{who}: {one} was given without {other}; give both, or none")
     rows = None if rows_at_once is None else whole(rows_at_once, "rows_at_once", 1, who)
     tokens = None if tokens_at_once is None else whole(tokens_at_once, "tokens_at_once", 1, who)
     return lib.log_probs_of(step, params, *rows_of(lib, ids, mask, "ids", who), rows, tokens, cache)

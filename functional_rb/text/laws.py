@@ -186,8 +186,8 @@ def _share(ops: TextOps, u: Fixed, total: Fixed) -> tuple[Fixed, Array]:
     (b, below_b), (c, below_c) = ops.mul_wide(u.whole, total.fraction), ops.mul_wide(u.fraction, total.whole)
     d, lost = ops.mul_wide(u.fraction, total.fraction)
     below = plus(ops, plus(ops, Fixed(zero, below_b), Fixed(zero, below_c)), Fixed(zero, d))
-    for part in (b, c, below.whole):
-        first = plus(ops, first, Fixed(zero, part))
+    for term in (b, c, below.whole):
+        first = plus(ops, first, Fixed(zero, term))
     return first, (below.fraction | lost) == 0
 
 

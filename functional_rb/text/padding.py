@@ -22,7 +22,7 @@ from functional_rb.text.records import PairwiseDataset, PromptData, RewardData
 Side = Literal["right", "left"]
 # The dtypes of tokens that `preference` and `prompts` write.
 KERNELS_KNOW = ("uint16", "int32")
-# That are kept mapped.
+# How many files of tokens are kept mapped.
 MOST_FILES = 64
 # The label of what is not to be learned, as losses of torch and of Hugging Face have it.
 IGNORED = -100
@@ -37,13 +37,13 @@ class Padded(HostFunction):
     each, and "prompts" int32 [k] how many of these are the prompt's. "scores" float32 [k] may stand beside.
     """
 
-    path: str  # of the file of tokens
-    dtype: str  # of these
+    path: str  # the file of tokens
+    dtype: str  # the dtype of the tokens
     texts: int  # k, 1 for a `PromptData`, 2 for a `PairwiseDataset`
-    labelled: bool = False  # of `PromptData`, whether there are replies, and so labels
+    labelled: bool = False  # whether a `PromptData` has replies, and so labels
     scored: bool = False  # whether there are scores
     pad: int = 0  # what stands where there is no token
-    side: Side = "right"  # where that is
+    side: Side = "right"  # on which side the padding stands
     # Padded to a multiple of so many tokens, as few as the longest text of a batch needs; None for `length`.
     bucket: int | None = None
     length: int | None = None  # padded to so many tokens always
@@ -91,17 +91,17 @@ class Padded(HostFunction):
         tokens, shared = _mapped(self.path, self.dtype, self.lasting), items["shared"] if self.texts > 1 else None
         if longest > max(tokens.size, 1):  # before there is room for it
             raise self._beyond(int(lengths.max(1).argmax()), tokens)
-        given = items["start"], shared, lengths, length, self.pad, left
+        arguments = items["start"], shared, lengths, length, self.pad, left
         if kernels is None:
-            ids, mask, wrong = ragged.padded(tokens, *given)
+            ids, mask, wrong = ragged.padded(tokens, *arguments)
         else:
-            ids, mask, wrong = kernels.padded(tokens, *given)
+            ids, mask, wrong = kernels.padded(tokens, *arguments)
         if wrong >= 0:
             raise self._beyond(wrong, tokens)
         prompts = items["prompts"]
         if ((prompts < 0) | (prompts > lengths)).any():
             raise self._others("a prompt has less tokens than none, or more than its text")
-        begin = prompts + (length - lengths) if left else prompts.copy()  # nothing given out is what was given
+        begin = prompts + (length - lengths) if left else prompts.copy()  # a copy: samples share no memory with rows
         return ids, mask, begin
 
     def _beyond(self, row: int, tokens: NumpyArray) -> ValueError:

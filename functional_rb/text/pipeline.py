@@ -80,7 +80,7 @@ def prepare(
     kind: Kind,
     how: Tokenization,
     columns: Columns,
-    given: Iterable[object],
+    rows: Iterable[object],
     source: Source | None,
     tokenizer: object,
     root: object,
@@ -102,12 +102,12 @@ def prepare(
     with contextlib.ExitStack() as stack:
         with writing.explained(where):
             scratch = stack.enter_context(files.aside(where))
-        spooled = _spooled(given, columns.names, os.path.join(scratch, "rows.jsonl"))
+        spooled = _spooled(rows, columns.names, os.path.join(scratch, "rows.jsonl"))
         return _Preparation(kind, how, columns, spooled, tokenizing).written(where, progress)
 
 
-def _spooled(given: Iterable[object], names: Sequence[str], path: str) -> Source:
-    lines, count = (sources.as_line(row, names) for row in given), 0
+def _spooled(rows: Iterable[object], names: Sequence[str], path: str) -> Source:
+    lines, count = (sources.as_line(row, names) for row in rows), 0
     with writing.explained(path), open(path, "wb"):
         pass  # also of no rows there is a file
     while piece := list(itertools.islice(lines, sources.PIECE)):
@@ -157,10 +157,10 @@ class _Preparation:
 
     def _grow(self, growing: writing.Growing, bar: Bar) -> None:
         progress, columns = growing.progress, self._columns
-        given = self._source.rows(columns.names, progress.read)
+        rows = self._source.rows(columns.names, progress.read)
         bar.advance(progress.read)  # by an earlier call that was cut short
         table_dtype = prepared.row_dtype(2 if self._kind == "preference" else 1, bool(columns.scores))
-        while piece := list(itertools.islice(given, self._how.rows_at_once)):
+        while piece := list(itertools.islice(rows, self._how.rows_at_once)):
             tokens, table = array.array("H" if self._dtype == "uint16" else "i"), []
             for example in self._examples(progress, piece):
                 row, size = _row(example, progress.tokens, tokens)
@@ -269,13 +269,13 @@ class _Preparation:
         return Example(ids, prompts, texts.scores, sum(one.merged for one in tokens))
 
     def _end(self) -> list[int]:
-        suffix, given = self._tokenizing.suffix, self._how.eos
-        if given is True and self._eos is None:
+        suffix, eos = self._tokenizing.suffix, self._how.eos
+        if eos is True and self._eos is None:
             raise ValueError(
                 f"text.{self._kind}: the tokenizer has no eos_token_id, with which replies are to end; give "
                 f"eos= an id, or eos=False"
             )
-        if given is False or self._eos is None or suffix[-1:] == [self._eos]:
+        if eos is False or self._eos is None or suffix[-1:] == [self._eos]:
             return suffix
         return [*suffix, self._eos]
 

@@ -83,7 +83,7 @@ def reward_loss(lib: TextLib[A], pairs: PairwiseDataset) -> BackendArray:
         >>> round(float(rb.text.reward_loss(frb.text.PairwiseDataset(one, other))), 4)
         0.3133
     """
-    given: list[Array] = []
+    arrays: list[Array] = []
     for side in ("chosen_data", "rejected_data"):
         text: RewardData = getattr(pairs, side)
         if text.rewards is None:
@@ -91,11 +91,11 @@ def reward_loss(lib: TextLib[A], pairs: PairwiseDataset) -> BackendArray:
                 f"reward_loss: leaf '{side}/rewards': expected rewards of each token, got None; put the model's there "
                 f"by dataclasses.replace(pairs.{side}, rewards=...)"
             )
-        given.append(lib.converted(text.input_ids, "int32", f"{side}/input_ids"))
-        given.append(lib.converted(text.attention_mask, "bool", f"{side}/attention_mask"))
-        given.append(lib.converted(text.rewards, "float32", f"{side}/rewards"))
-    _check_shapes("reward_loss", 2, given)
-    return lib.run(_diverging, *given)
+        arrays.append(lib.converted(text.input_ids, "int32", f"{side}/input_ids"))
+        arrays.append(lib.converted(text.attention_mask, "bool", f"{side}/attention_mask"))
+        arrays.append(lib.converted(text.rewards, "float32", f"{side}/rewards"))
+    _check_shapes("reward_loss", 2, arrays)
+    return lib.run(_diverging, *arrays)
 
 
 def end_scores(lib: TextLib[A], rewards: ArrayLike, mask: ArrayLike) -> BackendArray:
@@ -116,9 +116,9 @@ def end_scores(lib: TextLib[A], rewards: ArrayLike, mask: ArrayLike) -> BackendA
         >>> rb.text.end_scores(np.array([[1, 2, 3]], np.float32), np.array([[1, 1, 0]])).tolist()
         [2.0]
     """
-    given = lib.converted(rewards, "float32", "rewards"), lib.converted(mask, "bool", "mask")
-    _check_shapes("end_scores", 2, given)
-    return lib.run(_end_scores, *given)
+    arrays = lib.converted(rewards, "float32", "rewards"), lib.converted(mask, "bool", "mask")
+    _check_shapes("end_scores", 2, arrays)
+    return lib.run(_end_scores, *arrays)
 
 
 def pairs_of_groups(
@@ -259,12 +259,12 @@ def update_kl(
     return lib.run(_updated, number, values, real, static=(controller,))
 
 
-def _coefficient(lib: TextLib[A], given: object, like: Array) -> Array:
+def _coefficient(lib: TextLib[A], coefficient: object, like: Array) -> Array:
     # A negative coefficient would reward what it is to hold back.
-    plain = isinstance(given, int | float | np.generic) and not isinstance(given, bool | np.bool_)
-    if not plain and not hasattr(given, "shape"):
-        raise TypeError(f"update_kl: expected coefficient as a number, got {given!r:.80}")
-    number = lib.number(given, "float32", like)
+    plain = isinstance(coefficient, int | float | np.generic) and not isinstance(coefficient, bool | np.bool_)
+    if not plain and not hasattr(coefficient, "shape"):
+        raise TypeError(f"update_kl: expected coefficient as a number, got {coefficient!r:.80}")
+    number = lib.number(coefficient, "float32", like)
     if tuple(number.shape):
         raise ValueError(f"update_kl: expected coefficient as one number, got shape {tuple(number.shape)}")
     known = lib.values(number)
@@ -276,14 +276,14 @@ def _coefficient(lib: TextLib[A], given: object, like: Array) -> Array:
     return number
 
 
-def _checked_mask(lib: TextLib[A], who: str, axes: int, given: list[Array], mask: ArrayLike) -> Array | None:
+def _checked_mask(lib: TextLib[A], who: str, axes: int, arrays: list[Array], mask: ArrayLike) -> Array | None:
     real = None if mask is None else lib.converted(mask, "bool", "mask")
-    _check_shapes(who, axes, [*given, *([] if real is None else [real])])
+    _check_shapes(who, axes, [*arrays, *([] if real is None else [real])])
     return real
 
 
-def _check_shapes(who: str, axes: int, given: Sequence[Array]) -> None:
-    shapes = [tuple(x.shape) for x in given]
+def _check_shapes(who: str, axes: int, arrays: Sequence[Array]) -> None:
+    shapes = [tuple(x.shape) for x in arrays]
     if len(set(shapes)) > 1 or len(shapes[0]) != axes or shapes[0][-1] == 0:
         expected = "[B]" if axes == 1 else "[B, T]"
         raise ValueError(f"{who}: expected arrays of one shape {expected}, not empty, got {shapes}; pad to one length")
@@ -339,13 +339,13 @@ def _group_advantages(ops: TreeOps, scores: Array, real: Array | None, scale: bo
     # Means and deviations in two passes, so that large scores that differ little lose nothing.
     real = ops.cast(ops.full_like(scores, 1), "bool") if real is None else real
     none = ops.full_like(scores, 0)
-    given = ops.where(real, scores, none)
+    counted = ops.where(real, scores, none)
     count = ops.cast(ops.total(real), "float32")[:, None]
     one = ops.full_like(count, 1)
     # From one of them, as the mean of equal scores need not be that score.
     first = ops.largest(ops.where(real, scores, ops.full_like(scores, -math.inf)))[:, None]
-    given = ops.where(real, given - first, none)
-    apart = ops.where(real, given - ops.total(given)[:, None] / ops.maximum(count, one), none)
+    counted = ops.where(real, counted - first, none)
+    apart = ops.where(real, counted - ops.total(counted)[:, None] / ops.maximum(count, one), none)
     if not scale:
         return apart
     variance = ops.total(apart * apart)[:, None] / ops.maximum(count - one, one)

@@ -84,7 +84,7 @@ def preference(
         raise ValueError(f"text.preference: expected scores as two names of columns, got {scores!r}")
     read = sources.opened(source, "text.preference")
     names, rows = _named("preference", read, source, usual, columns, scored)
-    chosen, rejected = (_needed("preference", names, part) for part in ("chosen", "rejected"))
+    chosen, rejected = (_needed("preference", names, column) for column in ("chosen", "rejected"))
     named = Columns(
         names["prompt"], (chosen, rejected), scored, tools=names["tools"], template=names["chat_template_kwargs"]
     )
@@ -158,7 +158,7 @@ def prompts(
 def _named(
     kind: Kind,
     source: Source | None,
-    given: Any,
+    raw: Any,
     usual: Mapping[str, Sequence[str]],
     columns: Mapping[str, str | None] | None,
     more: Sequence[str],
@@ -169,9 +169,9 @@ def _named(
     if source is not None and source.columns is not None:
         there = source.columns
     else:
-        rows = iter(given if source is None else source.rows(()))
+        rows = iter(raw if source is None else source.rows(()))
         first = list(itertools.islice(rows, LOOKED_AT))
-        given = itertools.chain(first, rows)  # of what can be read once only, whose first rows are gone
+        raw = itertools.chain(first, rows)  # of what can be read once only, whose first rows are gone
         there = list(dict.fromkeys(name for row in first if isinstance(row, Mapping) for name in row))
         if not first:
             raise ValueError(f"{who}: the source has no row; an iterator that was read before has none any more")
@@ -185,15 +185,16 @@ def _named(
     for name in (*filter(None, named.values()), *more):
         if name not in there:
             raise ValueError(f"{who}: there is no column {name!r} among {there}; look at columns=")
-    usually = {part: next((name for name in names if name in there), None) for part, names in usual.items()}
-    return usually | {part: part for part in TEMPLATE} | named | {"among": str(there)}, given if source is None else ()
+    named_columns = {column: next((name for name in names if name in there), None) for column, names in usual.items()}
+    named_columns |= {column: column for column in TEMPLATE} | named | {"among": str(there)}
+    return named_columns, raw if source is None else ()
 
 
-def _needed(kind: Kind, names: Mapping[str, str | None], part: str) -> str:
-    name = names[part]
+def _needed(kind: Kind, names: Mapping[str, str | None], role: str) -> str:
+    name = names[role]
     if name is None:
         raise ValueError(
-            f"text.{kind}: there is no column {part!r} among {names['among']}; name it, as in columns={{{part!r}: ...}}"
+            f"text.{kind}: there is no column {role!r} among {names['among']}; name it, as in columns={{{role!r}: ...}}"
         )
     return name
 

@@ -123,7 +123,7 @@ class OfDataset(Source):
         self.columns = list(dataset.column_names)
 
     def rows(self, names: Sequence[str], start: int = 0) -> Iterator[object]:
-        """From its tables of arrow; by its own decoding where these have JSON for objects of any kind."""
+        """The rows from the dataset's tables of arrow, or decoded by `datasets` where these have JSON of any kind."""
         mine = [name for name in names if name in self._dataset.column_names]
         table = self._dataset.select_columns(mine)
         is_coded = any("Json(" in repr(table.features[name]) for name in mine)
@@ -154,7 +154,7 @@ class OfLines(OfFile):
     """A file with a JSON object in each line that is not blank."""
 
     def rows(self, names: Sequence[str], start: int = 0) -> Iterator[object]:
-        """Line by line; what is no UTF-8 has lone surrogates, by which its column is found."""
+        """The rows, line by line; what is no UTF-8 has lone surrogates, by which its column is found."""
         with open(self._path, "rb") as file:
             for line in itertools.islice(filter(bytes.strip, _lines(file)), start, None):
                 try:
@@ -182,8 +182,8 @@ def _object(row: object) -> object:
 
 def _is_array(path: str) -> bool:
     with open(path, "rb") as file:
-        while part := file.read(CHUNK):
-            begun = part.removeprefix(codecs.BOM_UTF8).lstrip()
+        while chunk := file.read(CHUNK):
+            begun = chunk.removeprefix(codecs.BOM_UTF8).lstrip()
             if begun:
                 return begun.startswith(b"[")
     return False
@@ -193,7 +193,7 @@ class OfArray(OfFile):
     """A file with an array of JSON objects, which is read piece by piece."""
 
     def rows(self, names: Sequence[str], start: int = 0) -> Iterator[object]:
-        """Object by object; what is no UTF-8 has lone surrogates, and an array that does not end is refused."""
+        """The rows, object by object: what is no UTF-8 has lone surrogates, and an array without an end is refused."""
         with open(self._path, encoding="utf-8-sig", errors="surrogateescape") as file:
             yield from itertools.islice(map(_object, self._values(_Json(file))), start, None)
 
@@ -308,32 +308,32 @@ class OfTables(OfFile):
 class Chained(Source):
     """Several sources, one after the other."""
 
-    def __init__(self, parts: Sequence[Source]) -> None:
-        self._parts = parts
-        known = [part.columns for part in parts if part.columns is not None]
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+        known = [source.columns for source in sources if source.columns is not None]
         if known:
             self.columns = [name for name in known[0] if all(name in columns for columns in known)]
-        counts = [part.count for part in parts if part.count is not None]
-        self.count = sum(counts) if len(counts) == len(parts) else None
+        counts = [source.count for source in sources if source.count is not None]
+        self.count = sum(counts) if len(counts) == len(sources) else None
 
     def rows(self, names: Sequence[str], start: int = 0) -> Iterator[object]:
-        for part in self._parts:
-            for row in part.rows(names):
+        for source in self._sources:
+            for row in source.rows(names):
                 if start:
                     start -= 1
                 else:
                     yield row
 
     def where(self, number: int) -> str:
-        for part in self._parts:
-            size = sum(1 for _ in part.rows(())) if part.count is None else part.count
+        for source in self._sources:
+            size = sum(1 for _ in source.rows(())) if source.count is None else source.count
             if number < size:
-                return part.where(number)
+                return source.where(number)
             number -= size
         return super().where(number)
 
     def digest(self, names: Sequence[str]) -> bytes:
-        return b"".join(part.digest(names) for part in self._parts)
+        return b"".join(source.digest(names) for source in self._sources)
 
 
 def of_arrow(table: Foreign) -> Iterator[dict[str, object]]:

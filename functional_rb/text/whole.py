@@ -34,16 +34,16 @@ def problem_of_rows(table: NumpyArray, tokens: int, longest: int) -> str | None:
     """Why rows, as `row_dtype` has them, cannot tell of texts among so many tokens, none longer than that; or None."""
     for first in range(0, len(table), ROWS_AT_ONCE):
         piece = table[first : first + ROWS_AT_ONCE]
-        parts = {name: piece[name].astype(np.int64) for name in table.dtype.names or () if name != "scores"}
-        start, lengths, prompts = parts["start"], parts["lengths"], parts["prompts"]
+        columns = {name: piece[name].astype(np.int64) for name in table.dtype.names or () if name != "scores"}
+        start, lengths, prompts = columns["start"], columns["lengths"], columns["prompts"]
         end = start[:, 0] * HALF + start[:, 1] + lengths.sum(1)
         outside = (lengths < 0) | (lengths > longest) | (prompts < 0) | (prompts > lengths)
         is_wrong = (start < 0).any(1) | outside.any(1)
-        if "shared" in parts:  # the tokens that both texts begin with are there once
-            is_wrong |= (parts["shared"] < 0) | (parts["shared"] > lengths.min(1))
-            end = end - parts["shared"]
+        if "shared" in columns:  # the tokens that both texts begin with are there once
+            is_wrong |= (columns["shared"] < 0) | (columns["shared"] > lengths.min(1))
+            end = end - columns["shared"]
         wrong = np.flatnonzero(is_wrong | (end > tokens))
         if wrong.size:
-            shown = ", ".join(f"{name} {part[wrong[0]].tolist()}" for name, part in parts.items())
+            shown = ", ".join(f"{name} {column[wrong[0]].tolist()}" for name, column in columns.items())
             return f"row {first + wrong[0]} of {len(table)} tells of texts that are not among {tokens} tokens: {shown}"
     return None

@@ -57,10 +57,10 @@ class Growing:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        found = os.path.join(directory, PROGRESS)
+        path = os.path.join(directory, PROGRESS)
         self.progress = Progress()
-        if os.path.exists(found):
-            self.progress = Progress(**json.loads(files.read_text(found)))
+        if os.path.exists(path):
+            self.progress = Progress(**json.loads(files.read_text(path)))
 
     def append(self, contents: Mapping[str, bytes | array.array[int]]) -> None:
         """Write a piece, and say so; `progress` has been brought up to date but for the bytes."""
@@ -104,13 +104,13 @@ def growing(path: str) -> Iterator[Growing | None]:
     if lock is None:
         yield None
         return
-    part = f"{path}.part"
+    unfinished = f"{path}.part"
     try:
-        yield Growing(part)
-        os.rename(part, path)
+        yield Growing(unfinished)
+        os.rename(unfinished, path)
         os.unlink(os.path.join(path, PROGRESS))  # last, so that whoever is killed before need not begin anew
     except (ValueError, TypeError):
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
         raise
     finally:
         os.close(lock)
@@ -118,17 +118,17 @@ def growing(path: str) -> Iterator[Growing | None]:
 
 def _taken(path: str) -> int | None:
     need_posix()
-    part = f"{path}.part"
+    unfinished = f"{path}.part"
     while not os.path.isdir(path):
-        with explained(part):
-            os.makedirs(part, exist_ok=True)
+        with explained(unfinished):
+            os.makedirs(unfinished, exist_ok=True)
         try:
-            lock = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            lock = os.open(unfinished, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:  # it is whole by now, or was given up
             continue
         # Whoever held it may have finished or given up meanwhile: then it is the lock of a directory that is gone.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if files.is_at(lock, part) and not os.path.isdir(path):
+        if files.is_at(lock, unfinished) and not os.path.isdir(path):
             return lock
         os.close(lock)
     return None

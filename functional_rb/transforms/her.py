@@ -78,7 +78,7 @@ class Hindsight(Transform):
 
     @property
     def boundaries(self) -> EpisodeBoundaries | None:
-        """Where trajectories end, where goals come from the own one."""
+        """Where trajectories end; None if goals come from any item, whatever its trajectory."""
         if self.strategy == "random":
             return None
         return EpisodeBoundaries(self.end_keys or NO_KEYS, self.trajectory_key)
@@ -88,7 +88,7 @@ class Hindsight(Transform):
             boundaries = EpisodeBoundaries(self.end_keys or NO_KEYS, self.trajectory_key)
         else:
             boundaries = boundaries_for(plan, self.end_keys, self.trajectory_key, "her")
-        found = dataclasses.replace(
+        resolved = dataclasses.replace(
             self,
             achieved_key=_achieved(plan) if self.achieved_key is None else self.achieved_key,
             goal_keys=_goals(plan) if self.goal_keys is None else self.goal_keys,
@@ -97,8 +97,8 @@ class Hindsight(Transform):
             trajectory_key=boundaries.trajectory_key,
         )
         boundaries.check(plan.outline, "her")
-        found.check(plan)
-        return found
+        resolved.check(plan)
+        return resolved
 
     def check(self, plan: Plan) -> None:
         need_order(plan, "her")
@@ -128,15 +128,15 @@ class Hindsight(Transform):
                 )
 
     def reading(
-        self, ops: Ops, draft: Draft, own: Array, real: Array, draws: Array | None, read: Reader
+        self, ops: Ops, draft: Draft, drawn: Array, real: Array, draws: Array | None, read: Reader
     ) -> tuple[Reader, dict[str, Array]]:
         """Choose a goal for each step, and read every step with the goal of its draw."""
         assert draws is not None
-        plan, achieved, slots = draft.plan, self._achieved(draft.plan), own[:, 0]
+        plan, achieved, slots = draft.plan, self._achieved(draft.plan), drawn[:, 0]
         ends, in_episode = draft.origin[0].ends, draft.auxiliary.get(STEP_IN_EPISODE)
         # Where the rings were before the draw: a sampler that takes items out has changed the draft's.
-        found = find_goals(ops, self.strategy, self.k, plan.ring, ends, in_episode, slots, real, draws)
-        chosen, sources, handles = found
+        choice = find_goals(ops, self.strategy, self.k, plan.ring, ends, in_episode, slots, real, draws)
+        chosen, sources, handles = choice
         goals = read(sources[:, None], [achieved])[achieved]
         parts = () if self.reward is None else reward_leaves.positions(plan, self.reward_key, "her")
         rewards = [position for each in parts for position in each]
@@ -173,7 +173,7 @@ class Hindsight(Transform):
             )
         keys = reward_leaves.each_of(self.reward_key)
         each = zip(keys, parts, new if several else [new], strict=True)
-        return {k: array for key, part, given in each for k, array in _by_leaf(plan, key, part, given).items()}
+        return {k: array for key, at, rewards in each for k, array in _by_leaf(plan, key, at, rewards).items()}
 
     def _achieved(self, plan: Plan) -> int:
         assert self.achieved_key is not None
@@ -257,12 +257,12 @@ def _by_leaf(plan: Plan, key: Key, positions: tuple[int, ...], new: Nest) -> dic
     if plan.names[positions[0]] == name:
         return {positions[0]: new}
     leaves, structure = nest.flatten(new, _is_array)
-    given = {f"{name}/{nest.show(path)}": leaf for path, leaf in zip(structure.paths, leaves, strict=True)}
+    by_name = {f"{name}/{nest.show(path)}": leaf for path, leaf in zip(structure.paths, leaves, strict=True)}
     names = [plan.names[k] for k in positions]
-    if given.keys() != {*names}:
-        got = type(new).__name__ if structure.kind == "leaf" else f"one with the leaves {sorted(given)}"
+    if by_name.keys() != {*names}:
+        got = type(new).__name__ if structure.kind == "leaf" else f"one with the leaves {sorted(by_name)}"
         raise TypeError(f"her: expected reward(achieved, goal) as a nest with the leaves {names}, got {got}")
-    return {k: given[plan.names[k]] for k in positions}
+    return {k: by_name[plan.names[k]] for k in positions}
 
 
 def _is_array(x: object) -> bool:
@@ -346,18 +346,18 @@ def her(
 
 def _achieved(plan: Plan) -> Key:
     paths = [path for path in plan.structure.paths if path]
-    found = [path for path in paths if path[-1] == "next_achieved_goal"]
-    found += [path for path in paths if path[-1] == "achieved_goal" and str(path[0]).startswith("next")]
-    if len(found) != 1:
+    keys = [path for path in paths if path[-1] == "next_achieved_goal"]
+    keys += [path for path in paths if path[-1] == "achieved_goal" and str(path[0]).startswith("next")]
+    if len(keys) != 1:
         raise ValueError(
-            f"her: expected one leaf 'achieved_goal' below 'next...', got {[nest.show_key(key) for key in found]}; "
+            f"her: expected one leaf 'achieved_goal' below 'next...', got {[nest.show_key(key) for key in keys]}; "
             f"give achieved_key=..., one of {plan.names}"
         )
-    return found[0]
+    return keys[0]
 
 
 def _goals(plan: Plan) -> Keys | None:
-    found = tuple(path for path in plan.structure.paths if path and path[-1] in ("desired_goal", "next_desired_goal"))
-    if not found:
+    keys = tuple(path for path in plan.structure.paths if path and path[-1] in ("desired_goal", "next_desired_goal"))
+    if not keys:
         raise ValueError(f"her: the item has no leaf 'desired_goal'; give goal_keys=[...], of the leaves {plan.names}")
-    return nest.checked_keys([*found], "goal_keys", "her")
+    return nest.checked_keys([*keys], "goal_keys", "her")

@@ -22,7 +22,7 @@ class MapItems(Transform):
     """A function of items; see `map_items`. The public functions carry it out, before or after those of the core.
 
     Attributes:
-        told: `gives` taken apart, as which it is compared: nests need not be hashable.
+        gives_outline: `gives` taken apart, as which it is compared: nests need not be hashable.
         who: how errors name it.
         on_host: whether the function is a `HostFunction`.
         item_words: random words that an `ItemFunction` takes for each item.
@@ -34,14 +34,13 @@ class MapItems(Transform):
         expected: the specs of their leaves by path, in the order of `after`.
     """
 
-    # Where it stands.
     at: ClassVar[At]
 
     function: Any
     keyed: bool = False
     masked: bool = False
     gives: SpecNest = dataclasses.field(default=None, compare=False)
-    told: Outline | None = dataclasses.field(init=False, repr=False)
+    gives_outline: Outline | None = dataclasses.field(init=False, repr=False)
     who: str = dataclasses.field(init=False, repr=False, compare=False)
     on_host: bool = dataclasses.field(init=False, repr=False, compare=False)
     item_words: int = dataclasses.field(init=False, repr=False, compare=False)
@@ -69,9 +68,9 @@ class MapItems(Transform):
             raise ValueError(
                 f"map_items: {self.function} says itself what it takes and gives; leave keyed, masked and gives out"
             )
-        told = None if self.gives is None else Outline.of(self.gives, "map_items: gives")
+        outline = None if self.gives is None else Outline.of(self.gives, "map_items: gives")
         object.__setattr__(self, "gives", freeze(self.gives))
-        object.__setattr__(self, "told", told)
+        object.__setattr__(self, "gives_outline", outline)
         name = getattr(self.function, "__qualname__", None) or repr(self.function)
         object.__setattr__(self, "who", f"map_items({name}, at={self.at!r})")
         object.__setattr__(self, "on_host", isinstance(self.function, HostFunction))
@@ -85,33 +84,33 @@ class MapItems(Transform):
         return type(self), (self.function, self.keyed, self.masked, self.gives)
 
     def spec_after(self, item: object, lead: int) -> object:
-        """The spec of the items that it gives of those of a spec; None where only an evaluation can tell."""
+        """The spec of what the function makes of items of a spec; None where only an evaluation can tell."""
         if isinstance(self.function, HostFunction):
             return self.function.gives
         return item_after(self.function, item, lead) if isinstance(self.function, ItemFunction) else self.gives
 
-    def bound(self, item: object, given: Outline, lead: int, steps: int | None = None) -> Self:
-        """The same for items of a spec.
+    def bound(self, item: object, outline: Outline, lead: int, steps: int | None = None) -> Self:
+        """This transform, prepared for the items of one spec.
 
         Args:
-            item: their spec.
-            given: the same, taken apart.
+            item: the spec of the items.
+            outline: the same spec, taken apart.
             lead: how many axes a batch has in front.
             steps: of slices that come in one row, how many each has: an `ItemFunction` is given them as [B, T].
 
         Raises:
             ValueError: if the function cannot take such items, or what it gives has to be told and is not.
         """
-        made = dataclasses.replace(self)
-        object.__setattr__(made, "given", given)
-        object.__setattr__(made, "paths", given.structure.paths)
-        object.__setattr__(made, "steps", steps)
-        found = self.spec_after(item, lead if steps is None else lead + 1)
-        after = None if found is None else Outline.of(found, made.who)
-        object.__setattr__(made, "after", after)
+        bound = dataclasses.replace(self)
+        object.__setattr__(bound, "given", outline)
+        object.__setattr__(bound, "paths", outline.structure.paths)
+        object.__setattr__(bound, "steps", steps)
+        spec = self.spec_after(item, lead if steps is None else lead + 1)
+        after = None if spec is None else Outline.of(spec, bound.who)
+        object.__setattr__(bound, "after", after)
         expected = {} if after is None else dict(zip(after.structure.paths, after.leaves, strict=True))
-        object.__setattr__(made, "expected", expected)
-        return made
+        object.__setattr__(bound, "expected", expected)
+        return bound
 
 
 @dataclasses.dataclass(frozen=True)

@@ -40,12 +40,12 @@ class NStepOfAdded(NStep):
     delays = True
 
     def resolve(self, plan: Plan) -> NStepOfAdded:
-        found = super().resolve(plan)
-        assert isinstance(found, NStepOfAdded)
+        resolved = super().resolve(plan)
+        assert isinstance(resolved, NStepOfAdded)
         leaves = zip(plan.structure.paths, plan.leaves, strict=True)
         packed = row_layout.plan(tuple((path, leaf.shape, leaf.dtype) for path, leaf in leaves))
-        object.__setattr__(found, "packed", packed)
-        return found
+        object.__setattr__(resolved, "packed", packed)
+        return resolved
 
     def check(self, plan: Plan, boundaries: EpisodeBoundaries) -> None:
         """Items come later than they are added, and no longer follow on each other."""
@@ -150,13 +150,13 @@ class NStepOfAdded(NStep):
         draft.count(**{PENDING: ops.full_like(draft.counters.more[PENDING], 0)})
 
     def reading(
-        self, ops: Ops, draft: Draft, own: Array, real: Array, draws: Array | None, read: Reader
+        self, ops: Ops, draft: Draft, drawn: Array, real: Array, draws: Array | None, read: Reader
     ) -> tuple[Reader, dict[str, Array]]:
         plan = draft.plan
         first = len(plan.leaves) + list(plan.columns).index(STEPS)
         places = range(first, first + len(self.positions.rewards) + 2)
-        found = read(own, places)
-        steps, *originals, nonterminal = (found[k] for k in places)
+        leaves = read(drawn, places)
+        steps, *originals, nonterminal = (leaves[k] for k in places)
         return read, self.info(ops, plan, StepReturns(steps, tuple(originals), nonterminal))
 
     def _waiting(self, draft: Draft) -> list[Array]:
@@ -165,16 +165,16 @@ class NStepOfAdded(NStep):
     def _reader(self, ops: Ops, arrays: Sequence[Array]) -> Reader:
         def read(rows: Array, wanted: Sequence[int]) -> dict[int, Array]:
             chosen = tuple(sorted(set(wanted)))
-            found = row_layout.read_part(ops, self.packed, arrays[0], arrays[1:], rows.reshape(-1), chosen)
-            return dict(zip(chosen, found, strict=True))
+            leaves = row_layout.read_part(ops, self.packed, arrays[0], arrays[1:], rows.reshape(-1), chosen)
+            return dict(zip(chosen, leaves, strict=True))
 
         return read
 
     # The rows over n steps that are written, and which of a line's are.
     def _complete(self, ops: Ops, plan: Plan, line: Line, read: Reader) -> tuple[Sequence[Array], Array]:
-        found, info = self.over(ops, plan, line.window[:, :1], line.window, line.real, read)
+        leaves, info = self.over(ops, plan, line.window[:, :1], line.window, line.real, read)
         beside = info.steps, *info.originals, info.nonterminal
-        return [*(found[k] for k in range(len(plan.leaves))), *beside], line.complete
+        return [*(leaves[k] for k in range(len(plan.leaves))), *beside], line.complete
 
     # The auxiliary arrays: the packed rows, and the leaves that lie apart.
     @property

@@ -32,14 +32,14 @@ class NStepOfStored(NStep):
         need_order(plan, "n_step(at='sample')")
 
     def reading(
-        self, ops: Ops, draft: Draft, own: Array, real: Array, draws: Array | None, read: Reader
+        self, ops: Ops, draft: Draft, drawn: Array, real: Array, draws: Array | None, read: Reader
     ) -> tuple[Reader, dict[str, Array]]:
         """Look ahead from each step, add rewards up, and take what follows from the last step found."""
         lanes = Lanes(draft.plan.ring, draft.origin[0].ends)
-        window, there = episode_windows.following(ops, lanes, draft.auxiliary[STEP_IN_EPISODE], own[:, 0], self.n)
-        found, info = self.over(ops, draft.plan, own, window, there, read)
+        window, there = episode_windows.following(ops, lanes, draft.auxiliary[STEP_IN_EPISODE], drawn[:, 0], self.n)
+        leaves, info = self.over(ops, draft.plan, drawn, window, there, read)
 
         def with_returns(_: Array, wanted: Sequence[int]) -> dict[int, Array]:
-            return {k: found[k] for k in wanted}
+            return {k: leaves[k] for k in wanted}
 
         return with_returns, self.info(ops, draft.plan, info)

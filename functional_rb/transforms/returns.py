@@ -83,26 +83,26 @@ class NStep(Transform):
         if not good:
             raise ValueError(f"n_step: expected n as an int from 1 to {LARGEST_N}, got {self.n!r}")
         object.__setattr__(self, "n", operator.index(self.n))
-        given: object = self.gamma
-        if isinstance(given, bool) or not isinstance(given, (int, float, np.floating)) or not 0 <= given <= 1:
-            raise ValueError(f"n_step: expected gamma as a number from 0 to 1, got {given!r}")
-        object.__setattr__(self, "gamma", float(given))
+        gamma: object = self.gamma
+        if isinstance(gamma, bool) or not isinstance(gamma, (int, float, np.floating)) or not 0 <= gamma <= 1:
+            raise ValueError(f"n_step: expected gamma as a number from 0 to 1, got {gamma!r}")
+        object.__setattr__(self, "gamma", float(gamma))
         object.__setattr__(self, "reward_key", reward_leaves.checked(self.reward_key, "n_step"))
         for name in ("next_keys", "end_keys"):
             object.__setattr__(self, name, nest.checked_keys(getattr(self, name), name, "n_step"))
 
     def resolve(self, plan: Plan) -> NStep:
         boundaries = boundaries_for(plan, self.end_keys, self.trajectory_key, "n_step")
-        found = dataclasses.replace(
+        resolved = dataclasses.replace(
             self,
             reward_key=self.reward_key or _known(reward_leaves.usual(plan), USUAL_REWARDS, plan, "reward_key"),
             terminated_key=self._terminated(plan, boundaries),
             end_keys=boundaries.end_keys_as_given,
             trajectory_key=boundaries.trajectory_key,
         )
-        object.__setattr__(found, "positions", found._positions(plan))
-        found.check(plan, boundaries)
-        return found
+        object.__setattr__(resolved, "positions", resolved._positions(plan))
+        resolved.check(plan, boundaries)
+        return resolved
 
     # The leaf that says where there is nothing to bootstrap from; where nothing ever ends there need be none.
     def _terminated(self, plan: Plan, boundaries: EpisodeBoundaries) -> Key | None:
@@ -164,22 +164,22 @@ class NStep(Transform):
         one = not reward_leaves.are_several(self.reward_key) and names == [nest.show_key(keys[0])]
         return [ORIGINAL] if one else [f"{ORIGINAL}/{name}" for name in names]
 
-    def info(self, ops: Ops, plan: Plan, found: StepReturns) -> dict[str, Array]:
+    def info(self, ops: Ops, plan: Plan, returns: StepReturns) -> dict[str, Array]:
         """The entries of a sample beside the items; the discount of k steps is gamma^k."""
-        steps = found.steps
+        steps = returns.steps
         powers = ops.floats([self.gamma**k for k in range(self.n + 1)], like=steps)
         discount = ops.take(powers, steps.reshape(-1)).reshape(steps.shape)
-        originals = dict(zip(self.original_names(plan), found.originals, strict=True))
-        return {STEPS: steps, DISCOUNT: discount, **originals, NONTERMINAL: found.nonterminal}
+        originals = dict(zip(self.original_names(plan), returns.originals, strict=True))
+        return {STEPS: steps, DISCOUNT: discount, **originals, NONTERMINAL: returns.nonterminal}
 
     def over(
-        self, ops: Ops, plan: Plan, own: Array, window: Array, real: Array, read: Reader
+        self, ops: Ops, plan: Plan, first: Array, window: Array, real: Array, read: Reader
     ) -> tuple[dict[int, Array], StepReturns]:
         """Items over n steps.
 
         Args:
             plan: of the buffer.
-            own: int32 [m, 1], where each step lies: the first column of the window.
+            first: int32 [m, 1], where each step lies: the first column of the window.
             window: int32 [m, n], where each step and those after it lie.
             real: bool [m, n], which of them there are, in the same trajectory: the first of each row.
             read: reads leaves from there.
@@ -189,16 +189,16 @@ class NStep(Transform):
         """
         positions = self.positions
         if positions.agents:
-            return self._over_agents(ops, plan, own, window, real, read)
+            return self._over_agents(ops, plan, first, window, real, read)
         seen = read(window, positions.rewards)
         rewards = {k: seen[k].reshape(*window.shape, *seen[k].shape[1:]) for k in positions.rewards}
         sums = {k: fold(ops, leaf, real, self.gamma) for k, leaf in rewards.items()}
         steps = sums[positions.rewards[0]][1]
         last = ops.take(window.reshape(-1), ops.arange(window.shape[0], like=window) * self.n + steps - 1)
-        found = read(last[:, None], [*positions.following, *positions.terminated, *positions.truncations])
-        nonterminal = self._nonterminal(found).reshape(-1) if positions.terminated else steps > 0
-        found |= read(own, self._rest(plan)) | {k: total for k, (total, _) in sums.items()}
-        return found, StepReturns(steps, tuple(leaf[:, 0] for leaf in rewards.values()), nonterminal)
+        leaves = read(last[:, None], [*positions.following, *positions.terminated, *positions.truncations])
+        nonterminal = self._nonterminal(leaves).reshape(-1) if positions.terminated else steps > 0
+        leaves |= read(first, self._rest(plan)) | {k: total for k, (total, _) in sums.items()}
+        return leaves, StepReturns(steps, tuple(leaf[:, 0] for leaf in rewards.values()), nonterminal)
 
     # The leaves that are those of the first of the n steps.
     def _rest(self, plan: Plan) -> list[int]:
@@ -211,7 +211,7 @@ class NStep(Transform):
     # leaves come from the last step of all. Rewards in the agents' shape are added up for each agent, others, such as
     # those of a team, over the steps of all.
     def _over_agents(
-        self, ops: Ops, plan: Plan, own: Array, window: Array, real: Array, read: Reader
+        self, ops: Ops, plan: Plan, first: Array, window: Array, real: Array, read: Reader
     ) -> tuple[dict[int, Array], StepReturns]:
         positions, agents = self.positions, self.positions.agents
         flags = [*positions.terminated, *positions.truncations]
@@ -245,10 +245,10 @@ class NStep(Transform):
                 return ops.take(leaf, last_of_all)
             return ops.take(leaf.reshape(m * n * count, *shape[len(agents) :]), last).reshape(m, *shape)
 
-        found = {k: after(seen[k]) for k in (*positions.following, *flags)}
-        nonterminal = self._nonterminal(found)
-        found |= read(own, self._rest(plan)) | totals
-        return found, StepReturns(steps.reshape(m, *agents), tuple(originals), nonterminal)
+        leaves = {k: after(seen[k]) for k in (*positions.following, *flags)}
+        nonterminal = self._nonterminal(leaves)
+        leaves |= read(first, self._rest(plan)) | totals
+        return leaves, StepReturns(steps.reshape(m, *agents), tuple(originals), nonterminal)
 
     # Whether there is something to bootstrap from after the last of the n steps, in the shape of the flags.
     def _nonterminal(self, leaves: Mapping[int, Array]) -> Array:
@@ -301,10 +301,10 @@ def _agents(plan: Plan, rewards: tuple[int, ...], terminated: int) -> tuple[tupl
     return shape, tuple(sorted({terminated, *ends}))
 
 
-def _known(found: Key | None, usual: tuple[Key, ...], plan: Plan, field: str) -> Key:
-    if found is not None:
-        return found
-    shown_keys = [nest.show_key(key) for key in usual]
+def _known(key: Key | None, usual: tuple[Key, ...], plan: Plan, field: str) -> Key:
+    if key is not None:
+        return key
+    shown_keys = list(map(nest.show_key, usual))
     raise ValueError(f"n_step: the item has none of the leaves {shown_keys}; give {field}=..., one of {plan.names}")
 
 

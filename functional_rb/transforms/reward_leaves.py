@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 RewardKey = Key | tuple[Path, ...]
 
 
-def checked(given: Any, who: str) -> RewardKey | None:
+def checked(value: Any, who: str) -> RewardKey | None:
     """The key of a leaf or a nest, as it is; of several, in a list, or a tuple of tuples, a tuple of paths.
 
     Raises:
         TypeError: if one of several is neither a name nor a tuple of names.
         ValueError: if there are none in a list, or one comes twice.
     """
-    several = isinstance(given, list) or (isinstance(given, tuple) and given != () and isinstance(given[0], tuple))
+    several = isinstance(value, list) or (isinstance(value, tuple) and value != () and isinstance(value[0], tuple))
     if not several:
-        key: RewardKey | None = given
+        key: RewardKey | None = value
         return key
-    keys = nest.checked_keys(given, "reward_key", who) or ()
+    keys = nest.checked_keys(value, "reward_key", who) or ()
     paths = tuple((each,) if isinstance(each, str) else each for each in keys)
     if not paths or len({nest.show_key(path) for path in paths}) < len(paths):
-        raise ValueError(f"{who}: expected reward_key as the key of a leaf, or a list of several, got {given!r}")
+        raise ValueError(f"{who}: expected reward_key as the key of a leaf, or a list of several, got {value!r}")
     return paths
 
 
@@ -54,11 +54,11 @@ def positions(plan: Plan, key: RewardKey | None, who: str) -> tuple[tuple[int, .
     Raises:
         ValueError: if a key names neither a leaf nor a nest, or two of them name the same leaf.
     """
-    found = tuple(
+    of_keys = tuple(
         nest.positions_below(plan.names, one) or (nest.position(plan.names, one, who),) for one in each_of(key)
     )
-    named = [position for each in found for position in each]
+    named = [position for each in of_keys for position in each]
     twice = next((position for position in named if named.count(position) > 1), None)
     if twice is not None:
         raise ValueError(f"{who}: reward_key {list(each_of(key))} names leaf {plan.names[twice]!r} twice; name it once")
-    return found
+    return of_keys

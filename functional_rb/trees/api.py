@@ -160,8 +160,8 @@ def expand(lib: TreesLib[A], tree: Tree, leaf: Leaf, expansion: Expansion) -> tu
     """
     _check_tree(lib, tree, "trees.expand")
     leaf = _leaf(lib, tree, leaf, "trees.expand")
-    found = evaluated(lib, tree.spec, expansion, tree.batch, "trees.expand")
-    return lib.run(_expand, tree, leaf, found, writes=True)
+    answer = evaluated(lib, tree.spec, expansion, tree.batch, "trees.expand")
+    return lib.run(_expand, tree, leaf, answer, writes=True)
 
 
 def backup(lib: TreesLib[A], tree: Tree, leaf: Leaf, score: Score | None = None) -> Tree:
@@ -204,8 +204,7 @@ def content(lib: TreesLib[A], tree: Tree, leaf: Leaf) -> tuple[Nest, Nest]:
         [5.0]
     """
     _check_tree(lib, tree, "trees.content")
-    found = lib.run(_content, tree, _leaf(lib, tree, leaf, "trees.content"))
-    return _nests(lib, tree, *found)
+    return _nests(lib, tree, *lib.run(_content, tree, _leaf(lib, tree, leaf, "trees.content")))
 
 
 def search(
@@ -291,13 +290,12 @@ def callers(lib: TreesLib[A], tree: Tree, step: AskedStep, chance_step: AskedSte
     """A user's functions, asked about the leaves of nodes and of actions, with their answers checked."""
 
     def asking(function: Callable[..., object], name: str, chance: bool) -> Step:
-        """Of what is said nothing of, whether it is a chance node."""
-
+        # `chance` is what holds for nodes of which the answer does not say whether they are chance nodes.
         def ask(node: list[Array], action: list[Array] | Array, key: PRNGKey) -> Evaluated:
-            given = function(*_nests(lib, tree, node, action), key)
-            if chance and isinstance(given, Expansion) and given.chance is None:
-                given = given._replace(chance=True)
-            return evaluated(lib, tree.spec, given, tree.batch, name)
+            answer = function(*_nests(lib, tree, node, action), key)
+            if chance and isinstance(answer, Expansion) and answer.chance is None:
+                answer = answer._replace(chance=True)
+            return evaluated(lib, tree.spec, answer, tree.batch, name)
 
         return ask
 
@@ -374,18 +372,18 @@ def reset(lib: TreesLib[A], tree: Tree, mask: ArrayLike, root: Expansion) -> Tre
     """
     _check_tree(lib, tree, "trees.reset")
     mask = _array(lib, mask, MASK, tree.batch, "trees.reset", "mask")
-    found = evaluated(lib, tree.spec, root, tree.batch, "trees.reset")
+    answer = evaluated(lib, tree.spec, root, tree.batch, "trees.reset")
     where = lib.device_of(tree.size)
-    mask, found = lib.put((mask, found), where)
-    return lib.run(reuse.reset, tree, mask, found, static=(where,))
+    mask, answer = lib.put((mask, answer), where)
+    return lib.run(reuse.reset, tree, mask, answer, static=(where,))
 
 
 def _select(ops: TreeOps, tree: Tree, key: PRNGKey, score: Score, max_depth: int, draws: Callable[..., Array]) -> Leaf:
     return core.select_by(ops, tree, score, draws(key, tree.batch[0], 1, tree.size)[:, 0], max_depth)
 
 
-def _expand(ops: TreeOps, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree, Leaf]:
-    return core.expand(ops, tree, core.within(ops, tree, leaf), found)
+def _expand(ops: TreeOps, tree: Tree, leaf: Leaf, answer: Evaluated) -> tuple[Tree, Leaf]:
+    return core.expand(ops, tree, core.within(ops, tree, leaf), answer)
 
 
 def _backup(ops: TreeOps, tree: Tree, leaf: Leaf, score: Score) -> Tree:
@@ -397,51 +395,51 @@ def _content(ops: TreeOps, tree: Tree, leaf: Leaf) -> tuple[list[Array], list[Ar
 
 
 def evaluated(
-    lib: TreesLib[A], spec: TreeSpec, given: object, batch: tuple[int, ...] | None, function: str
+    lib: TreesLib[A], spec: TreeSpec, expansion: object, batch: tuple[int, ...] | None, function: str
 ) -> Evaluated:
     """An `Expansion` as arrays of the backend, checked, with its defaults filled in; the batch None is the prior's."""
-    if not isinstance(given, Expansion):
-        raise TypeError(f"{function}: expected a frb.trees.Expansion, got {type(given).__name__}")
+    if not isinstance(expansion, Expansion):
+        raise TypeError(f"{function}: expected a frb.trees.Expansion, got {type(expansion).__name__}")
     if batch is None:
-        shape = tuple(getattr(given.prior, "shape", ()))
+        shape = tuple(getattr(expansion.prior, "shape", ()))
         if len(shape) != 2:
             raise ValueError(f"{function}: prior: expected shape [B, {spec.children}], got {list(shape)}")
         batch = shape[:1]
     edges = (*batch, spec.children)
     # The prior comes first: numbers that stand for all nodes are put where it lies.
-    prior = _numbers(lib, given.prior, FLOAT, edges, function, "prior")
+    prior = _numbers(lib, expansion.prior, FLOAT, edges, function, "prior")
 
     def filled(name: str, value: object, expected: ArraySpec, shape: tuple[int, ...]) -> Array:
         if isinstance(value, (bool, int, float)):
             return lib.ops.full_like(lib.ops.zeros(shape, expected.dtype, lib.device_of(prior)), value)
         return _numbers(lib, value, expected, shape, function, name)
 
-    if spec.action_content is None and given.actions is not None:
+    if spec.action_content is None and expansion.actions is not None:
         raise ValueError(f"{function}: actions were given, but the spec has no action; give TreeSpec(action=...)")
-    if spec.action_content is not None and given.actions is None:
+    if spec.action_content is not None and expansion.actions is None:
         raise ValueError(f"{function}: the spec has an action, but Expansion.actions is missing")
-    if given.chance is not None and not spec.chance:
+    if expansion.chance is not None and not spec.chance:
         raise ValueError(f"{function}: Expansion.chance was given, but the spec has no chance nodes; give {_CHANCE}")
     return Evaluated(
-        node=_leaves(lib, spec.node_content, given.node, batch, function, "node"),
+        node=_leaves(lib, spec.node_content, expansion.node, batch, function, "node"),
         prior=prior,
-        value=filled("value", given.value, FLOAT, batch),
-        reward=filled("reward", given.reward, FLOAT, batch),
-        discount=filled("discount", given.discount, FLOAT, batch),
-        valid=filled("valid", True if given.valid is None else given.valid, MASK, edges),
-        terminal=filled("terminal", False if given.terminal is None else given.terminal, MASK, batch),
+        value=filled("value", expansion.value, FLOAT, batch),
+        reward=filled("reward", expansion.reward, FLOAT, batch),
+        discount=filled("discount", expansion.discount, FLOAT, batch),
+        valid=filled("valid", True if expansion.valid is None else expansion.valid, MASK, edges),
+        terminal=filled("terminal", False if expansion.terminal is None else expansion.terminal, MASK, batch),
         actions=[]
         if spec.action_content is None
-        else _leaves(lib, spec.action_content, given.actions, edges, function, "actions"),
-        chance=filled("chance", False if given.chance is None else given.chance, MASK, batch),
+        else _leaves(lib, spec.action_content, expansion.actions, edges, function, "actions"),
+        chance=filled("chance", False if expansion.chance is None else expansion.chance, MASK, batch),
     )
 
 
 def _leaves(
-    lib: TreesLib[A], content: Content, given: object, lead: tuple[int, ...], function: str, what: str
+    lib: TreesLib[A], content: Content, value: object, lead: tuple[int, ...], function: str, what: str
 ) -> list[Array]:
     outline = content.outline
-    leaves = nest.flatten_as(outline.structure, given)
+    leaves = nest.flatten_as(outline.structure, value)
     named = zip(leaves, outline.leaves, outline.names, strict=True)
     return [
         _array(lib, leaf, expected, (*lead, *expected.shape), function, f"{what} {name!r}")
@@ -462,9 +460,9 @@ def _numbers(
     lib: TreesLib[A], value: object, expected: ArraySpec, shape: tuple[int, ...], function: str, name: str
 ) -> Array:
     # Models under autocast give floats of half precision, which are widened exactly.
-    given = dtypes.shown(getattr(value, "dtype", expected.dtype))
-    if expected.dtype == "float32" and given in ("float16", "bfloat16"):
-        return lib.ops.cast(_array(lib, value, Unbounded((), given), shape, function, name), "float32")
+    dtype = dtypes.shown(getattr(value, "dtype", expected.dtype))
+    if expected.dtype == "float32" and dtype in ("float16", "bfloat16"):
+        return lib.ops.cast(_array(lib, value, Unbounded((), dtype), shape, function, name), "float32")
     return _array(lib, value, expected, shape, function, name)
 
 

@@ -56,7 +56,7 @@ def _remarks(seen: Nodes, node: int) -> list[tuple[str, bool]]:
 
 def _short(value: object) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{name}: {_short(part)}" for name, part in value.items()) + "}"
+        return "{" + ", ".join(f"{name}: {_short(child)}" for name, child in value.items()) + "}"
     if isinstance(value, tuple | list):
         return "(" + ", ".join(map(_short, value)) + ")"
     text = np.array2string(np.asarray(value), precision=3, threshold=8, separator=", ", max_line_width=1000)
@@ -76,11 +76,11 @@ def layout(seen: Nodes, shown: Bools | None = None) -> np.ndarray[tuple[int, ...
     x = np.full(len(seen), np.nan)
     x[leaves[np.argsort(seen.preorder[leaves])]] = np.arange(len(leaves))
     for level in range(len(seen.levels) - 2, 0, -1):
-        part = np.arange(seen.levels[level], seen.levels[level + 1])
-        part = part[shown[part]]
-        up = seen.parent[part]
+        nodes = np.arange(seen.levels[level], seen.levels[level + 1])
+        nodes = nodes[shown[nodes]]
+        up = seen.parent[nodes]
         first, last = np.unique(up, return_index=True)[1], len(up) - 1 - np.unique(up[::-1], return_index=True)[1]
-        x[up[first]] = (x[part[first]] + x[part[last]]) / 2
+        x[up[first]] = (x[nodes[first]] + x[nodes[last]]) / 2
     return x
 
 

@@ -180,7 +180,7 @@ def add(lib: Lib[A], forest: Forest, steps: object, mask: ArrayLike = None) -> F
 
 
 def add_(lib: Lib[A], forest: Forest, steps: object, mask: ArrayLike = None) -> Forest:
-    """Do what `add` does, in the forest's own memory: the forest that is given is consumed.
+    """Take steps into a forest as `add` does, but in the forest's own memory, so that the forest is consumed.
 
     Args:
         forest: consumed.
@@ -217,8 +217,8 @@ def _add(
             f"{led_to} and {taken}"
         )
     marked = checked_mask(lib, mask, lead, who)
-    given = before, after, actions, reward, terminated, marked
-    return Forest(lib.carry_out(_extended, spec, forest.arrays, *given, consume=consume), spec)
+    arguments = before, after, actions, reward, terminated, marked
+    return Forest(lib.carry_out(_extended, spec, forest.arrays, *arguments, consume=consume), spec)
 
 
 def _observation(spec: ForestSpec, parts: Mapping[str, object], who: str) -> object:

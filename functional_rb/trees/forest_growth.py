@@ -91,12 +91,12 @@ def _resized(ops: Ops, x: Array, room: int) -> Array:
 
 def _merged(ops: Ops, spec: ForestSpec, arrays: ForestArrays, other: ForestArrays) -> ForestArrays:
     def at(numbers: Array, where: Array) -> Array:
-        """The new numbers of what has the old ones `where`."""
+        """The new numbers of the entries whose old numbers are `where`."""
         nothing = ops.full_like(where, 0)
         return ops.take(numbers, ops.minimum(ops.maximum(where, nothing), nothing + (numbers.shape[0] - 1)))
 
     def add(array: Array, places: Array, amounts: Array) -> Array:
-        """Amounts added at places; nothing at those of -1."""
+        """An array with amounts added at places; a place of -1 takes nothing."""
         nothing = ops.full_like(places, 0)
         return ops.add_at(array, ops.maximum(places, nothing), ops.where(places < 0, amounts * 0, amounts))
 

@@ -120,20 +120,20 @@ class _Graph:
         # A level at a time: [begin, end) are the nodes of the newest one, whose children make the next.
         begin, end = 0, 1
         while begin < end:
-            own = vertex[-1]
-            degree = np.where(repeats[-1], 0, self.degree[own])
+            vertices = vertex[-1]
+            degree = np.where(repeats[-1], 0, self.degree[vertices])
             if max_depth is not None and len(vertex) > max_depth:
                 degree[:] = 0
             # Of nodes from left to right as many children as there is room for in all.
             room = np.clip(max_nodes - end - (np.cumsum(degree) - degree), 0, degree)
-            cut[-1] = (room < self.degree[own]) & ~repeats[-1]
+            cut[-1] = (room < self.degree[vertices]) & ~repeats[-1]
             total = int(room.sum())
             up = np.repeat(np.arange(begin, end), room)
-            which = np.arange(total) + np.repeat(self.first[own] - (np.cumsum(room) - room), room)
+            which = np.arange(total) + np.repeat(self.first[vertices] - (np.cumsum(room) - room), room)
             below = self.end[which]
             # Which vertices lie on the way to each child: only of those met before can that be.
             led, on_the_way = above.copy(), np.zeros(total, bool)
-            led[room > 0] = ways.extended(above[room > 0], own[room > 0])
+            led[room > 0] = ways.extended(above[room > 0], vertices[room > 0])
             above = np.repeat(led, room)
             asked = met[below]  # of others it is known
             on_the_way[asked] = ways.have(above[asked], below[asked])
@@ -146,8 +146,8 @@ class _Graph:
             begin, end = end, end + total
         sizes = [len(x) for x in vertex]
         depth = np.repeat(np.arange(len(sizes)), sizes)
-        found = (np.concatenate(x) for x in (vertex, parent, result, repeats, cut))
-        return self._view(depth, *found)
+        columns = (np.concatenate(x) for x in (vertex, parent, result, repeats, cut))
+        return self._view(depth, *columns)
 
     def _view(self, depth: Ints, vertex: Ints, parent: Ints, which: Ints, repeats: Bools, cut: Bools) -> TreeView:
         n = len(vertex)
@@ -189,10 +189,10 @@ def _returns(parent: Ints, depth: Ints, visits: Ints, reward: Floats) -> Floats:
     value = np.zeros(len(parent))
     levels = np.searchsorted(depth, np.arange(int(depth[-1]) + 2))
     for level in range(len(levels) - 2, 0, -1):
-        part = slice(levels[level], levels[level + 1])
-        up, weight = parent[part], visits[part].astype(np.float64)
+        nodes = slice(levels[level], levels[level + 1])
+        up, weight = parent[nodes], visits[nodes].astype(np.float64)
         first, last = levels[level - 1], levels[level]
-        sums = np.bincount(up - first, weight * (reward[part.start - 1 : part.stop - 1] + value[part]), last - first)
+        sums = np.bincount(up - first, weight * (reward[nodes.start - 1 : nodes.stop - 1] + value[nodes]), last - first)
         weights = np.bincount(up - first, weight, last - first)
         value[first:last] = np.divide(sums, weights, out=np.zeros(last - first), where=weights > 0)
     return value.astype(np.float32)

@@ -200,8 +200,8 @@ class Nodes:
         """How many nodes are below each, itself included."""
         sizes = np.ones(len(self), np.int64)
         for level in range(len(self.levels) - 2, 0, -1):
-            part = slice(self.levels[level], self.levels[level + 1])
-            np.add.at(sizes, self.parent[part], sizes[part])
+            nodes = slice(self.levels[level], self.levels[level + 1])
+            np.add.at(sizes, self.parent[nodes], sizes[nodes])
         return sizes
 
     @functools.cached_property
@@ -210,14 +210,14 @@ class Nodes:
         before = np.cumsum(self.below) - self.below
         rank = np.zeros(len(self), np.int64)
         for level in range(1, len(self.levels) - 1):
-            part = slice(self.levels[level], self.levels[level + 1])
-            up = self.parent[part]
-            rank[part] = rank[up] + 1 + before[part] - before[self.first_child[up]]
+            nodes = slice(self.levels[level], self.levels[level + 1])
+            up = self.parent[nodes]
+            rank[nodes] = rank[up] + 1 + before[nodes] - before[self.first_child[up]]
         return rank
 
     @functools.cached_property
     def in_preorder(self) -> Ints:
-        """The nodes in that order."""
+        """The nodes, sorted by `preorder`."""
         return np.argsort(self.preorder)
 
     def path(self, node: int) -> Path:
@@ -233,8 +233,8 @@ class Nodes:
         if isinstance(path, str | bytes) or not hasattr(path, "__iter__"):
             raise TypeError(f"trees: expected a path, the slots that lead from the root to a node, got {path!r}")
         node = 0
-        for given in path:
-            slot = whole_number(given, "trees: path", "the number of a slot")
+        for value in path:
+            slot = whole_number(value, "trees: path", "the number of a slot")
             if not 0 <= slot < self.num_children[node]:
                 raise KeyError(path)
             node = int(self.first_child[node]) + slot

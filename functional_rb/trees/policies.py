@@ -44,7 +44,7 @@ class Policy(Protocol):
 
     @property
     def score(self) -> Score:
-        """The rule below the root."""
+        """The score by which simulations choose below the root."""
         ...
 
     @property
@@ -106,7 +106,7 @@ class MuZero:
         return WORDS if self.dirichlet_fraction else 0
 
     def begin(self, ops: TreeOps, edges: Edges, bits: Array) -> Root:
-        """The logarithms of the noisy prior."""
+        """The root with the logarithms of its noisy prior."""
         if not self.dirichlet_fraction:
             return Root(edges.visits, edges.prior)
         drawn = dirichlet(ops, bits, self.dirichlet_alpha, edges.valid)
@@ -174,7 +174,7 @@ class GumbelMuZero:
         return 1 if self.scale else 0
 
     def begin(self, ops: TreeOps, edges: Edges, bits: Array) -> Root:
-        """Gumbel noise."""
+        """The root with Gumbel noise for each of its slots."""
         if not self.scale:
             return Root(edges.visits, ops.full_like(edges.prior, 0))
         return Root(edges.visits, self.scale * gumbel(ops, bits[..., 0]))

@@ -131,10 +131,10 @@ def _range(ops: TreeOps, edges: Edges, scale: Scale) -> tuple[Array | float, Arr
         alike = high - low <= _ROUNDING * ops.maximum(high, -low)
         return low, ops.where(alike, ops.full_like(low, math.inf), high - low)
     # The node's own value stands in for edges never taken, so that it lies in the range too.
-    own = edges.node_value[:, None]
-    q = ops.where((edges.visits > 0) & edges.valid, edges.q, own)
-    low = ops.minimum(own, -ops.largest(-q)[:, None])
-    high = ops.maximum(own, ops.largest(q)[:, None])
+    node_value = edges.node_value[:, None]
+    q = ops.where((edges.visits > 0) & edges.valid, edges.q, node_value)
+    low = ops.minimum(node_value, -ops.largest(-q)[:, None])
+    high = ops.maximum(node_value, ops.largest(q)[:, None])
     return low, ops.maximum(high - low, ops.full_like(low, _SMALLEST))
 
 

@@ -144,7 +144,7 @@ def edge_index(ops: TreeOps, tree: Tree, node: Array, slot: Array) -> tuple[Arra
     return at, at * tree.spec.children + ops.maximum(slot, root)
 
 
-def expand(ops: TreeOps, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree, Leaf]:
+def expand(ops: TreeOps, tree: Tree, leaf: Leaf, answer: Evaluated) -> tuple[Tree, Leaf]:
     """Trees with nodes stored behind leaves, where there is room and none is yet, and leaves with values to back up."""
     spec = tree.spec
     # `new`: whose model's answer counts; `live`: whose node is stored too.
@@ -153,7 +153,7 @@ def expand(ops: TreeOps, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree
     live = new & room
     at = ops.minimum(tree.size, ops.full_like(tree.size, spec.capacity - 1))
     above, edge = edge_index(ops, tree, leaf.node, leaf.slot)
-    found, rejected = _sound(ops, found, ops.take_each(tree.value, above))
+    answer, rejected = _sound(ops, answer, ops.take_each(tree.value, above))
     before = get_edge(ops, tree.children, edge)  # all that is written of edges is written at the same ones
     tree = dataclasses.replace(
         tree,
@@ -161,8 +161,8 @@ def expand(ops: TreeOps, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree
         slot=put(ops, tree.slot, at, leaf.slot, live),
         depth=put(ops, tree.depth, at, ops.take_each(tree.depth, above) + 1, live),
         children=put_edge(ops, tree.children, edge, ops.where(live, at, before), new),
-        reward=put_edge(ops, tree.reward, edge, found.reward, new),
-        discount=put_edge(ops, tree.discount, edge, found.discount, new),
+        reward=put_edge(ops, tree.reward, edge, answer.reward, new),
+        discount=put_edge(ops, tree.discount, edge, answer.discount, new),
         size=tree.size + ops.cast(live, "int32"),
         refused=tree.refused + ops.cast(new & ~room, "int32"),
         rejected=tree.rejected + ops.where(new, rejected, ops.full_like(rejected, 0)),
@@ -173,26 +173,26 @@ def expand(ops: TreeOps, tree: Tree, leaf: Leaf, found: Evaluated) -> tuple[Tree
     child = _behind(ops, tree, leaf.node, leaf.slot)
     stored = child >= 0
     at = ops.maximum(child, ops.full_like(child, ROOT))
-    tree = _written(ops, tree, at, live, found)
-    return tree, leaf._replace(child=child, value=ops.where(stored, ops.take_each(tree.prediction, at), found.value))
+    tree = _written(ops, tree, at, live, answer)
+    return tree, leaf._replace(child=child, value=ops.where(stored, ops.take_each(tree.prediction, at), answer.value))
 
 
-def _sound(ops: TreeOps, found: Evaluated, above: Array) -> tuple[Evaluated, Array]:
+def _sound(ops: TreeOps, answer: Evaluated, above: Array) -> tuple[Evaluated, Array]:
     # What a model says without its numbers that are NaN or infinite, and how many those were, int32 [B]. The mean
     # values float32 [B] of the nodes above stay as they are where a value is left out.
     # Each number that is left out is replaced by one that changes nothing, so that one NaN cannot spread to the root.
     zero = ops.full_like(above, 0)
-    known = [_finite(x) for x in (found.value, found.reward, found.discount)]
-    reward, discount = ops.where(known[1], found.reward, zero), ops.where(known[2], found.discount, zero)
-    nothing = ops.full_like(found.prior, -math.inf)
-    rated = found.prior < math.inf
-    prior = ops.where(found.valid & rated, found.prior, nothing)
+    known = [_finite(x) for x in (answer.value, answer.reward, answer.discount)]
+    reward, discount = ops.where(known[1], answer.reward, zero), ops.where(known[2], answer.discount, zero)
+    nothing = ops.full_like(answer.prior, -math.inf)
+    rated = answer.prior < math.inf
+    prior = ops.where(answer.valid & rated, answer.prior, nothing)
     prior = ops.where((ops.largest(prior) > -math.inf)[:, None], prior, ops.full_like(prior, 0))
-    rejected = ops.total(found.valid & ~rated)
+    rejected = ops.total(answer.valid & ~rated)
     for x in known:
         rejected = rejected + ops.cast(~x, "int32")
-    value = ops.where(known[0], found.value, _unchanging(ops, above, reward, discount))
-    return found._replace(prior=prior, value=value, reward=reward, discount=discount), rejected
+    value = ops.where(known[0], answer.value, _unchanging(ops, above, reward, discount))
+    return answer._replace(prior=prior, value=value, reward=reward, discount=discount), rejected
 
 
 def _finite(x: Array) -> Array:
@@ -205,22 +205,22 @@ def _unchanging(ops: TreeOps, mean: Array, reward: Array, discount: Array) -> Ar
     return ops.where(discount != 0, (mean - reward) / ops.where(discount != 0, discount, zero + 1.0), zero)
 
 
-def _written(ops: TreeOps, tree: Tree, at: Array, live: Array, found: Evaluated) -> Tree:
+def _written(ops: TreeOps, tree: Tree, at: Array, live: Array, answer: Evaluated) -> Tree:
     # Trees with what a model says of a node int32 [B] of each, where live.
     spec = tree.spec
-    rows, wide = nodes.store(ops, spec.node_content, tree.rows, tree.wide, at, live, found.node)
+    rows, wide = nodes.store(ops, spec.node_content, tree.rows, tree.wide, at, live, answer.node)
     action_rows, action_wide = tree.action_rows, tree.action_wide
     if spec.action_content is not None:
         action_rows, action_wide = nodes.store(
-            ops, spec.action_content, action_rows, action_wide, at, live, found.actions
+            ops, spec.action_content, action_rows, action_wide, at, live, answer.actions
         )
     return dataclasses.replace(
         tree,
-        prediction=put(ops, tree.prediction, at, found.value, live),
-        terminal=put(ops, tree.terminal, at, found.terminal | (ops.total(found.valid) == 0), live),
-        chance=put(ops, tree.chance, at, found.chance, live) if spec.chance else tree.chance,
-        prior=put(ops, tree.prior, at, log_softmax(ops, found.prior, found.valid), live),
-        valid=put(ops, tree.valid, at, found.valid, live),
+        prediction=put(ops, tree.prediction, at, answer.value, live),
+        terminal=put(ops, tree.terminal, at, answer.terminal | (ops.total(answer.valid) == 0), live),
+        chance=put(ops, tree.chance, at, answer.chance, live) if spec.chance else tree.chance,
+        prior=put(ops, tree.prior, at, log_softmax(ops, answer.prior, answer.valid), live),
+        valid=put(ops, tree.valid, at, answer.valid, live),
         rows=rows,
         wide=wide,
         action_rows=action_rows,
@@ -318,11 +318,11 @@ def search(
         slot = policy.choose(ops, edges, root, i, simulations, bits)
         leaf = select(ops, tree, policy.score, _or_outcome(ops, tree, slot, top, edges, bits), bits, max_depth)
         asked = (*content_of(ops, tree, leaf), draws.keys[i])
-        found = step(*asked)
+        answer = step(*asked)
         if chance_step is not None:
             by_chance = ops.take_each(tree.chance, ops.maximum(leaf.node, top))
-            found = _either(ops, by_chance, chance_step(*asked), found)
-        return backup(ops, *expand(ops, tree, leaf, found), policy.score)
+            answer = _either(ops, by_chance, chance_step(*asked), answer)
+        return backup(ops, *expand(ops, tree, leaf, answer), policy.score)
 
     tree = ops.repeat(simulations, simulate, tree)
     # The tree has changed: visits at the root are read again.

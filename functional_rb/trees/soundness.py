@@ -44,9 +44,9 @@ def named(tree: Tree) -> dict[str, NumpyArray]:
     for name in FIELDS:
         value = getattr(tree, name)
         if isinstance(value, tuple):
-            arrays |= {f"{name}/{k}": part for k, part in enumerate(value)}
+            arrays |= {f"{name}/{k}": array for k, array in enumerate(value)}
         elif isinstance(value, dict):
-            arrays |= {f"{name}/{key}": part for key, part in sorted(value.items())}
+            arrays |= {f"{name}/{key}": array for key, array in sorted(value.items())}
         else:
             arrays[name] = value
     return arrays
@@ -59,23 +59,21 @@ def problem_of_links(spec: TreeSpec, arrays: dict[str, NumpyArray]) -> str | Non
         return f"its size is {size}, and its capacity is {spec.capacity}"
     if size and (parent[ROOT], slot[ROOT], depth[ROOT]) != (NONE, NONE, 0):
         return f"its root has the parent {parent[ROOT]}, the slot {slot[ROOT]} and the depth {depth[ROOT]}"
-    own, up, at = np.arange(1, max(int(size), 1)), parent[1:size], slot[1:size]
-    wrong = np.flatnonzero((up < 0) | (up >= own) | (at < 0) | (at >= spec.children))
+    nodes, up, at = np.arange(1, max(int(size), 1)), parent[1:size], slot[1:size]
+    wrong = np.flatnonzero((up < 0) | (up >= nodes) | (at < 0) | (at >= spec.children))
     if wrong.size:
         k = wrong[0]
-        return f"node {own[k]} has the parent {up[k]} and the slot {at[k]}"
-    wrong = np.flatnonzero((children[up, at] != own) | (depth[1:size] != depth[up] + 1))
+        return f"node {nodes[k]} has the parent {up[k]} and the slot {at[k]}"
+    wrong = np.flatnonzero((children[up, at] != nodes) | (depth[1:size] != depth[up] + 1))
     if wrong.size:
         k = wrong[0]
         behind = children[up[k], at[k]]
-        return f"node {own[k]} has the depth {depth[own[k]]}, and its parent {up[k]} has {behind} in slot {at[k]}"
+        return f"node {nodes[k]} has the depth {depth[nodes[k]]}, and its parent {up[k]} has {behind} in slot {at[k]}"
     stored = int((children != NONE).sum())
-    if stored != len(own):
+    if stored != len(nodes):
         return f"{stored} slots have a node behind them, and its size is {size}"
-    return next(
-        (told for name in COUNTS if (told := soundness.problem_of_range(name, arrays[name].reshape(-1), 0, 2**31 - 1))),
-        None,
-    )
+    problems = (soundness.problem_of_range(name, arrays[name].reshape(-1), 0, 2**31 - 1) for name in COUNTS)
+    return next(filter(None, problems), None)
 
 
 add_rule(Tree, problem)

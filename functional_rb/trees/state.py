@@ -93,12 +93,12 @@ class Tree:
     def at(self, *index: int) -> Tree:
         """One tree of a batch, or some of several axes of a batch, by their position."""
 
-        def part(x: Nest) -> Nest:
+        def at_index(x: Nest) -> Nest:
             if isinstance(x, tuple):
-                return tuple(part(y) for y in x)
+                return tuple(map(at_index, x))
             return {name: y[index] for name, y in x.items()} if isinstance(x, dict) else x[index]
 
-        return Tree(**{name: part(getattr(self, name)) for name in FIELDS}, spec=self.spec)
+        return Tree(**{name: at_index(getattr(self, name)) for name in FIELDS}, spec=self.spec)
 
     def __repr__(self) -> str:
         return f"Tree({self.spec!r}, batch={self.batch})"

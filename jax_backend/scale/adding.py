@@ -55,7 +55,7 @@ def _added(
         part=state.own,
         add=_with_batch,
         run=_rewritten,
-        read=lambda buffer, function, *given: function(ops.OPS, arrays_of(buffer), buffer.spec, *given),
+        read=lambda buffer, function, *arguments: function(ops.OPS, arrays_of(buffer), buffer.spec, *arguments),
         everyones=functools.partial(_of_all_lanes, state),
         draws=functools.partial(compile.draws, key),
     )
@@ -68,19 +68,19 @@ def _with_batch(buffer: State, leaves: Any, batch: int, mask: Any, priorities: A
     return State(*compile.add(buffer, list(leaves), batch, mask, priorities, None), buffer.spec)
 
 
-def _rewritten(buffer: State, function: Callable[..., Arrays], *given: object, rewrites: bool = False) -> State:
-    return State(*compile.finished(function(ops.OPS, arrays_of(buffer), buffer.spec, *given)), buffer.spec)
+def _rewritten(buffer: State, function: Callable[..., Arrays], *arguments: object, rewrites: bool = False) -> State:
+    return State(*compile.finished(function(ops.OPS, arrays_of(buffer), buffer.spec, *arguments)), buffer.spec)
 
 
 # Arrays [steps * lanes_each, *shape] of a device's lanes as those of all lanes, [steps * lanes, *shape].
 def _of_all_lanes(state: ShardedState, arrays: Sequence[jax.Array | None]) -> list[jax.Array | None]:
-    given = [x for x in arrays if x is not None]
-    if not given:
+    present = [x for x in arrays if x is not None]
+    if not present:
         return list(arrays)
-    layout = rows.layout_of(given)
-    words = gathered(state, rows.packed(ops.OPS, layout, given))
-    found = iter(rows.unpacked(ops.OPS, layout, deal.of_all_lanes(ops.OPS, state.dealing, words)))
-    return [None if x is None else next(found) for x in arrays]
+    layout = rows.layout_of(present)
+    words = gathered(state, rows.packed(ops.OPS, layout, present))
+    everyones = iter(rows.unpacked(ops.OPS, layout, deal.of_all_lanes(ops.OPS, state.dealing, words)))
+    return [None if x is None else next(everyones) for x in arrays]
 
 
 def add_items(
@@ -94,7 +94,7 @@ def add_items(
     to: object,
     function: str = "add",
 ) -> SameState:
-    """What `add` does with a sharded buffer, and, named so, `add_`."""
+    """Add items to a sharded buffer, in place if the function is named `add_`."""
     checks.check_single(function, to=to)
     check_state(state, function)
     checks.check_writable(state.spec)
@@ -112,7 +112,7 @@ def add_items(
     return written(state, items, mask, priorities, key, validate, time_major, function)
 
 
-# What `add` makes of a state that may be written to, as that of a dataset may while it is made.
+# Add to a state without asking whether its writer takes items, as a dataset's does only while it is made.
 def written(
     state: ShardedState,
     items: object,
@@ -128,7 +128,7 @@ def written(
             done: ShardedState = _added(state, items, mask, priorities, key, validate, function, time_major)
         return done
     spec = state.spec
-    given = items, mask, priorities, key, validate, function, time_major
+    arguments = items, mask, priorities, key, validate, function, time_major
     checks.check_unpacked(items, function)
     flat = nest.flatten_as(spec.added.structure, items)
     leaves = [convert(x, leaf, name) for x, leaf, name in zip(flat, spec.added.leaves, spec.added.names, strict=True)]
@@ -137,7 +137,7 @@ def written(
     axes = _axes_before_lanes(spec, leaves, mask, priorities, time_major)
     traced = any(isinstance(x, jax.core.Tracer) for x in (state.counters, *leaves, mask, priorities))
     if axes is None or (not traced and (validate or not spec.writer.overwrites)):
-        api.check_add(execute, as_of(state, deal.writable(spec)), *given)  # refuses what does not fit, or is outside
+        api.check_add(execute, as_of(state, deal.writable(spec)), *arguments)  # refuses what does not fit
         assert axes is not None
     if priorities is not None and priorities.ndim > (2 if axes else 1):
         priorities = priorities[..., 0]  # as critics give them
@@ -152,10 +152,10 @@ def written(
 def _axes_before_lanes(spec: BufferSpec, leaves: Sequence[Any], mask: Any, priorities: Any, time_major: bool) -> Any:
     lead = None
     for x, leaf in zip(leaves, spec.added.leaves, strict=True):
-        own = tuple(x.shape[: x.ndim - len(leaf.shape)])
-        if tuple(x.shape[len(own) :]) != leaf.shape or lead not in (None, own):
+        leading = tuple(x.shape[: x.ndim - len(leaf.shape)])
+        if tuple(x.shape[len(leading) :]) != leaf.shape or lead not in (None, leading):
             return None
-        lead = own
+        lead = leading
     for x, last in ((mask, ()), (priorities, (1,))):
         if x is not None and lead is not None and tuple(x.shape) not in (lead, (*lead, *last)):
             return None
@@ -194,9 +194,9 @@ def _add_program(
         return _added(state, items, mask, priorities, key, validate, function, axes >= 0)
 
     divided = along(state, at)
-    given = jax.tree.map(padded, (leaves, mask, priorities))
+    operands = jax.tree.map(padded, (leaves, mask, priorities))
     with using(kernels):
-        return mapped(state, body, (*given, key), (divided, divided, divided, WHOLE), partition_specs(state))
+        return mapped(state, body, (*operands, key), (divided, divided, divided, WHOLE), partition_specs(state))
 
 
 _STATIC = ("validate", "function", "axes", "kernels")

@@ -59,18 +59,18 @@ def _drawn(
     (slots, *info), outline = jax.tree.flatten((slots, selection))
     seen = barrier([slots, *info])
     slots, selection = jax.tree.unflatten(outline, seen)
-    own_slots, own = deal.own_slots(ops.OPS, dealing, slots, shard)
+    own_slots, held = deal.own_slots(ops.OPS, dealing, slots, shard)
     handles = selection.handles.reshape(-1)
-    handles = jax.numpy.where(own, handles, functions.NOTHING)
+    handles = jax.numpy.where(held, handles, functions.NOTHING)
     part = Draft.of(state.own, dealing.part.plan)
     leaves, extras = functions.read_drawn(ops.OPS, part, dealing.part, own_slots, handles, more)
     read = [*leaves, *extras.values()]
     if how == "global":
-        read = _exchanged(state, read, own)
+        read = _exchanged(state, read, held)
         selection = jax.tree.map(functools.partial(own_share, state), selection)
     after, read = read, functions.with_leading_axes(spec, share, read)
-    leaves, told = read[: len(leaves)], dict(zip(extras, read[len(leaves) :], strict=True))
-    selection = selection._replace(extras={**selection.extras, **told})
+    leaves, read_extras = read[: len(leaves)], dict(zip(extras, read[len(leaves) :], strict=True))
+    selection = selection._replace(extras={**selection.extras, **read_extras})
     # What all devices have the same of must not depend on what differs between them, of which `jax.shard_map` keeps
     # account: each part is written once it has been read, and so is the index, where that is known to be the same.
     alike = [x for x in seen if not compat.varying_axes(x)]
@@ -83,9 +83,9 @@ def _drawn(
 
 
 # Of arrays [n, *shape] of which each device has read its own rows, the n / D that it asked for.
-def _exchanged(state: ShardedState, arrays: list[jax.Array], own: jax.Array) -> list[jax.Array]:
+def _exchanged(state: ShardedState, arrays: list[jax.Array], held: jax.Array) -> list[jax.Array]:
     layout = rows.layout_of(arrays)
-    words = rows.only(ops.OPS, rows.packed(ops.OPS, layout, arrays), own)
+    words = rows.only(ops.OPS, rows.packed(ops.OPS, layout, arrays), held)
     return rows.unpacked(ops.OPS, layout, scattered(state, words))
 
 
@@ -114,7 +114,7 @@ def sample_items(
     draw: str,
     function: str = "sample",
 ) -> tuple[SameState, AnySample[Nest]]:
-    """What `sample` does with a sharded buffer, and, named so, `sample_`."""
+    """Sample a sharded buffer, in place if the function is named `sample_`."""
     checks.check_single(function, p=p)
     checks.check_not_a_size(key, batch_size, function)
     check_state(state, function)
@@ -130,9 +130,9 @@ def sample_items(
             )
         with using(compile.use_kernels()):
             changed, leaves, selection = _drawn(state, key, number(beta), size, draw)
-        own = key if state.spec.on_sample is None else jax.random.fold_in(key, shard_number(state))
-        made = api.as_sample(execute, state.spec, size // state.dealing.shards, own, leaves, selection)
-        return _changed_by(state, changed), made
+        own_key = key if state.spec.on_sample is None else jax.random.fold_in(key, shard_number(state))
+        drawn = api.as_sample(execute, state.spec, size // state.dealing.shards, own_key, leaves, selection)
+        return _changed_by(state, changed), drawn
     state, leaves, selection = sample(state, key, size, beta, draw, function == "sample_")
     return state, api.as_sample(execute, state.spec, size, key, leaves, selection)
 
@@ -150,8 +150,8 @@ def sample(
         if traced or state.spec.sampler.remembers:
             state = _changed_by(state, changed)
     if batch and not traced and selection.handles.is_fully_addressable:
-        found = bool(np.asarray(selection.handles).max() >= 0)
-        checks.check_nonempty(state.spec, found, int(np.asarray(state.counters)[counters.SIZE]))
+        any_drawn = bool(np.asarray(selection.handles).max() >= 0)
+        checks.check_nonempty(state.spec, any_drawn, int(np.asarray(state.counters)[counters.SIZE]))
     return state, leaves, selection
 
 

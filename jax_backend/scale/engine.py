@@ -55,7 +55,7 @@ from jax_backend.scale.state import (
 
 
 def init(spec: Any, device: object, items: Nest, validate: bool, sharding: DeviceLike) -> State:
-    """What `init` makes with a sharding."""
+    """Make a buffer with a sharding."""
     if device is not None:
         raise ValueError(
             "init: device and sharding were given; the sharding says where the arrays live, so leave device out"
@@ -80,14 +80,14 @@ def _updated(
     dealing = state.dealing
     draft = Draft.of(state.index, dealing.index.plan)
     slots, live = draft.locate(ops.OPS, handles)
-    read = {own: replacements[k] for own, k in enumerate(dealing.index_leaves) if k in replacements}
+    read = {position: replacements[k] for position, k in enumerate(dealing.index_leaves) if k in replacements}
     index = compile.update(state.index, handles, priorities, read)
     if replacements and handles.shape[0]:
-        own_slots, own = deal.own_slots(ops.OPS, dealing, slots, shard_number(state))
+        own_slots, held = deal.own_slots(ops.OPS, dealing, slots, shard_number(state))
         part = state.own
         names = Draft.of(part, dealing.part.plan).handles_of(ops.OPS, own_slots)
         # Each device rewrites what lies in its own part: the handles of all else name nothing there.
-        names = jax.numpy.where(own & live, names, functions.NOTHING)
+        names = jax.numpy.where(held & live, names, functions.NOTHING)
         state = state.with_own(compile.update(part, names, None, replacements))
     return state.with_index(index)
 
@@ -109,8 +109,8 @@ def _update_program(
     state: ShardedState, handles: jax.Array, priorities: object, replacements: dict[int, jax.Array], kernels: bool
 ) -> ShardedState:
     with using(kernels):
-        given = (handles, priorities, replacements)
-        return mapped(state, _updated, given, (WHOLE, WHOLE, WHOLE), partition_specs(state))
+        operands = (handles, priorities, replacements)
+        return mapped(state, _updated, operands, (WHOLE, WHOLE, WHOLE), partition_specs(state))
 
 
 _update = jax.jit(_update_program, static_argnames="kernels", inline=True)
@@ -141,7 +141,7 @@ def update(
 
 
 def update_items(state: ShardedState, indices: object, priorities: object, items: object, function: str) -> SameState:
-    """What `update` does with a sharded buffer, and, named so, `update_`."""
+    """Update a sharded buffer, in place if the function is named `update_`."""
     write = update if function == "update" else update_
     return write(state, *api.check_update(_ENGINE, state, indices, priorities, items, function))
 
@@ -149,8 +149,8 @@ def update_items(state: ShardedState, indices: object, priorities: object, items
 def update_(
     state: ShardedState, handles: jax.Array, priorities: object, replacements: Mapping[int, jax.Array]
 ) -> ShardedState:
-    given = state.counters, handles, priorities, *replacements.values()
-    if state.is_mapped or any(isinstance(x, jax.core.Tracer) for x in given):
+    operands = state.counters, handles, priorities, *replacements.values()
+    if state.is_mapped or any(isinstance(x, jax.core.Tracer) for x in operands):
         return update(state, handles, priorities, replacements)
     after: ShardedState = _update_in_place(
         state, handles, priorities, dict(replacements), kernels=compile.use_kernels()
@@ -165,8 +165,8 @@ def update_(
 def _cleared(state: ShardedState) -> ShardedState:
     dealing = state.dealing
     index = compile.finished(functions.clear(ops.OPS, state.index, dealing.index))
-    own = compile.finished(functions.clear(ops.OPS, state.own, dealing.part))
-    return state.with_index(index).with_own(own)
+    part = compile.finished(functions.clear(ops.OPS, state.own, dealing.part))
+    return state.with_index(index).with_own(part)
 
 
 def _clear_program(state: ShardedState, kernels: bool) -> ShardedState:
@@ -206,13 +206,13 @@ def _got(state: ShardedState, handles: jax.Array, by_all: bool) -> list[jax.Arra
     if by_all:
         handles = gathered(state, handles).reshape(-1)
     slots, live = Draft.of(state.index, dealing.index.plan).locate(ops.OPS, handles)
-    own_slots, own = deal.own_slots(ops.OPS, dealing, slots, shard_number(state))
+    own_slots, held = deal.own_slots(ops.OPS, dealing, slots, shard_number(state))
     part = Draft.of(state.own, dealing.part.plan)
-    found = part.read(ops.OPS, own_slots, range(len(dealing.part.plan.leaves)))
-    leaves = [found[k] for k in range(len(found))]
+    by_position = part.read(ops.OPS, own_slots, range(len(dealing.part.plan.leaves)))
+    leaves = [by_position[k] for k in range(len(by_position))]
     layout = rows.layout_of(leaves)
     # Zeros but for what the device has, so that the sum over all devices has every row once.
-    words = rows.only(ops.OPS, rows.packed(ops.OPS, layout, leaves), own & live)
+    words = rows.only(ops.OPS, rows.packed(ops.OPS, layout, leaves), held & live)
     words = scattered(state, words) if by_all else lax.psum(words, state.axis)
     return rows.unpacked(ops.OPS, layout, words)
 
@@ -220,38 +220,38 @@ def _got(state: ShardedState, handles: jax.Array, by_all: bool) -> list[jax.Arra
 @functools.partial(jax.jit, inline=True)
 def _get(state: ShardedState, handles: jax.Array) -> list[jax.Array]:
     body = functools.partial(_got, by_all=False)
-    found: list[jax.Array] = mapped(state, body, (handles,), (WHOLE,), WHOLE)
-    return found
+    leaves: list[jax.Array] = mapped(state, body, (handles,), (WHOLE,), WHOLE)
+    return leaves
 
 
 def get(state: ShardedState, handles: jax.Array) -> list[jax.Array]:
-    found: list[jax.Array] = _got(state, handles, by_all=True) if state.is_mapped else _get(state, handles)
-    return found
+    leaves: list[jax.Array] = _got(state, handles, by_all=True) if state.is_mapped else _get(state, handles)
+    return leaves
 
 
 @functools.partial(jax.jit, inline=True)
 def _items(state: ShardedState) -> list[jax.Array]:
     def body(state: ShardedState) -> list[jax.Array]:
-        own = state.own
-        if own.spec.plan.frames is not None:
-            return functions.items(ops.OPS, own, own.spec)
-        return row_layout.unpack(ops.OPS, own.spec.plan.layout, own.rows, own.wide)
+        part = state.own
+        if part.spec.plan.frames is not None:
+            return functions.items(ops.OPS, part, part.spec)
+        return row_layout.unpack(ops.OPS, part.spec.plan.layout, part.rows, part.wide)
 
-    found = mapped(state, on_device(body), (), (), along(state))
+    leaves = mapped(state, on_device(body), (), (), along(state))
     if state.dealing.slots_each * state.dealing.shards == state.spec.capacity:
-        return found
+        return leaves
     mesh = state.sharding.mesh
     if compat.explicit_axes(mesh):  # which divide nothing into unequal parts
-        found = [jax.sharding.reshard(x, NamedSharding(mesh, WHOLE)) for x in found]
-    return [x[: state.spec.capacity] for x in found]
+        leaves = [jax.sharding.reshard(x, NamedSharding(mesh, WHOLE)) for x in leaves]
+    return [x[: state.spec.capacity] for x in leaves]
 
 
 def items(state: ShardedState) -> list[jax.Array]:
     # The items of all slots, divided among the devices as they lie.
     if state.is_mapped:
         refuse("items", "inside of jax.shard_map use rb.get(state, handles)")
-    found: list[jax.Array] = _items(state)
-    return found
+    leaves: list[jax.Array] = _items(state)
+    return leaves
 
 
 def look(

@@ -54,16 +54,16 @@ def mapped(
 ) -> Any:
     """What a function of the state and arrays gives, carried out on each device."""
     mesh = state.sharding.mesh
-    given = (state, *args)
+    operands = (state, *args)
     where = (partition_specs(state), *specs)
     if compat.explicit_axes(mesh):
-        given = jax.tree.map(
+        operands = jax.tree.map(
             lambda spec, tree: jax.tree.map(lambda x: jax.sharding.reshard(x, NamedSharding(mesh, spec)), tree),
             where,
-            given,
+            operands,
             is_leaf=lambda x: isinstance(x, PartitionSpec),
         )
-    return jax.shard_map(body, mesh=mesh, in_specs=where, out_specs=out, check_vma=False)(*given)
+    return jax.shard_map(body, mesh=mesh, in_specs=where, out_specs=out, check_vma=False)(*operands)
 
 
 # Divided along the shards, after so many other axes.

@@ -23,7 +23,7 @@ def members(sharding: NamedSharding, shards: int, once: bool) -> Group:
     for device, (place,) in places.items():
         owners.setdefault(place.start or 0, set()).add(device.process_index)
     here = jax.process_index()
-    own = tuple(sorted(k for k, of in owners.items() if here in of and not (once and min(of) < here)))
+    own_shards = tuple(sorted(k for k, of in owners.items() if here in of and not (once and min(of) < here)))
     devices = np.asarray(sharding.mesh.devices).reshape(-1)
     of_devices = [device.process_index for device in devices]
     processes = sorted(set(of_devices))
@@ -31,23 +31,23 @@ def members(sharding: NamedSharding, shards: int, once: bool) -> Group:
     def tell(text: str) -> list[str]:
         if len(processes) == 1:
             return [text]
-        told = np.frombuffer(text.encode(), np.uint8)
-        sizes = _gathered(devices, np.array([len(told)], np.int32))[:, 0]
+        encoded = np.frombuffer(text.encode(), np.uint8)
+        sizes = _gathered(devices, np.array([len(encoded)], np.int32))[:, 0]
         # A collective takes arrays of one shape.
         padded = np.zeros(int(sizes.max()), np.uint8)
-        padded[: len(told)] = told
+        padded[: len(encoded)] = encoded
         everyones = _gathered(devices, padded)
         firsts = [of_devices.index(process) for process in processes]
         return [everyones[k][: sizes[k]].tobytes().decode() for k in firsts]
 
-    return Group(processes.index(here), len(processes), shards, own, tell)
+    return Group(processes.index(here), len(processes), shards, own_shards, tell)
 
 
 # An array of each process as those of all devices.
 def _gathered(devices: NumpyArray, numbers: NumpyArray) -> NumpyArray:
     mesh = Mesh(devices, ("all",))
     divided, whole = (NamedSharding(mesh, spec) for spec in (PartitionSpec("all"), PartitionSpec()))
-    given = jax.make_array_from_callback((len(devices), *numbers.shape), divided, lambda _: numbers[None])
+    rows = jax.make_array_from_callback((len(devices), *numbers.shape), divided, lambda _: numbers[None])
     # To have all of it on each device is to gather it.
-    found = jax.jit(lambda x: x, out_shardings=whole)(given)
-    return np.asarray(found.addressable_data(0))
+    gathered = jax.jit(lambda x: x, out_shardings=whole)(rows)
+    return np.asarray(gathered.addressable_data(0))

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from functional_rb.base.arrays import DeviceLike
 from functional_rb.buffer import functions
 from functional_rb.buffer.reader import Reader, TakeSnapshot
 from functional_rb.buffer.spec import BufferSpec
@@ -56,7 +55,7 @@ class ShardedState(State):
 
     @property
     def dealing(self) -> Dealing:
-        """How it is dealt."""
+        """How the buffer is dealt to the shards."""
         return deal(self.spec, shards_of(self.sharding))
 
     @property
@@ -66,21 +65,21 @@ class ShardedState(State):
 
     @property
     def own(self) -> State:
-        """The device's own part; while it is mapped over the shards."""
+        """The part of the device that reads this inside of `jax.shard_map`."""
         return State(*self.part, self.dealing.part)
 
     @property
     def is_mapped(self) -> bool:
-        """Whether this is what `jax.shard_map` shows a device."""
+        """Whether this is the shard that one device sees inside of `jax.shard_map`."""
         # Outside of `jax.shard_map` the counters of all shards lie one behind the other.
         return bool(self.part.counters.shape[0] == counters.length(self.dealing.part.plan))
 
     def with_index(self, arrays: Arrays) -> ShardedState:
-        """The same, with another index."""
+        """This state with another index."""
         return dataclasses.replace(self, **arrays._asdict())
 
     def with_own(self, arrays: Arrays) -> ShardedState:
-        """The same, with another part of the device's own."""
+        """This state with another part for the device that runs this."""
         return dataclasses.replace(self, part=arrays)
 
     def __repr__(self) -> str:
@@ -93,18 +92,18 @@ class ShardedState(State):
         self.check_alive()
         group = members(self.sharding, self.dealing.shards, once=True)
         # The index lies whole on each device, so any of this process's has it.
-        found: Arrays = jax.tree.map(lambda x: x.addressable_data(0), arrays_of(self))
+        index: Arrays = jax.tree.map(lambda x: x.addressable_data(0), arrays_of(self))
         parts = {k: State(*self._part_of(k), self.dealing.part) for k in group.own}
-        return Dealt(self.spec, State(*found, self.dealing.index), parts, group)
+        return Dealt(self.spec, State(*index, self.dealing.index), parts, group)
 
     # The arrays of a shard on one of this process's devices.
     def _part_of(self, shard: int) -> Arrays:
-        def own(x: jax.Array) -> jax.Array:
+        def rows_of_shard(x: jax.Array) -> jax.Array:
             first = shard * x.shape[0] // self.dealing.shards
-            return next(part.data for part in x.addressable_shards if (part.index[0].start or 0) == first)
+            return next(block.data for block in x.addressable_shards if (block.index[0].start or 0) == first)
 
-        found: Arrays = jax.tree.map(own, self.part)
-        return found
+        part: Arrays = jax.tree.map(rows_of_shard, self.part)
+        return part
 
 
 jax.tree_util.register_dataclass(
@@ -192,10 +191,10 @@ def _maker(spec: BufferSpec, sharding: NamedSharding) -> Callable[[], State]:
 
 
 def _placed(make: Callable[..., object], sharding: NamedSharding) -> Callable[..., Any]:
-    def program(*given: object) -> Any:
-        specs = partition_specs(jax.eval_shape(make, *given))
+    def program(*arguments: object) -> Any:
+        specs = partition_specs(jax.eval_shape(make, *arguments))
         places = jax.tree.map(lambda spec: NamedSharding(sharding.mesh, spec, memory_kind=sharding.memory_kind), specs)
-        return jax.jit(make, out_shardings=places)(*given)
+        return jax.jit(make, out_shardings=places)(*arguments)
 
     return program
 
@@ -265,7 +264,7 @@ def joined(state: State) -> SameState:
 
 
 def arrays_of(state: State) -> Arrays:
-    """The arrays of a state, of a sharded one those of its index."""
+    """The arrays of a state; for a sharded one those of its index."""
     return Arrays(state.rows, state.wide, state.tree, state.counters, state.auxiliary)
 
 
@@ -289,11 +288,9 @@ def of_numpy(spec: BufferSpec, index: Arrays, parts: Mapping[int, Arrays], shard
     def one_behind_the_other(*arrays: Any) -> jax.Array:
         of_shard = dict(zip(parts, arrays, strict=True))
         n, *shape = arrays[0].shape
-
-        def of_device(place: DeviceLike) -> Any:
-            return of_shard[(place[0].start or 0) // n]
-
-        return jax.make_array_from_callback((count * n, *shape), divided, of_device)
+        return jax.make_array_from_callback(
+            (count * n, *shape), divided, lambda place: of_shard[(place[0].start or 0) // n]
+        )
 
     dealt = jax.tree.map(one_behind_the_other, *parts.values())
     return ShardedState(*index.each(everywhere), spec, dealt, sharding)
@@ -313,14 +310,14 @@ def gathered(state: ShardedState, words: jax.Array) -> jax.Array:
     They are added up, each at its own place, since what an all-gather gives counts as different on each device.
     """
     place = jnp.arange(state.dealing.shards, dtype=jnp.int32).reshape(-1, *[1] * words.ndim)
-    found: jax.Array = lax.psum(jnp.where(place == shard_number(state), words[None], 0), state.axis)
-    return found
+    summed: jax.Array = lax.psum(jnp.where(place == shard_number(state), words[None], 0), state.axis)
+    return summed
 
 
 def scattered(state: ShardedState, rows: jax.Array) -> jax.Array:
     """Rows int32 [n, ...], added up over all shards, of which each gets n / D: one collective."""
-    found: jax.Array = lax.psum_scatter(rows, state.axis, scatter_dimension=0, tiled=True)
-    return found
+    summed: jax.Array = lax.psum_scatter(rows, state.axis, scatter_dimension=0, tiled=True)
+    return summed
 
 
 def own_share(state: ShardedState, array: jax.Array) -> jax.Array:

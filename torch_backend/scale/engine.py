@@ -46,7 +46,7 @@ Replacements = Mapping[int, Array]
 
 
 def init(spec: Any, device: DeviceLike, items: Nest, validate: bool, sharding: object) -> CoreState:
-    """What `init` makes with a process group; with a group of one process an ordinary buffer."""
+    """Make a buffer over a process group; with a group of one process an ordinary buffer."""
     api.check_init(_ENGINE, spec, items)
     group = group_of(sharding)
     deal.check(spec)
@@ -94,9 +94,9 @@ def add_items(
     """Note the steps of all lanes in the index, and write to this process's part what belongs there."""
     checks.check_single(function, to=to)
     check_state(state, function)
-    dealing, own = state.dealing, state.part
+    dealing, old_part = state.dealing, state.part
     own_key = None if key is None else random.split(random.check_key(key), dealing.shards)[state.rank]
-    view = CoreState(own.counters, (), None, own.counters, {}, dealing.asked)
+    view = CoreState(old_part.counters, (), None, old_part.counters, {}, dealing.asked)
     leaves, batch, mask, priorities, _, outside = api.check_add(
         _ENGINE, view, items, mask, priorities, own_key, validate, function, time_major
     )
@@ -104,7 +104,7 @@ def add_items(
     marks: torch.Tensor | None = None if mask is None else mask.reshape(batch)
     ranks: torch.Tensor | None = None if priorities is None else priorities.reshape(batch)
     in_place = function == "add_" and not dealing.part_tells  # else the state is there until all have told the same
-    device = own.counters.device
+    device = old_part.counters.device
     if marks is not None and not dealing.is_even:
         marks = marks.to(device)
     # A writer that draws chooses by one key of all.
@@ -114,9 +114,9 @@ def add_items(
     shard = Shard(
         ops.OPS,
         dealing,
-        _shard_number(state, own.counters),
+        _shard_number(state, old_part.counters),
         index=state.index,
-        part=own,
+        part=old_part,
         add=lambda buffer, leaves, batch, mask, priorities: write(buffer, leaves, batch, mask, priorities, None),
         run=functools.partial(execute.write_by, consume=in_place),
         read=execute.read_by,
@@ -127,7 +127,7 @@ def add_items(
     if in_place and index is state.index:  # nothing was added
         index, part = execute.renamed(index), execute.renamed(part)
     if function == "add_" and not in_place:
-        index, part = execute.taken_over(state.index, index), execute.taken_over(own, part)
+        index, part = execute.taken_over(state.index, index), execute.taken_over(old_part, part)
     return state.followed_by(index, part)
 
 
@@ -138,9 +138,9 @@ def _shard_number(state: ShardedState, like: torch.Tensor) -> torch.Tensor:
 
 # Tensors [steps * lanes_each, *shape] of own lanes as those of all, [steps * lanes, *shape]; None stays None.
 def _of_all_lanes(state: ShardedState, tensors: Sequence[torch.Tensor | None], alike: bytes) -> list[Any]:
-    given, device = [x for x in tensors if x is not None], state.index.counters.device
-    found = iter(gathered(state, given, alike) if given else ())
-    return [None if x is None else deal.of_all_lanes(ops.OPS, state.dealing, next(found)).to(device) for x in tensors]
+    present, device = [x for x in tensors if x is not None], state.index.counters.device
+    of_all = iter(gathered(state, present, alike) if present else ())
+    return [None if x is None else deal.of_all_lanes(ops.OPS, state.dealing, next(of_all)).to(device) for x in tensors]
 
 
 def update_items(state: ShardedState, indices: object, priorities: object, items: object, function: str) -> SameState:
@@ -148,8 +148,8 @@ def update_items(state: ShardedState, indices: object, priorities: object, items
     check_state(state, function)
     handles, priorities, replacements = api.check_update(_ENGINE, state, indices, priorities, items, function)
     priorities = None if priorities is None else priorities.reshape(len(handles))
-    given = [handles, *([] if priorities is None else [priorities]), *replacements.values()]
-    handles, *rest = [x.flatten(0, 1) for x in gathered(state, given)]
+    operands = [handles, *([] if priorities is None else [priorities]), *replacements.values()]
+    handles, *rest = [x.flatten(0, 1) for x in gathered(state, operands)]
     priorities = None if priorities is None else rest.pop(0)
     replacements = dict(zip(replacements, rest, strict=True))
     in_place = function.endswith("_")
@@ -157,9 +157,9 @@ def update_items(state: ShardedState, indices: object, priorities: object, items
     dealing, part = state.dealing, None
     if replacements:
         live = execute.look(state.index, functions.is_live, handles)
-        slots, own = _own_slots(state, handles, live)
+        slots, held = _own_slots(state, handles, live)
         named = execute.look(state.part, _handles_in, slots)
-        named = torch.where(own, named, torch.full_like(named, functions.NOTHING))
+        named = torch.where(held, named, torch.full_like(named, functions.NOTHING))
         part = write(state.part, named, None, replacements)
     elif in_place:
         part = execute.renamed(state.part)
@@ -206,7 +206,7 @@ def sample_items(
     draw: str,
     function: str,
 ) -> tuple[SameState, AnySample[Nest]]:
-    """What `sample` does with a sharded buffer: this process's share of a batch of `batch_size` for all."""
+    """This process's share of a batch of `batch_size`, drawn from a sharded buffer for all processes."""
     checks.check_single(function, p=p)
     checks.check_not_a_size(key, batch_size, function)
     check_state(state, function)
@@ -227,8 +227,8 @@ def sample_items(
         part = execute.write_by(state.part if part is None else part, taken_out, consume=in_place)
     if state.spec.on_sample is not None:
         key = random.split(key, state.dealing.shards)[state.rank]
-    made = api.as_sample(_ENGINE, state.spec, size // state.dealing.shards, key, leaves, selection)
-    return state.followed_by(index, part), made
+    batch = api.as_sample(_ENGINE, state.spec, size // state.dealing.shards, key, leaves, selection)
+    return state.followed_by(index, part), batch
 
 
 def check_asked(state: object, axis_name: object, group: object, draw: object, function: str) -> None:
@@ -265,14 +265,14 @@ def _drawn_among_all(state: ShardedState, key: torch.Tensor, size: int, beta: ob
     state = state.followed_by(index)
     read, names = _read_for_all(state, handles, words)
 
-    def own_share(part: Any) -> Any:
-        if part is None or isinstance(part, torch.Tensor):
-            return None if part is None else part.chunk(dealing.shards)[state.rank]
-        return {name: own_share(x) for name, x in part.items()}
+    def own_share(nested: Any) -> Any:
+        if nested is None or isinstance(nested, torch.Tensor):
+            return None if nested is None else nested.chunk(dealing.shards)[state.rank]
+        return {name: own_share(x) for name, x in nested.items()}
 
     mine = own_share(selection._asdict())
-    leaves, told = _with_leading_axes(spec, size // dealing.shards, read, names)
-    return index, leaves, Selection(**mine | {"extras": mine["extras"] | told})
+    leaves, extras = _with_leading_axes(spec, size // dealing.shards, read, names)
+    return index, leaves, Selection(**mine | {"extras": mine["extras"] | extras})
 
 
 # The index after a draw of the batch of all processes, and what was drawn.
@@ -302,8 +302,8 @@ def _drawn_among_own(state: ShardedState, key: torch.Tensor, size: int, beta: ob
     handles = selection.handles.reshape(-1)
     slots, _ = _own_slots(state, handles, handles != functions.NOTHING)
     leaves, extras = _read_own(state, slots, handles, words)
-    leaves, told = _with_leading_axes(state.spec, share, [*leaves, *extras.values()], list(extras))
-    return index, leaves, selection._replace(extras={**selection.extras, **told})
+    leaves, read_extras = _with_leading_axes(state.spec, share, [*leaves, *extras.values()], list(extras))
+    return index, leaves, selection._replace(extras={**selection.extras, **read_extras})
 
 
 # What this process draws of the index.
@@ -328,8 +328,8 @@ def _words_of_transforms(state: ShardedState, key: PRNGKey, batch: int) -> tuple
 # The slots in this process's part of handles int32 [n], 0 for those of others, and which are real and its own.
 def _own_slots(state: ShardedState, handles: torch.Tensor, real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     slots = torch.where(real, handles % state.spec.capacity, torch.zeros_like(handles))
-    local_slots, own = deal.own_slots(ops.OPS, state.dealing, slots, _shard_number(state, slots))
-    return local_slots, own & real
+    local_slots, held = deal.own_slots(ops.OPS, state.dealing, slots, _shard_number(state, slots))
+    return local_slots, held & real
 
 
 # The leaves in slots of the part, as transforms have them, and what these tell.
@@ -341,8 +341,8 @@ def _read_own(
     def read(ops: Ops, arrays: Arrays, spec: BufferSpec) -> object:
         return functions.read_drawn(ops, Draft.of(arrays, spec.plan), spec, slots, handles, words)
 
-    found: tuple[list[torch.Tensor], dict[str, torch.Tensor]] = execute.read_by(state.part, read)
-    return found
+    drawn: tuple[list[torch.Tensor], dict[str, torch.Tensor]] = execute.read_by(state.part, read)
+    return drawn
 
 
 # Read the rows of a batch that are this process's own, and give each process its share of the batch.

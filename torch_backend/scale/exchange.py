@@ -32,14 +32,14 @@ def gathered(state: ShardedState, tensors: Tensors, alike: bytes = b"") -> Tenso
     """
     layout = rows.layout_of(tensors)
     words, mark = _packed(layout, tensors), _mark(state, alike)
-    told = _behind_mark(mark, words)
+    sent = _behind_mark(mark, words)
     shards = state.dealing.shards
-    found = told.new_empty((shards * len(told), told.shape[1]))
-    compat.all_gather_single(found, told, state.group)
-    found = found.reshape(shards, *told.shape)
-    _check_marks(state, found[:, 0], mark)
+    received = sent.new_empty((shards * len(sent), sent.shape[1]))
+    compat.all_gather_single(received, sent, state.group)
+    received = received.reshape(shards, *sent.shape)
+    _check_marks(state, received[:, 0], mark)
     n = len(tensors[0])
-    flat = rows.unpacked(ops.OPS, layout, found[:, 1:].reshape(-1, words.shape[1]))
+    flat = rows.unpacked(ops.OPS, layout, received[:, 1:].reshape(-1, words.shape[1]))
     return [x.reshape(shards, n, *x.shape[1:]) for x in flat]
 
 
@@ -50,14 +50,14 @@ def exchanged(state: ShardedState, tensors: Tensors, exchange: Exchange) -> Tens
     """
     layout = rows.layout_of(tensors)
     words, mark = _packed(layout, tensors), _mark(state)
-    told = ops.take(_behind_mark(mark, words), on_device_of(words, exchange.outgoing))
-    found = told.new_empty((sum(exchange.received) + 1, told.shape[1]))
+    sent = ops.take(_behind_mark(mark, words), on_device_of(words, exchange.outgoing))
+    received = sent.new_empty((sum(exchange.received) + 1, sent.shape[1]))
     # What nobody has is read from the last row.
-    found[-1] = 0
-    dist.all_to_all_single(found[:-1], told, exchange.received, exchange.sent, group=state.group)
-    _check_marks(state, ops.take(found, on_device_of(words, exchange.marks)), mark)
+    received[-1] = 0
+    dist.all_to_all_single(received[:-1], sent, exchange.received, exchange.sent, group=state.group)
+    _check_marks(state, ops.take(received, on_device_of(words, exchange.marks)), mark)
     places = on_device_of(words, exchange.places)
-    read: Tensors = carried_out(_kernels(words), row_layout.read, ops, layout, found, (), places)
+    read: Tensors = carried_out(_kernels(words), row_layout.read, ops, layout, received, (), places)
     return read
 
 
@@ -87,8 +87,8 @@ def _mark(state: ShardedState, alike: bytes = b"") -> int:
 
 
 # Refuse to go on where other processes have sent other marks, int32 [D, words].
-def _check_marks(state: ShardedState, marks: torch.Tensor, own: int) -> None:
-    others = [k for k, mark in enumerate(marks[:, :1].flatten().tolist()) if mark != own]
+def _check_marks(state: ShardedState, marks: torch.Tensor, own_mark: int) -> None:
+    others = [k for k, mark in enumerate(marks[:, :1].flatten().tolist()) if mark != own_mark]
     if others:
         raise RuntimeError(
             f"a sharded buffer: this process (rank {state.rank}) and ranks {others} have written different numbers of "

@@ -30,7 +30,7 @@ def restore(content: Content, sharding: object, device: object) -> CoreState:
         return restore_one(spec, regroup.join(spec, content.arrays, part.arrays), device, objects=content.objects)
     stamps = content.stamp or None, part.stamp
     index = restore_one(dealing.index, content.arrays, device, objects=content.objects, stamp=stamps[0])
-    own = restore_one(dealing.part, part.arrays, device, objects=content.objects, stamp=stamps[1])
+    restored = restore_one(dealing.part, part.arrays, device, objects=content.objects, stamp=stamps[1])
     assert isinstance(index, State)
-    assert isinstance(own, State)
-    return ShardedState(index, own, spec, group)
+    assert isinstance(restored, State)
+    return ShardedState(index, restored, spec, group)

@@ -43,7 +43,7 @@ class ShardedState(CoreState):
         self.__dict__.update(index=index, part=part, spec=spec, group=group, dealing=dealing, rank=rank)
 
     def followed_by(self, index: State, part: State | None = None) -> ShardedState:
-        """The same with another index, and another part, if there is one."""
+        """This state with another index, and with another part if one is given."""
         return ShardedState(index, self.part if part is None else part, self.spec, self.group)
 
     def check_alive(self) -> None:
@@ -64,8 +64,8 @@ class ShardedState(CoreState):
 
     @property
     def counters(self) -> Array:
-        found: torch.Tensor = self.index.counters
-        return found
+        counters: torch.Tensor = self.index.counters
+        return counters
 
     @property
     def auxiliary(self) -> dict[str, Array]:
@@ -97,9 +97,9 @@ def members(group: dist.ProcessGroup) -> Group:
     number, count = dist.get_rank(group), dist.get_world_size(group)
 
     def tell(text: str) -> list[str]:
-        told = [""] * count
-        dist.all_gather_object(told, text, group)
-        return told
+        texts = [""] * count
+        dist.all_gather_object(texts, text, group)
+        return texts
 
     return Group(number, count, count, (number,), tell)
 

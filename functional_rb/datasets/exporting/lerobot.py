@@ -42,7 +42,7 @@ def write(version: str, reader: Stored, facts: Json, target: str, folder: str) -
         "total_tasks": len(writing.tasks),
         "splits": {"train": f"0:{writing.episode}"},
         "video_path": None,
-        "features": {feature.name: feature.told() for feature in writing.features},
+        "features": {feature.name: feature.metadata() for feature in writing.features},
     }
     files.finish(info, [*writing.tasks], writing.stats())
 
@@ -84,8 +84,9 @@ class _Writing:
         self._schema = arrow.schema(columns, {"huggingface": json.dumps(read_by)})
         self.episode = self.index = self._begun = 0  # the last is the row with which the episode begins
         self.tasks: dict[str, int] = {}
-        self._all: list[Moments] = []  # of each feature
-        self._own: list[Moments] = []  # the same of the episode
+        # The moments of each feature: in all episodes that have ended, and in the one that is being written.
+        self._of_all: list[Moments] = []
+        self._of_episode: list[Moments] = []
 
     def write(self, piece: Episode, files: Files) -> None:
         (tasks, runs), n = _tasks_of(piece, self._task), len(piece)
@@ -106,18 +107,18 @@ class _Writing:
             moments.append(feature.moments(rows))
             arrays.append(feature.column(rows))
         files.add(imported("pyarrow", WHO).Table.from_arrays(arrays, schema=self._schema))
-        self._own = _joined(self._own, moments)
+        self._of_episode = _joined(self._of_episode, moments)
         self.index += n
         if not piece.goes_on:
             rows_of_episode = self.index - self._begun
             row = {"episode_index": self.episode, "tasks": tasks, "length": rows_of_episode}
             row |= {"dataset_from_index": self._begun, "dataset_to_index": self.index}
-            files.end(row, self._stats(self._own, rows_of_episode))
-            self._all = _joined(self._all, self._own)
-            self.episode, self._begun, self._own = self.episode + 1, self.index, []
+            files.end(row, self._stats(self._of_episode, rows_of_episode))
+            self._of_all = _joined(self._of_all, self._of_episode)
+            self.episode, self._begun, self._of_episode = self.episode + 1, self.index, []
 
     def stats(self) -> Json:
-        return self._stats(self._all, self.index)
+        return self._stats(self._of_all, self.index)
 
     def _stats(self, moments: list[Moments], rows: int) -> Json:
         return {

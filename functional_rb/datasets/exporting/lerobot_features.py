@@ -29,18 +29,18 @@ MOST_AXES = 5
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """A column."""
+    """A column of LeRobot's tables."""
 
-    name: str  # of it, "observation.state"
+    name: str  # of the column, "observation.state"
     shape: tuple[int, ...]  # of a value, with one axis at least; of an image height, width and channels
-    dtype: str  # of its numbers, or "image"
+    dtype: str  # of the column's numbers, or "image"
 
-    def told(self) -> Json:
+    def metadata(self) -> Json:
         names = ["height", "width", "channels"] if self.dtype == "image" else None
         return {"dtype": self.dtype, "shape": list(self.shape), "names": names}
 
     def of_datasets(self) -> Json:
-        """As the library `datasets` has it, by which LeRobot reads tables."""
+        """The feature as the library `datasets` describes it, by which LeRobot reads tables."""
         if self.dtype == "image":
             return {"_type": "Image"}
         value = {"dtype": self.dtype, "_type": "Value"}
@@ -76,7 +76,7 @@ class Feature:
         return column
 
     def moments(self, values: NumpyArray) -> Moments:
-        """Of values [n, *shape]; of images those of their channels, from 0 to 1."""
+        """The moments of values [n, *shape]; for images those of their channels, scaled to [0, 1]."""
         if self.dtype != "image":
             return Moments.of(values)
         joined: Moments | None = None
@@ -87,9 +87,9 @@ class Feature:
         return joined
 
     def stats(self, moments: Moments, rows: int) -> Json:
-        """As LeRobot has them: those of the channels of images with two axes more."""
+        """Moments as LeRobot writes them: those of an image's channels have two axes more."""
         shape = (self.shape[-1], 1, 1) if self.dtype == "image" else self.shape
-        numbers = {name: value.reshape(shape).tolist() for name, value in moments.told().items()}
+        numbers = {name: value.reshape(shape).tolist() for name, value in moments.by_name().items()}
         return {**numbers, "count": [rows]}
 
 

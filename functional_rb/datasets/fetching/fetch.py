@@ -73,14 +73,14 @@ def fetch(
         >>> fetch("https://example.org/door/data.hdf5", "datasets")  # doctest: +SKIP
         ['/home/ada/datasets/data.hdf5']
     """
-    given: Any = sources  # users give anything
+    requested: Any = sources  # users give anything
     folder = folder_of(root, WHO)
     if retry is not None and not isinstance(retry, Retry):
         raise TypeError(f"{WHO}: expected retry as frb.datasets.Retry(...), got {retry!r:.80}")
     how = _How(offline, retry or Retry(), progress, certificates)
-    is_one = isinstance(given, str | RemoteFile) or not hasattr(given, "__iter__")
+    is_one = isinstance(requested, str | RemoteFile) or not hasattr(requested, "__iter__")
     # All are listed before any is fetched: a name that is refused must not leave half a dataset.
-    wanted = [file for source in ([given] if is_one else given) for file in _files(source, how)]
+    wanted = [file for source in ([requested] if is_one else requested) for file in _files(source, how)]
     names = set[str]()
     for file in wanted:
         if file.name in names:

@@ -124,14 +124,14 @@ def _answer(url: str, start: int, body: http.client.HTTPResponse) -> Answer:
     length = None if size is None else int(size)
     begin = 0
     if body.status != 200:
-        # Any other part would be appended at the wrong place.
-        part = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", headers.get("Content-Range", "").strip(), re.ASCII)
-        if body.status != 206 or part is None or int(part[1]) != start or (length or 0) > int(part[2]) - start + 1:
+        # Any other span would be appended at the wrong place.
+        span = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", headers.get("Content-Range", "").strip(), re.ASCII)
+        if body.status != 206 or span is None or int(span[1]) != start or (length or 0) > int(span[2]) - start + 1:
             raise RefusedError(
                 f"expected HTTP 200, or 206 with the bytes from {start} on, got {body.status} with Content-Range "
                 f"{headers.get('Content-Range')!r}"
             )
-        begin, length = start, None if part[3] == "*" else int(part[3])
+        begin, length = start, None if span[3] == "*" else int(span[3])
     # A weak ETag is shared by files that mean the same, though their bytes differ.
     etag = headers.get("ETag", "")
     origin = Origin(url, length, "" if etag.startswith("W/") else etag, headers.get("Last-Modified", ""))

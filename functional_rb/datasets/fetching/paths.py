@@ -27,10 +27,10 @@ def checked(name: str) -> str:
     """
     if not isinstance(name, str):
         raise TypeError(f"{WHO}: expected the name of a file as text, got {name!r:.80}")
-    parts = name.split("/")
+    components = name.split("/")
     control = any(ord(character) < 32 or ord(character) == 127 for character in name)
-    odd = any(part in ("", ".", "..") or len(os.fsencode(part)) > 255 or part[1:2] == ":" for part in parts)
-    if control or "\\" in name or parts[0] == ASIDE or odd:
+    odd = any(x in ("", ".", "..") or len(os.fsencode(x)) > 255 or x[1:2] == ":" for x in components)
+    if control or "\\" in name or components[0] == ASIDE or odd:
         raise ValueError(
             f"{WHO}: expected the name of a file below the root, such as 'door/human-v2/main_data.hdf5', got {name!r}; "
             f"a name may not be absolute, and not have '..', backslashes or control characters in it"

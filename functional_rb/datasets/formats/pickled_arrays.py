@@ -16,7 +16,7 @@ class RefusedError(Exception):
 
 def _shown(value: object) -> str:
     # Of what lies in containers no text is made: lists that each have the one before twice would fill the memory.
-    if isinstance(value, tuple) and all(type(part) is int for part in value):
+    if isinstance(value, tuple) and all(type(element) is int for element in value):
         return f"{value[:20]!r:.80}"
     return repr(value[:80]) if isinstance(value, str) else f"a {type(value).__name__}"
 
@@ -95,7 +95,7 @@ class PendingArray:
             raise RefusedError(f"an array of objects of shape {_shown(shape)}")
 
 
-def made(name: object, arguments: object) -> object:
+def built(name: object, arguments: object) -> object:
     """What stands for the call of a known name; any other call is refused."""
     match name, arguments:
         case Name(), (first, *_) if name is RECONSTRUCT and first is NDARRAY:

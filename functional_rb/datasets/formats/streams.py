@@ -98,11 +98,11 @@ def _decompressed(file: IO[bytes]) -> Iterator[bytes]:
 
 def read_exactly(stream: IO[bytes] | io.RawIOBase, n: int, where: str) -> bytes:
     """So many bytes, which come piece by piece: a length that is claimed takes no memory before they are there."""
-    parts, missing = [], n
+    chunks, missing = [], n
     while missing:
-        part = stream.read(min(missing, 2**20))
-        if not part:
+        chunk = stream.read(min(missing, 2**20))
+        if not chunk:
             raise DatasetError(f"{where}: expected {n} bytes, and {missing} are missing; fetch it again")
-        parts.append(part)
-        missing -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        chunks.append(chunk)
+        missing -= len(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)

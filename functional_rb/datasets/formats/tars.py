@@ -54,11 +54,11 @@ class _Headers:
         self._stream, self._where, self._left = stream, where, HEADERS
 
     def read(self, n: int) -> bytes:
-        part = self._stream.read(n) or b""
-        self._left -= len(part)
+        chunk = self._stream.read(n) or b""
+        self._left -= len(chunk)
         if self._left < 0:
             raise DatasetError(f"{self._where}: expected at most {HEADERS} bytes of headers in front of a member")
-        return part
+        return chunk
 
     def next_of(self, archive: tarfile.TarFile) -> tarfile.TarInfo | None:
         """The next member; what is left of the one before is passed over."""

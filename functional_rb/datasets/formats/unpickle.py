@@ -16,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 
 from functional_rb.datasets.episode import DatasetError
-from functional_rb.datasets.formats.pickled_arrays import KNOWN, Name, PendingArray, PickledType, RefusedError, made
+from functional_rb.datasets.formats.pickled_arrays import KNOWN, Name, PendingArray, PickledType, RefusedError, built
 from functional_rb.datasets.formats.streams import read_exactly
 
 # Bytes that a pickle may take in memory.
@@ -122,7 +122,7 @@ class _Machine:
         self.push(KNOWN[f"{module}.{name}"])
 
     def call(self) -> None:
-        value = made(*self.several(2))
+        value = built(*self.several(2))
         # Copies, of which a pickle may ask for any number, of what it holds once.
         if isinstance(value, bytes | np.generic):
             self.take(len(value) if isinstance(value, bytes) else value.nbytes)
@@ -170,11 +170,11 @@ def _filled(root: object) -> object:
         if id(value) not in done:
             done[id(value)] = value  # for what a container holds of itself
             if isinstance(value, dict):
-                value.update({key: filled(part, depth + 1) for key, part in value.items()})
+                value.update({key: filled(element, depth + 1) for key, element in value.items()})
             elif isinstance(value, list):
-                value[:] = [filled(part, depth + 1) for part in value]
+                value[:] = [filled(element, depth + 1) for element in value]
             else:
-                done[id(value)] = tuple(filled(part, depth + 1) for part in value)
+                done[id(value)] = tuple(filled(element, depth + 1) for element in value)
         return done[id(value)]
 
     return filled(root, 0)
