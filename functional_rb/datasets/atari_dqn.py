@@ -30,7 +30,7 @@ from functional_rb.datasets.pieces import kind_of_rows
 FIELDS = ("observation", "action", "reward", "terminal")
 # Bytes that may come out of a file: a million frames have 7 GB.
 LIMIT = 2**36
-# Those that may come out of the files of numbers.
+# Bytes that may come out of a file of rewards, actions or marks.
 SMALL = 2**30
 # Rows of zeros in front of an episode: one fewer than there are frames in Dopamine's stacks.
 PADDING = 3
@@ -71,7 +71,7 @@ class AtariDqn(RowReader):
         at = 0
         for k in self._chosen:
             numbers, written = self._read(k)
-            # Rows between ends; in front there may be zeros.
+            # An episode lies between two ends; in front of it there may be zeros.
             # What lies behind the rows that were written is of an older turn around the ring.
             stops = [*(np.flatnonzero(numbers.terminal[:written]) + 1).tolist(), written]
             spans = [span for span in zip([0, *stops[:-1]], stops, strict=True) if span[0] < span[1]]

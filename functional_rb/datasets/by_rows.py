@@ -67,7 +67,7 @@ class RowReader(abc.ABC):
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         most = steps_of_piece(self.spec(narrow=False))
-        # Of each field, and of each info, the leaves by their paths in it. Once: an episode may have a step or two.
+        # The leaves of each field and info, by their paths in it: found once, as episodes may have a step or two.
         parts: dict[Path, Part] = {}
         for path in self.leaves:
             at = path[: 2 if path[0] == "infos" else 1]

@@ -101,7 +101,7 @@ VERBS: dict[str, tuple[str, Arguments]] = {
 }
 # The verbs that read a dataset in a format of others by the options of its reader, each an argument of its own.
 READING = ("info", "get", "convert", "export")
-# Of the readers in the library: what makes a value of a text (None for a flag), its name, and what it means.
+# The options of the library's readers: what makes a value of a text (None for a flag), its name, and what it means.
 OPTIONS: dict[str, tuple[Callable[[str], object] | None, str, str]] = {
     "video": (str, "NAME", "lerobot: what decodes videos, pyav or module:function; else they are left out"),
     "split": (str, "NAME", "rlds, openx: the part of the dataset, train by default"),
@@ -156,7 +156,7 @@ def run(arguments: argparse.Namespace, draw: Callable[[Stored, str], None]) -> i
             try:
                 report = report_of(arguments.name, arguments.root, _options_of(arguments))
             except FileNotFoundError:
-                # Of a dataset that is not here its licence, its addresses and its size are known all the same.
+                # The licence, the addresses and the size of a dataset that is not here are known all the same.
                 facts = facts_of(absolute(arguments.name))
                 if any(facts.values()):
                     _show({"name": arguments.name, **facts}, arguments.json)
@@ -292,7 +292,7 @@ def report_of(name: str, root: str | None, options: Json) -> Json:
 
 
 def _numbers_of(path: str, whole: bool) -> Json:
-    # What `statistics` has of a dataset, in JSON; of large leaves bounds alone, unless all is wanted.
+    # The statistics of a dataset in JSON; for large leaves bounds alone, unless all numbers are wanted.
     numbers_of_all = statistics(path)
     leaves = {}
     for name, leaf in numbers_of_all["leaves"].items():

@@ -121,7 +121,7 @@ class D4rl(RowReader):
         name, first, stop = "/".join(path), start + first, start + stop
         if path == ("rewards",) and self._quirks.reward_of == "observation":
             inside = blocks.rows(name, first + 1, min(stop + 1, end), where)
-            # That of the last action is not known; the step is dropped, unless it ended the episode.
+            # The reward of the last action is not known; the step is dropped, unless it ended the episode.
             return inside if stop < end else np.concatenate([inside, blocks.rows(name, end - 1, end, where)])
         inside = blocks.rows(name, first, min(stop, end), where)
         if stop <= end:
@@ -190,7 +190,7 @@ def _jumps(observations: Dataset, most: float, path: str) -> NumpyArray:
 
 
 def _next_observations(file: Group, observations: Dataset, path: str) -> Dataset | None:
-    # What each row has led to, if the file tells: a data set as that of the observations; else None.
+    # The observations that rows have led to, in a data set like that of the observations; None if the file has none.
     if not hdf5.has(file, NEXT, path):
         return None
     following = hdf5.data(file, NEXT, path)

@@ -88,7 +88,7 @@ def split(
     for summary in of.description.summaries():
         with _noted(f"datasets.split: {of.path}, episode {summary.number}"):
             groups.setdefault(summary.number if by is None else by(summary), []).append(summary.number)
-    # By the name of its bit generator: NumPy may give `default_rng` another one.
+    # The bit generator is named, as NumPy may give `default_rng` another one.
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(groups))
     numbers = list(groups.values())
     drawn = [numbers[k] for k in order]
@@ -158,7 +158,7 @@ def _noted(where: str) -> Iterator[None]:
 
 
 def _written(reader: Reader, of: Stored, to: Path) -> Description:
-    # As the dataset was stored, however large its observations are: filtering must not change how they are drawn.
+    # Observations are stored as they were, whatever their size: filtering must not change how they are drawn.
     compact = of.description.spare is not None
     return convert(reader, to, Conversion(of.description.options["narrow"], infos=True, compact=compact))
 
@@ -166,7 +166,7 @@ def _written(reader: Reader, of: Stored, to: Path) -> Description:
 class _Chosen(Stored):
     def __init__(self, dataset: Dataset, chosen: list[int], what: str) -> None:
         super().__init__(dataset, chosen)
-        # Of a million episodes the numbers would take more room than the description.
+        # A digest stands for the numbers, which for a million episodes would take more room than the description.
         digest = hashlib.sha256(repr(chosen).encode()).hexdigest()[:16]
         self.facts = {**self.facts, what: {"of": self.path, "episodes": digest}}
 

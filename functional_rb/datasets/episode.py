@@ -99,7 +99,7 @@ def as_plain(value: object, name: str, where: str) -> NumpyArray:
         raise DatasetError(
             f"{where}: leaf {name!r}: expected what NumPy takes as an array, got {type(value).__name__}: {error}"
         ) from None
-    # Of bfloat16 and its like the kind is V, as that of records, which have names.
+    # bfloat16 and its like have the kind V, as records have, whose dtypes have names.
     is_number = array.dtype.kind in "biufcV" and array.dtype.names is None
     if isinstance(array, np.ma.MaskedArray) or not is_number:
         got = "numpy.ma.MaskedArray, whose mask would be lost" if is_number else f"dtype {array.dtype}"

@@ -34,7 +34,7 @@ DEPTH = 16
 # How many groups and data sets are looked at: links within a small file may lead to one of them by a million paths.
 MANY = 2**14
 
-# What h5py raises of bytes that HDF5 can make nothing of, or nothing that Python and NumPy have.
+# The errors of h5py for bytes that HDF5 can make nothing of, or nothing that Python and NumPy have.
 DAMAGE = (OSError, KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError, OverflowError)
 
 
@@ -60,7 +60,7 @@ def opened(path: str) -> Iterator[File]:
     except (*DAMAGE, files.UnusableFileError) as error:
         raise DatasetError(f"{path}: expected a file of HDF5: {error}; fetch it again") from None
     try:
-        # What HDF5 keeps of groups and data sets is 32 MB by default, of which it holds several times as much memory:
+        # HDF5 keeps 32 MB of groups and data sets by default, and holds several times as much memory:
         # 250 MB after 4,000 episodes of Minari.
         config = file.id.get_mdc_config()
         config.set_initial_size, config.initial_size = True, METADATA

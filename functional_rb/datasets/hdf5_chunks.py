@@ -53,7 +53,7 @@ def rows(dataset: Dataset, first: int, stop: int) -> NumpyArray | None:
 
 
 def _is_deflated(dataset: Dataset) -> bool:
-    # Whether chunks are deflated, and nothing else is done to numbers that lie there as NumPy has them.
+    # Whether chunks are deflated and nothing else, and hold numbers as NumPy has them.
     if dataset.chunks is None or dataset.dtype.kind not in "iuf":
         return False
     h5t, plan = imported("h5py", "datasets").h5t, dataset.id.get_create_plist()

@@ -38,7 +38,7 @@ class Place:
     file: str  # the table that it is in
     row: int  # the first of its rows there
     tasks: list[str]  # what was to be done, in words
-    # Of each feature that is a video, its file, and the second at which the episode begins there.
+    # For each feature that is a video: its file, and the second at which the episode begins there.
     videos: Mapping[str, tuple[str, float]]
 
 
@@ -166,7 +166,7 @@ class Labels:
         """
         runs: list[tuple[int, str]] = []
         if self._columns and place.steps:
-            # From the row before it on, which has to be of another episode.
+            # Reading begins with the row before the episode, which has to be of another one.
             before = max(place.row - 1, 0)
             if self._rows is None or self._rows.path != place.file or self._rows.at > before:
                 self._rows = Rows(place.file, self._columns)

@@ -78,7 +78,7 @@ class Pyav:
             video.close()
             raise
         self._open[path] = video
-        # As many stay open as are read by turns: each is then decoded on from where it was.
+        # As many videos stay open as are read by turns, so that each is decoded on from where it was.
         while len(self._open) > self._most:
             self._open.pop(next(iter(self._open))).close()
         return frames
@@ -139,6 +139,6 @@ class _Video:
             yield
         except DatasetError:
             raise
-        # What it raises besides errors of its own is of streams, rates and names that are not there.
+        # Besides errors of its own, PyAV raises others for streams, rates and names that are not there.
         except (self._av.FFmpegError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise DatasetError(f"{self._path}: expected a video that PyAV decodes: {error}; fetch it again") from error

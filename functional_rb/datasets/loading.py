@@ -90,7 +90,7 @@ def prepare(name: str, root: str | os.PathLike[str] | None, options: Json, conve
         try:
             convert(reader, directory, conversion, facts=facts_of(name))
         except OSError as error:
-            # Of other folders, such as that of the files that are read, the error is right as it is.
+            # An error of another folder, such as that of the files that are read, is right as it is.
             there = str(error.filename)
             ours = there.startswith(directory) or directory.startswith(os.path.join(there, ""))
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS) or not ours:
@@ -140,7 +140,7 @@ def place(folder: str, name: str, options: Json) -> str:
     The name is as `absolute` gives it; the options are those of the reader, and of the conversion.
     """
     prefix, rest = split_name(name)
-    # By `repr`, options may be of any kind, as ranges and functions are.
+    # `repr` takes options of any kind, such as ranges and functions.
     key = json.dumps([rest, options], sort_keys=True, default=repr)
     # What is no letter, digit, dot or dash may mean something to a shell or to a file system.
     components = [re.sub(r"[^\w.-]+", "_", x) for x in rest.replace(os.sep, "/").split("/") if x]

@@ -35,7 +35,7 @@ def open_minari(
 
     path = located("minari", rest, root, folder, METADATA, kept)
     where = os.path.join(path, METADATA)
-    # By Python's parser, as bounds may be infinite.
+    # Python's parser is taken, as bounds may be infinite.
     metadata = json_object(where, "metadata", json.loads)
     kind = metadata.get("data_format", "hdf5")
     if not isinstance(kind, str) or kind not in LAYOUTS:

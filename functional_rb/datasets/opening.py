@@ -50,7 +50,7 @@ def opened(
             )
     # What a process writes stays its own: many may have the same dataset open.
     files = PrivateFiles(spec, directory)
-    # Of it all that is kept beside the items is in files: the steps in their episodes too, which a transform asks for.
+    # A spec whose arrays beside the items are all in files, the steps in episodes too, which a transform asks for.
     base = description.spec(transforms=n_step(2, 1.0), storage=storage)
     is_in_files = (
         spec.plan.tree_shape is None

@@ -69,7 +69,7 @@ class Rows:
             raise DatasetError(f"{self.path}: expected {stop} rows, the file has {self.count}")
         if first < self.at:
             raise ValueError(f"row {first} has gone by, the first that is held is {self.at}")
-        # What lies far ahead is not read up to, but from the group on that has it.
+        # Rows that lie far ahead are read from the beginning of their group, and not from here on.
         if first >= self._stop + BATCH:
             self._batches, self._held = _batches_from(self._groups, first, self._kind), []
         while self._stop < stop and (following := next(self._batches, None)) is not None:
@@ -178,7 +178,7 @@ def _errors(path: str, kind: str = "Parquet") -> Iterator[None]:
     try:
         yield
     except (arrow.ArrowException, files.UnusableFileError, UnicodeError, OSError) as error:
-        # Of damaged pages Arrow gives an OSError without a number. One with a number is the system's: no file, no room.
+        # For damaged pages Arrow raises an OSError without a number. One with a number comes from the system.
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise DatasetError(f"{path}: expected a table of {kind}: {str(error).strip()}; fetch it again") from None

@@ -110,7 +110,7 @@ class Rlds(RowReader):
         n = self._count(values, where)
         has_mark = ("is_terminal",) in self._features
         is_terminal = has_mark and bool(decoded_rows(("is_terminal",), n - 1, n)[0])
-        # What there is once in an episode, and the texts of its steps: one, where all have the same.
+        # The features that an episode has once, and the texts of its steps: a single text, where all have the same.
         about: Json = {}
         for path, leaf in self._metadata.items():
             name = "/".join(path)
@@ -255,7 +255,7 @@ def _shape(node: Json) -> tuple[int | None, ...]:
 def decoded(leaf: Leaf, feature: Feature, n: int, first: int, stop: int, where: str) -> NumpyArray | list[str]:
     """The values of steps [first, stop), of n: an array, or a list of texts."""
     size = math.prod(leaf.sizes) if leaf.kind == "tensor" else 1
-    # Those of all steps are counted: of more than that nobody could tell which belong to which step.
+    # The values of all steps are counted: of more than that nobody could tell which belong to which step.
     if len(feature) != n * size:
         raise DatasetError(f"{where}: expected values for {n} steps, {size} for each, got {len(feature)}")
     values = feature[first * size : stop * size]

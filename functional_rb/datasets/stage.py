@@ -48,7 +48,7 @@ class Stage:
         self._form, self.nbytes, self._steps, self._frames = form, 0, 0, 0
         self._frame_bytes = sum(size for name, size in nbytes.items() if _is_frames(name))
         self._step_bytes = sum(nbytes.values()) - self._frame_bytes
-        # By the bytes of a row of every file, so that rows of any width are gathered in about as much memory.
+        # The number of steps follows from the bytes of a step, so that rows of any width take about as much memory.
         steps = max(1, ROOM // sum(nbytes.values()))
         self._make(steps, 2 * steps)  # an episode of one step has two frames
 
@@ -92,7 +92,7 @@ class Stage:
         return more
 
     def _last(self, path: Path) -> NumpyArray:
-        # Where an observation, or a flag, lies that the last step led to.
+        # The place of an observation, or a flag, that the last step led to.
         if path in self._frame_columns:
             return self._frame_columns[path][self._frames - 1, ...]
         return self._columns[NEXT, *path][self._steps - 1, ...]

@@ -50,7 +50,7 @@ class Stored:
         self.counts = {"episodes": len(self._chosen), "steps": steps, "bytes": nbytes}
 
     def spec(self, narrow: bool) -> StepSpec:
-        # As the steps are stored, whatever is asked for: they were narrowed, or not, when they were converted.
+        # `narrow` changes nothing: the steps were narrowed, or not, when they were converted.
         item = self.description.item
         observation = Composite({name: item[name] for name in _observed(item)})
         infos = dict(item[INFO].items()) if INFO in item.parts else {}
@@ -107,7 +107,7 @@ class Piece:
 
     number: int  # of the episode
     goes_on: bool  # whether the next piece is of the same episode
-    # By the field of an `Episode`: its structure, and the leaves [n, *shape], of observations [n + 1, *shape].
+    # For each field of an `Episode`: its structure, and the leaves [n, *shape], of observations [n + 1, *shape].
     parts: dict[str, tuple[nest.Structure, list[NumpyArray]]]
 
 

@@ -58,7 +58,7 @@ class Carrier(NamedTuple):
     """What carries out functions of the core."""
 
     name: str
-    # What the function of a name in `functional_rb.buffer.functions` gives of its other arguments, in NumPy's arrays.
+    # Calls the function of a name in `functional_rb.buffer.functions` with the other arguments, on NumPy's arrays.
     run: Callable[..., Nest]
 
 

@@ -246,7 +246,7 @@ def _check_run(trial: Trial, examples: int, names: Sequence[str]) -> None:
 def _each_history(trial: Trial, examples: int, alike: bool, begin: Callable[[], Walk]) -> None:
     spec = trial.spec
     size = spec.batch_size or 6
-    # Of what is compiled, few shapes.
+    # Where programs are compiled, all calls have few shapes, as each shape is a program.
     options: dict[str, Any] = {"sizes": (3,), "batch_sizes": (size,), "steps": 12, "alike": True}
     options = options if alike else {"sizes": (0, 1, 2, 3, 7), "batch_sizes": (size,), "steps": 14}
 

@@ -164,7 +164,7 @@ class Decisions:
         """A generator for many numbers, of which none is drawn by itself."""
         return np.random.default_rng(self._random.randrange(2**32))
 
-    # As NumPy types them: a number, or an array where a size is given.
+    # The types are NumPy's: a number, or an array where a size is given.
     def integers(self, low: int, high: int | None = None, size: Any = None, **settings: Any) -> Any:
         """An integer, or an array of them, as `numpy.random.Generator.integers` gives it."""
         if size is not None:

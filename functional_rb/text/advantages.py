@@ -27,7 +27,7 @@ def gae(
         # The value after a step is that of the next step that the mask has; after the last one, the next place's.
         followed = ops.total(mask)[:, None] > ops.cumsum(ops.cast(mask, "int32"))
         following = ops.where(followed & ~truncated, _next_of(ops, value, mask), following)
-        # What is passed over hands on what it is given.
+        # A step that is passed over hands on the value of the step after it.
         done, step = done & mask, ops.where(mask, step, nothing + 1)
     delta = rewards + gamma * ops.where(terminated, nothing, following) - value
     delta = delta if mask is None else ops.where(mask, delta, nothing)
@@ -38,7 +38,7 @@ def gae(
 
 
 def _next_of(ops: TreeOps, x: Array, mask: Array) -> Array:
-    # Of each place the number in the next place behind it where the mask is set; else 0.
+    # For each place the number in the next place behind it where the mask is set; else 0.
     nothing = ops.full_like(x, 0)
     here_or_next = discounted(ops, ops.where(mask, x, nothing), ops.where(mask, nothing, nothing + 1))
     return ops.concat([here_or_next[:, 1:], nothing[:, :1]], 1)

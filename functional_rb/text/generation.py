@@ -274,13 +274,13 @@ def log_probs(
     the cache that `cache` makes, and gets None else.
     """
     rows, width = ids.shape
-    # For each place, where the token before it stands; between the two there may be padding.
+    # The place of the token before each place; between the two there may be padding.
     place = ops.arange(width, like=ids)[None] + _filled(ops, mask, 0)
     none = _filled(ops, mask[:, :1], -1)
     newest = ops.cummax(ops.where(mask, place, _filled(ops, mask, -1)))
     before = ops.concat([none, newest[:, :-1]], 1)
     known = mask & (before >= 0)
-    # Of each place the token that follows; a column more is for those that follow none.
+    # The token that follows each place; a column more is for tokens that follow none.
     row = ops.arange(rows, like=ids)[:, None] * (width + 1)
     at = row + ops.where(known, before, _filled(ops, mask, width))
     empty = ops.concat([ids * 0, none * 0], 1)
@@ -322,7 +322,7 @@ def _token_by_token(
     positions: Array,
     following: Array,
 ) -> Array:
-    # What is told of rows [R, S], of so many tokens at a time, float32 [R, S].
+    # The log-probabilities float32 [R, S] of rows, computed for so many tokens at a time.
     # The model gets them with their padding in front, so that there is none between what it remembers of a row.
     rows, width = ids.shape
     turns, size = _shares(width, at_once)

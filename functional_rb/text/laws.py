@@ -26,7 +26,7 @@ _POWERS: Final = {
     "high": 2.0 ** (-np.arange(2.0**_HALF) / 2**_HALF),
     "low": 2.0 ** (-np.arange(2.0**_HALF) / 2**_UNITS),
 }
-# What temperatures are held above, so that nothing is divided by zero.
+# The lower bound of temperatures, so that nothing is divided by zero.
 _COLDEST: Final = 1e-30
 
 
@@ -84,7 +84,7 @@ def choose(ops: TextOps, logits: Array, bits: Array, law: Law) -> Choice:
     law, is_law = _usable(ops, law)
     top = ops.largest(logits)
     may = (top > -math.inf) & (top < math.inf) & is_law
-    # From the most likely token on, if the law cuts the less likely ones off; else sorting would be for nothing.
+    # Tokens are sorted by probability only if the law cuts the less likely ones off.
     count = logits.shape[1]
     place = ops.arange(count, like=bits)[None] + ops.full_like(bits[:, :1], 0)
     order, ranked = place, logits
@@ -140,7 +140,7 @@ def _finite_top(ops: TextOps, x: Array) -> Array:
 def _log_total(ops: TextOps, x: Array) -> Array:
     top = _finite_top(ops, x)
     total = ops.total(ops.exp(x - top[..., None]))
-    # Of nothing but minus infinity too, whose gradient would become NaN by the logarithm of 0.
+    # Where all are minus infinity, the logarithm of 0 would make the gradient NaN.
     logarithm = ops.log(ops.where(total == 0, ops.full_like(total, 1), total))
     return ops.where(total == 0, ops.full_like(total, -math.inf), top + logarithm)
 

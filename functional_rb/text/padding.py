@@ -140,7 +140,7 @@ class _File:
         return status.st_nlink > 0 and status.st_size == self._size
 
 
-# By path and dtype; those that were mapped last.
+# The files that were mapped last, by path and dtype.
 _FILES: dict[tuple[str, str], _File] = {}
 
 

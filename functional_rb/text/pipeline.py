@@ -124,7 +124,7 @@ class _Preparation:
         self._kind, self._how, self._columns, self._source, self._tokenizing = kind, how, columns, source, tokenizing
         # The token that replies end with, if there is one.
         self._eos = tokenizing.eos if isinstance(how.eos, bool) else how.eos
-        # Of the tokens in the file, the smallest dtype that has all of them.
+        # The smallest dtype that holds all tokens.
         self._dtype = "uint16" if max(tokenizing.vocabulary - 1, self._eos or 0) < 2**16 else "int32"
 
     def written(self, where: str, shown: bool | None) -> Prepared:

@@ -342,7 +342,7 @@ def _group_advantages(ops: TreeOps, scores: Array, real: Array | None, scale: bo
     counted = ops.where(real, scores, none)
     count = ops.cast(ops.total(real), "float32")[:, None]
     one = ops.full_like(count, 1)
-    # From one of them, as the mean of equal scores need not be that score.
+    # Scores are counted from one of them, as the mean of equal scores need not be that score.
     first = ops.largest(ops.where(real, scores, ops.full_like(scores, -math.inf)))[:, None]
     counted = ops.where(real, counted - first, none)
     apart = ops.where(real, counted - ops.total(counted)[:, None] / ops.maximum(count, one), none)

@@ -45,7 +45,7 @@ class Columns(NamedTuple):
     # Whether prompt and reply are in one column: a conversation whose last message is the reply, or a text that is all
     # reply.
     whole: bool = False
-    # That of what a model may call, which rows of conversations may have; None if it is not to be read.
+    # The column of the tools that a model may call, for conversations; None if it is not to be read.
     tools: str | None = None
     template: str | None = None  # that of other options of the chat template; None likewise
 

@@ -245,7 +245,7 @@ class _Json:
                     self._at = end
                     return value
             except ValueError:
-                # As much again as is there: else a long value would be decoded from its beginning at each piece.
+                # The text is doubled: else a long value would be decoded from its beginning at each piece.
                 if not self._more(len(self._text)):
                     raise
 

@@ -105,7 +105,7 @@ class Tokenizing:
         return tokens
 
     def _together_slowly(self, pairs: Sequence[tuple[str, str]], texts: list[str]) -> list[Tokens]:
-        # By the tokens of the prompt alone: a slow tokenizer does not say which token has which characters.
+        # The prompt is tokenized alone, as a slow tokenizer does not say which token has which characters.
         tokens = []
         for (prompt, _), ids, alone in zip(pairs, self.apart(texts), self.apart([p for p, _ in pairs]), strict=True):
             border = common(alone, ids)
@@ -169,7 +169,7 @@ def shown(error: BaseException) -> str:
 
 def common(a: Sequence[object], b: Sequence[object]) -> int:
     """How long the longest common beginning of two texts or lists is."""
-    # By halves: comparing slices is done in C, a loop over tokens is not.
+    # The end is bisected: comparing slices is done in C, a loop over tokens is not.
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
         return high

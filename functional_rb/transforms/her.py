@@ -134,7 +134,7 @@ class Hindsight(Transform):
         assert draws is not None
         plan, achieved, slots = draft.plan, self._achieved(draft.plan), drawn[:, 0]
         ends, in_episode = draft.origin[0].ends, draft.auxiliary.get(STEP_IN_EPISODE)
-        # Where the rings were before the draw: a sampler that takes items out has changed the draft's.
+        # The rings as they were before the draw: a sampler that takes items out has changed the draft's.
         choice = find_goals(ops, self.strategy, self.k, plan.ring, ends, in_episode, slots, real, draws)
         chosen, sources, handles = choice
         goals = read(sources[:, None], [achieved])[achieved]
@@ -158,7 +158,7 @@ class Hindsight(Transform):
 
         return relabelled, {"relabelled": chosen, "goal_indices": handles}
 
-    # What the function gives, by the positions of the leaves of rewards.
+    # The rewards that the user's function gives, by the positions of their leaves.
     def _rewarded(
         self, ops: Ops, plan: Plan, achieved: Array, goal: Array, parts: tuple[tuple[int, ...], ...]
     ) -> dict[int, object]:

@@ -217,7 +217,7 @@ class NStep(Transform):
         flags = [*positions.terminated, *positions.truncations]
         seen = read(window, sorted({*positions.rewards, *positions.ends, *positions.following, *flags}))
         (m, n), count = window.shape, math.prod(agents)
-        # Of each item and agent there is a line of n steps; they lie in the order [m, n, agents].
+        # Each agent of each item has a line of n steps; the steps lie in the order [m, n, agents].
         line = ops.arange(m * count, like=window)
         begin = line // count * (n * count) + line % count
         along = (begin[:, None] + ops.arange(n, like=window) * count).reshape(-1)

@@ -21,7 +21,7 @@ class Line(NamedTuple):
     window: Array
     real: Array  # bool [S * lanes, n], which of them there are, in the same trajectory: the first of each entry
     # bool [S * lanes], whether a step is there and waits no longer: its n steps are there, or its trajectory has ended.
-    # In each lane the first.
+    # They are the first steps of each lane.
     complete: Array
     waiting: Array  # int32 [lanes * (n - 1)], the rows of those that wait from now on, lane by lane; then any
     pending: Array  # int32 [lanes], how many wait

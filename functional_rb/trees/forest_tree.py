@@ -124,14 +124,14 @@ class _Graph:
             degree = np.where(repeats[-1], 0, self.degree[vertices])
             if max_depth is not None and len(vertex) > max_depth:
                 degree[:] = 0
-            # Of nodes from left to right as many children as there is room for in all.
+            # Nodes from left to right get as many children as there is room for in all.
             room = np.clip(max_nodes - end - (np.cumsum(degree) - degree), 0, degree)
             cut[-1] = (room < self.degree[vertices]) & ~repeats[-1]
             total = int(room.sum())
             up = np.repeat(np.arange(begin, end), room)
             which = np.arange(total) + np.repeat(self.first[vertices] - (np.cumsum(room) - room), room)
             below = self.end[which]
-            # Which vertices lie on the way to each child: only of those met before can that be.
+            # Whether a child's vertex lies on the way to it, which only one that was met before can.
             led, on_the_way = above.copy(), np.zeros(total, bool)
             led[room > 0] = ways.extended(above[room > 0], vertices[room > 0])
             above = np.repeat(led, room)

@@ -28,7 +28,7 @@ def subtree(ops: TreeOps, tree: Tree, slot: Array, device: DeviceLike) -> Tree:
     first = get_edge(ops, tree.children, ops.where(inside, slot, root))  # the root is node 0, so its slots come first
     top = ops.where(inside & (tree.size > 0), first, root + NONE)
     kept = _below(ops, tree, top)
-    # Of each node its number in the new tree, and of each new node the number that it had.
+    # For each node its number in the new tree, and for each new node the number that it had.
     number = ops.cumsum(ops.cast(kept, "int32")) - 1
     number = ops.where(kept, number, ops.full_like(number, NONE))
     # Stable, so that nodes that stay keep their order, with parents before their children.

@@ -17,7 +17,7 @@ from functional_rb.structures.row_layout import Layout
 INT32_MAX: Final = 2**31 - 1
 SQUARES: Final = "squares"
 LOG_WEIGHTS: Final = "log_weights"
-# What some scores keep of each edge beside visits and value.
+# The names of what some scores keep of each edge beside visits and value.
 STATISTICS: Final = (SQUARES, LOG_WEIGHTS)
 
 

@@ -82,14 +82,14 @@ def _drawn(
     return changed | {"part": vector}, leaves, selection
 
 
-# Of arrays [n, *shape] of which each device has read its own rows, the n / D that it asked for.
+# Each device has read its own rows of arrays [n, *shape]; it gets the n / D rows that it asked for.
 def _exchanged(state: ShardedState, arrays: list[jax.Array], held: jax.Array) -> list[jax.Array]:
     layout = rows.layout_of(arrays)
     words = rows.only(ops.OPS, rows.packed(ops.OPS, layout, arrays), held)
     return rows.unpacked(ops.OPS, layout, scattered(state, words))
 
 
-# What of the index a draw has exchanged; of the counters what they wait for.
+# The arrays of the index that a draw has exchanged.
 def _changes(state: ShardedState, arrays: Arrays) -> dict[str, Any]:
     if not state.spec.sampler.remembers:
         return {"counters": arrays.counters, "auxiliary": {}}

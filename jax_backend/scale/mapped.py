@@ -36,7 +36,7 @@ def check_state(state: object, function: str) -> None:
     state.check_alive()
 
 
-# What checks see: a state of a spec, of which they read the first counters alone.
+# A state of another spec for checks, which read its first counters alone.
 def as_of(state: ShardedState, spec: BufferSpec) -> State:
     return State(state.rows, state.wide, state.tree, state.counters, state.auxiliary, spec)
 

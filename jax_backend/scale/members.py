@@ -48,6 +48,6 @@ def _gathered(devices: NumpyArray, numbers: NumpyArray) -> NumpyArray:
     mesh = Mesh(devices, ("all",))
     divided, whole = (NamedSharding(mesh, spec) for spec in (PartitionSpec("all"), PartitionSpec()))
     rows = jax.make_array_from_callback((len(devices), *numbers.shape), divided, lambda _: numbers[None])
-    # To have all of it on each device is to gather it.
+    # An output that lies whole on each device is gathered by the compiled program.
     gathered = jax.jit(lambda x: x, out_shardings=whole)(rows)
     return np.asarray(gathered.addressable_data(0))

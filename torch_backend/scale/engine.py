@@ -286,7 +286,7 @@ def _draw_of_index(
     return index, selection
 
 
-# What this process draws among its own items: it asks nobody.
+# The batch that this process draws among its own items, without asking the others.
 def _drawn_among_own(state: ShardedState, key: torch.Tensor, size: int, beta: object, in_place: bool) -> Drawn:
     dealing, share = state.dealing, size // state.dealing.shards
     key = random.split(key, dealing.shards)[state.rank]
@@ -306,7 +306,7 @@ def _drawn_among_own(state: ShardedState, key: torch.Tensor, size: int, beta: ob
     return index, leaves, selection._replace(extras={**selection.extras, **read_extras})
 
 
-# What this process draws of the index.
+# The selection that this process draws from the index.
 def _draw_local(
     ops: Ops, arrays: Arrays, spec: BufferSpec, state: ShardedState, key: PRNGKey, share: int, beta: object
 ) -> Any:
@@ -317,7 +317,7 @@ def _draw_local(
     return local.draw(ops, state.dealing, draft, numbers, level, share, _shard_number(state, sizes))[1]
 
 
-# What is left of a key for the sampler, and the random words of transforms, as of a buffer that is not sharded.
+# The key that is left for the sampler, and the random words of transforms, as a buffer that is not sharded has them.
 def _words_of_transforms(state: ShardedState, key: PRNGKey, batch: int) -> tuple[PRNGKey, torch.Tensor | None]:
     if not state.spec.plan.extra_words:
         return key, None

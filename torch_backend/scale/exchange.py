@@ -52,7 +52,7 @@ def exchanged(state: ShardedState, tensors: Tensors, exchange: Exchange) -> Tens
     words, mark = _packed(layout, tensors), _mark(state)
     sent = ops.take(_behind_mark(mark, words), on_device_of(words, exchange.outgoing))
     received = sent.new_empty((sum(exchange.received) + 1, sent.shape[1]))
-    # What nobody has is read from the last row.
+    # A row that nobody has is read from the last row.
     received[-1] = 0
     dist.all_to_all_single(received[:-1], sent, exchange.received, exchange.sent, group=state.group)
     _check_marks(state, ops.take(received, on_device_of(words, exchange.marks)), mark)
@@ -80,7 +80,7 @@ def _behind_mark(mark: int, words: torch.Tensor) -> torch.Tensor:
     return torch.cat([words.new_full((1, words.shape[1]), mark), words])
 
 
-# What all processes must agree on: a number of the index's counters.
+# The mark that all processes must agree on: a number made of the index's counters.
 def _mark(state: ShardedState, alike: bytes = b"") -> int:
     # 31 bits: an int32 that is not negative.
     return zlib.crc32(state.index.counters.cpu().numpy().tobytes() + alike) >> 1

@@ -78,7 +78,7 @@ class _Writing:
                     f"rename one by datasets.map"
                 )
         arrow = imported("pyarrow", WHO)
-        # What the library `datasets` reads tables by.
+        # The metadata by which the library `datasets` reads tables.
         read_by = {"info": {"features": {feature.name: feature.of_datasets() for feature in self.features}}}
         columns = [arrow.field(feature.name, feature.type()) for feature in self.features]
         self._schema = arrow.schema(columns, {"huggingface": json.dumps(read_by)})
@@ -131,7 +131,7 @@ def _joined(moments: list[Moments], more: list[Moments]) -> list[Moments]:
 
 
 def _tasks_of(piece: Episode, usual: str) -> tuple[list[str], list[tuple[int, str]]]:
-    # What was to be done in an episode: all of it, and from which steps on which of it; the usual if nobody says.
+    # The tasks of an episode, and which of them begins at which step; `usual` if nobody says.
     named = piece.about.get("tasks")
     tasks = [str(task) for task in named] if isinstance(named, list) and named else [usual]
     later = piece.about.get("task_from_step") or ()

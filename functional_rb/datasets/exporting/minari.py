@@ -22,7 +22,7 @@ DATA = "data"
 # The metadata of a dataset that stay true of datasets made of it.
 TEXTS = ("algorithm_name", "code_permalink", "description")
 KEPT = (*TEXTS, "author", "author_email", "env_spec", "eval_env_spec", "requirements")
-# What Minari tells itself.
+# What Minari writes by itself.
 SPACES, TOTALS = ("action_space", "observation_space"), ("dataset_size", "total_episodes", "total_steps")
 OWN = (*SPACES, *TOTALS, "data_format", "jpeg_encoding", "minari_version")
 
@@ -55,7 +55,7 @@ def write(reader: Stored, facts: Json, target: str, folder: str) -> None:
     dataset = storage.new(os.path.join(folder, DATA), observation, action, data_format="hdf5", jpeg_encoding=False)
     dataset.update_metadata(metadata)
     dataset.update_episodes(_buffers(reader, fields))
-    # Of an episode in several pieces it has noted how long the last one is.
+    # For an episode in several pieces Minari has noted only how long the last one is.
     dataset.update_episode_metadata({"total_steps": episode.steps} for episode in reader.description.summaries())
 
 
@@ -83,7 +83,7 @@ def _buffers(reader: Stored, fields: Fields) -> Iterator[object]:
             raise DatasetError(f"{WHO}: {reader.path}, seed: expected a whole number, got {seed!r:.60}")
         values = []
         for unit, leaf in zip(fields.units, fields.values(piece), strict=True):
-            # Of a piece that goes on with the one before, the first observation is there already.
+            # The first observation of a piece that goes on was the last one of the piece before.
             rows = leaf[1:] if goes_on and unit.field == "observations" else leaf
             values.append(unit.spec.to_host(rows) if isinstance(unit.spec, Text) else rows)
         # A piece that goes on has the id of the piece before, to whose episode Minari appends it.

@@ -60,7 +60,7 @@ def of_hub(repository: str, folder: str, into: str, retry: Retry) -> list[Remote
             if entry.get("type") == "file":
                 path = entry["path"]
                 url = f"{HUB}/datasets/{repository}/resolve/{REVISION}/{urllib.parse.quote(path)}"
-                # Of small files the hub tells no sha256, but a checksum of Git's.
+                # For small files the hub tells no sha256, but a checksum of Git's.
                 sha256 = (entry.get("lfs") or {}).get("oid", "")
                 files.append(_file(path, folder, into, (hub_folder(repository), url), entry["size"], sha256))
     return files
@@ -113,7 +113,7 @@ def _pages(url: str, retry: Retry) -> Iterator[Any]:
 
 
 def _page(url: str, retry: Retry) -> tuple[Any, str]:
-    # What a page holds, of JSON, and the header with the links to others.
+    # The JSON of a page, and the header with the links to others.
     from functional_rb.datasets.fetching import http
 
     def asked() -> tuple[Any, str]:

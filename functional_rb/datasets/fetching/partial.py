@@ -20,7 +20,7 @@ from functional_rb.storage import disk
 # Bytes after which the journal is written again. A process that is killed, or a machine that loses its power, costs at
 # most as many: what came after the last line may be there or not.
 SYNC = 2**25
-# What reading a journal raises that was cut, or is none.
+# The errors that reading a journal raises if it was cut, or is none.
 CUT = (OSError, files.UnusableFileError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
@@ -55,7 +55,7 @@ class Partial:
                 synced = line.pop("synced")
                 if type(synced) is int and 0 <= synced <= os.fstat(self._fd).st_size:
                     self.origin, self.size = Origin(**line), synced
-            # What lies behind may be there or not, after a machine lost its power.
+            # After a machine lost its power, what lies behind the journal's size may be there or not.
             disk.truncate(self._fd, self.size)
         except BaseException:
             disk.close(self._fd)

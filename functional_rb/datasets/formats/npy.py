@@ -42,7 +42,7 @@ class NpyStream:
         try:
             version = npy_format.read_magic(stream)
             read = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}[version]
-            # By NumPy's own reader, which takes the header for a literal and evaluates nothing.
+            # NumPy's own reader takes the header for a literal, and evaluates nothing.
             self.shape, self._fortran, self.dtype = read(stream, max_header_size=HEADER)
         except DatasetError:
             raise

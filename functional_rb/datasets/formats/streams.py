@@ -86,7 +86,7 @@ def _decompressed(file: IO[bytes]) -> Iterator[bytes]:
             continue
         engine = make()
         while not engine.eof:
-            # Of xz, a decompressor may have more to give of what it was given before.
+            # A decompressor of xz may have more to give of the bytes that it was fed before.
             if not content and getattr(engine, "needs_input", True):
                 content = file.read(BLOCK)
                 if not content:

@@ -36,7 +36,7 @@ def count(path: str) -> int:
 
 
 def _framed(file: IO[bytes], path: str) -> Iterator[tuple[int, int, str]]:
-    # Of each record the byte at which it begins, its length, and where it stands.
+    # For each record: the byte at which it begins, its length, and where it stands.
     descriptor, at, number = file.fileno(), 0, 0
     size = os.fstat(descriptor).st_size
     while at < size:
