@@ -112,7 +112,7 @@ def _episode(numbers: _Numbers, frames: Forward, start: int, stop: int, path: st
     head = frames.rows(start, start + ahead)
     zero = ~head.reshape(ahead, -1).any(1) & ~np.any([x[start : start + ahead] != 0 for x in numbers], axis=0)
     padding = int(np.argmin([*zero, False]))
-    first = min(start + padding, stop - 1)  # of an episode that is nothing but zeros one is left, which leads nowhere
+    first = min(start + padding, stop - 1)  # where all are zeros, one row is left, which leads nowhere
 
     def read(path: Path, begin: int, end: int) -> NumpyArray:
         begin, end = first + begin, first + end

@@ -370,5 +370,5 @@ def _fact(text: str) -> tuple[str, object]:
 def _reader_of(name: str, folder: str, options: Json) -> Reader:
     try:
         return open_reader(name, folder, **options)
-    except TypeError as error:  # of an option that the reader does not have
+    except TypeError as error:  # the reader does not have this option
         raise ValueError(str(error)) from error

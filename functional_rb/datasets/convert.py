@@ -235,7 +235,7 @@ class _Writing:
             at.steps += steps.length
             at.dropped += steps.dropped
             self.open["total"] += steps.total
-            self.open["terminated"] = steps.terminated  # of the last piece, in the end
+            self.open["terminated"] = steps.terminated  # that of the last piece remains
         if not episode.goes_on:
             at.read += 1
             if self.open is not None:

@@ -95,7 +95,7 @@ def as_plain(value: object, name: str, where: str) -> NumpyArray:
     """A leaf as an array of NumPy that has numbers or truth values, and no mask."""
     try:
         array: NumpyArray = np.asanyarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # of lists that differ in length; of tensors on a GPU
+    except (TypeError, ValueError, RuntimeError) as error:  # lists differ in length, or a tensor is on a GPU
         raise DatasetError(
             f"{where}: leaf {name!r}: expected what NumPy takes as an array, got {type(value).__name__}: {error}"
         ) from None

@@ -33,7 +33,7 @@ UNNAMED = "__index_level_0__"
 class Place:
     """Where an episode lies."""
 
-    number: int  # of the episode
+    number: int  # the episode's number
     steps: int  # how many rows it has
     file: str  # the table that it is in
     row: int  # the first of its rows there

@@ -112,7 +112,7 @@ class _Video:
                 # The nearest frame is the first one later than half a frame before.
                 after = time - half
                 if self._frames is None or not self._before <= after <= self._before + AHEAD:
-                    offset = max(int(time / unit) - 1, 0)  # of the key frame before it
+                    offset = max(int(time / unit) - 1, 0)  # decoding begins at the key frame before it
                     self._container.seek(offset, stream=stream, backward=True)
                     self._frames, self._frame = self._container.decode(stream), None
                     self._before = after

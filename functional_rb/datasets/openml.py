@@ -44,7 +44,7 @@ LIMIT = 2**40
 class Column:
     """A column of a table."""
 
-    name: str  # of the column
+    name: str  # the name of the column
     # The numbers of the words that stand in it, in their order; None for a column of numbers.
     codes: Mapping[str, int] | None = None
 
@@ -72,7 +72,7 @@ class OpenMl:
         if chosen not in words:
             raise DatasetError(f"{path}: target: expected one of the columns of words {[*words][:30]}, got {chosen!r}")
         self._target = words[chosen]
-        features: list[str] = []  # of each column its name, or one for each word
+        features: list[str] = []  # for each column its name, or one for each of its words
         for k, column in enumerate(columns):
             if column and k != self._target:
                 codes = column.codes if one_hot else None

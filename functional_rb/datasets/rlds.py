@@ -47,8 +47,8 @@ class Leaf:
 
     # Numbers, images that are compressed, texts, or something that is not read.
     kind: Literal["tensor", "image", "text", "other"]
-    shape: tuple[int | None, ...] = ()  # of a value; None stands for a number that is not known
-    dtype: str = "object"  # of NumPy; "object" for texts
+    shape: tuple[int | None, ...] = ()  # the shape of a value; None stands for a size that is not known
+    dtype: str = "object"  # NumPy's name of the dtype; "object" for texts
 
     @property
     def sizes(self) -> tuple[int, ...]:

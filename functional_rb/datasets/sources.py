@@ -26,13 +26,13 @@ class Source:
 
     names: str  # which datasets it is of, with "*" for any text: "minari:D4RL/*"
     licence: str = ""  # under which the datasets may be used
-    homepage: str = ""  # of those who made the datasets
+    homepage: str = ""  # the page of those who made the datasets
     urls: tuple[str, ...] = ()  # where the datasets lie
     # The address of each file, by its path below the folder of the prefix.
     files: dict[str, str] = dataclasses.field(default_factory=dict)
     hub: str = ""  # the repository on Hugging Face that the files are in, "owner/name"
-    bucket: str = ""  # of Google's cloud storage that the files are in
-    folder: str = ""  # in the repository or bucket
+    bucket: str = ""  # the bucket of Google's cloud storage that the files are in
+    folder: str = ""  # the folder in the repository or bucket
     into: str = ""  # the path of that folder below the folder of the prefix, "{name}" if it is empty
     # About how large all files of a single dataset are: "83.44 MiB". The figures are those of the catalog of TensorFlow
     # Datasets: for D4RL the size of the download, from the catalog or the checksums that it comes of; for Open
@@ -41,7 +41,7 @@ class Source:
     size: str = ""
     # The exact size of all files of a single dataset, which a fetched file has to have.
     nbytes: int | None = None
-    sha256: dict[str, str] = dataclasses.field(default_factory=dict)  # of files, by their names
+    sha256: dict[str, str] = dataclasses.field(default_factory=dict)  # the checksums of files, by their names
     cite: str = ""  # the paper
 
 

@@ -38,7 +38,7 @@ class Moments:
         # Two passes, about the mean: sums of squares would lose all digits where the mean is large.
         values = rows.astype(np.float64)
         mean = values.mean(0)
-        with np.errstate(invalid="ignore"):  # of infinities the deviation is NaN
+        with np.errstate(invalid="ignore"):  # the deviation of infinities is NaN
             m2 = np.square(values - mean).sum(0)
         return cls(len(rows), mean, m2, values.min(0), values.max(0))
 
@@ -80,7 +80,7 @@ def statistics(dataset: Dataset) -> Json:
         ValueError: if no dataset is there.
     """
     reader = Stored(dataset)
-    names: dict[str, list[str]] = {}  # of the leaves of each field
+    names: dict[str, list[str]] = {}  # the names of the leaves of each field
     moments: dict[str, Moments] = {}
     gathered: dict[str, list[NumpyArray]] = {}
     nbytes, goes_on = 0, False

@@ -105,7 +105,7 @@ class Stored:
 class Piece:
     """Some steps of a stored episode."""
 
-    number: int  # of the episode
+    number: int  # the episode's number
     goes_on: bool  # whether the next piece is of the same episode
     # For each field of an `Episode`: its structure, and the leaves [n, *shape], of observations [n + 1, *shape].
     parts: dict[str, tuple[nest.Structure, list[NumpyArray]]]
@@ -125,8 +125,8 @@ class _Arrays:
         }
         self._first = self._stop = 0  # the steps that are held
         self._leaves: dict[int, NumpyArray] = {}
-        self._frames: dict[int, tuple[NumpyArray, int]] = {}  # by leaf, and how many frames later it is
-        self._at = np.zeros(0, np.int64)  # of each step the place of its observation among the frames
+        self._frames: dict[int, tuple[NumpyArray, int]] = {}  # by leaf, with how many frames later the leaf is
+        self._at = np.zeros(0, np.int64)  # the place of each step's observation among the frames
         names = _observed(description.item)
         of = nest.unflatten(self._plan.structure, range(len(self._plan.structure.paths)))
         after = of[NEXT]

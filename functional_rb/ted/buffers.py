@@ -263,7 +263,7 @@ def _state(flat: Flat, steps: Leaves, backend: Any, spec: BufferSpec, device: De
             grid[...] = True  # steps that are overwritten end at once
         grid[rows, column] = array
         leaf = grid if spec.lanes is not None else grid[:, 0]
-        if leaf_spec.dtype in STORED_AS:  # of bfloat16, which NumPy lacks, `add` takes the backend's arrays
+        if leaf_spec.dtype in STORED_AS:  # NumPy lacks bfloat16: `add` takes the backend's arrays
             bits = Unbounded(leaf.shape, STORED_AS[leaf_spec.dtype])
             leaf = backend.lib.LIB.ops.bitcast(backend.lib.LIB.convert(leaf, bits, name), leaf_spec.dtype)
         leaves.append(leaf)

@@ -127,14 +127,12 @@ def flat_to_nested(flat: Flat) -> Nested:
     lengths = flat.lengths
     last = np.cumsum(lengths)
     leaves = leaves_of_form(flat.data)
-    trajectories = []
+    episodes = []
     for k, (length, stop) in enumerate(zip(lengths.tolist(), last.tolist(), strict=True)):
         rows, shared = slice(stop - length, stop), slice(stop - length + k, stop + k + 1)
-        trajectories.append(
-            nest.nested({path: x[shared if path in flat.shared else rows] for path, x in leaves.items()})
-        )
+        episodes.append(nest.nested({path: x[shared if path in flat.shared else rows] for path, x in leaves.items()}))
     empty = nest.nested({path: x[:0] for path, x in leaves.items()})
-    return Nested(flat.lanes, flat.dtypes, flat.shared, flat.reward_key, flat.spec, tuple(trajectories), empty)
+    return Nested(flat.lanes, flat.dtypes, flat.shared, flat.reward_key, flat.spec, tuple(episodes), empty)
 
 
 def nested_to_flat(nested: Nested) -> Flat:
@@ -171,9 +169,7 @@ def steps_to_flat(
         leaves[path[1:]] = steps[path]
     named = dtypes or {nest.show(path): x.dtype.name for path, x in leaves.items()}
     dtypes = {name: named[name] for name in map(nest.show, leaves)}
-    shared = frozenset(
-        path for path in leaves if path in steps and (NEXT, *path) in steps and (NEXT, *path) not in alone
-    )
+    shared = frozenset(path for path in leaves if {path, (NEXT, *path)} <= steps.keys() and (NEXT, *path) not in alone)
     return Flat(lanes, dtypes, shared, reward_key, spec, nest.nested(leaves))
 
 

@@ -159,7 +159,7 @@ def rows_of(file_leaf: FileLeaf, start: int, stop: int) -> Iterator[Block]:
 def extra_of(form: Form) -> str:
     lanes, spec = form.lanes, None
     if form.spec is not None:
-        with contextlib.suppress(TypeError, ValueError):  # of classes that are not the library's: it has no JSON form
+        with contextlib.suppress(TypeError, ValueError):  # a spec with classes of others has no JSON form
             spec = json.loads(to_json(form.spec))
     content = {
         "format": FORMAT,

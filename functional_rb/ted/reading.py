@@ -154,7 +154,7 @@ class _Rows:
         first = np.arange(header.count, dtype=np.int64) * header.length
         # As `Header.extra_rows` has it: shared leaves have a row more after each flag, and after the newest row.
         newest_row = first + (header.length if header.is_full else header.shift) - 1
-        newest_row += header.length * (newest_row < first)  # of lanes without a step it is the last one
+        newest_row += header.length * (newest_row < first)  # in lanes without a step it is the last one
         doubled = np.union1d(flags, newest_row)
         lengths = header.length + np.bincount(doubled // header.length, minlength=header.count)
         lane = flags // header.length
@@ -181,7 +181,7 @@ def _extra(
     if extra is None:
         return header.lanes(), reward, None
     where = f"{where}: {EXTRA}"
-    content: Any = parsed(extra, where)  # of any form: what does not fit raises one of the errors below
+    content: Any = parsed(extra, where)  # any JSON: what does not fit raises one of the errors below
     try:
         version, sizes, cursors = content["format"], tuple(content["sizes"]), tuple(content["cursors"])
         reward, described = tuple(content["reward_key"]), content["spec"]

@@ -121,11 +121,8 @@ def check_probabilities(tried: Tried, some: bool) -> None:
     if not handles.size:
         return
     chances = tried.call("probabilities", tried.arrays, tried.spec, handles)
-    good = (
-        chances.dtype == np.float32
-        and chances.shape == handles.shape
-        and ((chances >= 0) & (chances <= 1 + 1e-6)).all()
-    )
+    within = ((chances >= 0) & (chances <= 1 + 1e-6)).all()
+    good = chances.dtype == np.float32 and chances.shape == handles.shape and within
     tried.expect(good, f"`probabilities`: expected float32 [n], each from 0 to 1, got {chances}; divide by the total")
     total = float(chances.sum(dtype=np.float64))
     # A batch may begin with one of each lane.

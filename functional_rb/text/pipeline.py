@@ -158,7 +158,7 @@ class _Preparation:
     def _grow(self, growing: writing.Growing, bar: Bar) -> None:
         progress, columns = growing.progress, self._columns
         rows = self._source.rows(columns.names, progress.read)
-        bar.advance(progress.read)  # by an earlier call that was cut short
+        bar.advance(progress.read)  # the rows of an earlier call that was cut short
         table_dtype = prepared.row_dtype(2 if self._kind == "preference" else 1, bool(columns.scores))
         while piece := list(itertools.islice(rows, self._how.rows_at_once)):
             tokens, table = array.array("H" if self._dtype == "uint16" else "i"), []
@@ -231,7 +231,7 @@ class _Preparation:
     def _tokenized(self, pairs: Sequence[tuple[str, str]]) -> list[Tokens]:
         if self._how.jointly:
             return self._tokenizing.together(pairs)
-        prompts = list(dict.fromkeys(prompt for prompt, _ in pairs))  # those of a pair are most often one
+        prompts = list(dict.fromkeys(prompt for prompt, _ in pairs))  # both texts of a pair most often have the same
         begun = dict(zip(prompts, self._tokenizing.apart(prompts), strict=True))
         replies = self._tokenizing.apart([reply for _, reply in pairs])
         return [

@@ -331,7 +331,7 @@ def _extremes(
     first = ops.arange(groups, like=scores) * size
     best, worst = first + ops.argmax(high), first + ops.argmax(low)
     rows = [leaf.reshape(groups * size, *leaf.shape[2:]) for leaf in leaves]
-    differ = ops.largest(high) > -ops.largest(low)  # of no item minus infinity is told, then infinity
+    differ = ops.largest(high) > -ops.largest(low)  # without any item this is -inf > inf
     return [ops.take(row, best) for row in rows], [ops.take(row, worst) for row in rows], differ
 
 

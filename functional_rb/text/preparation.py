@@ -171,7 +171,7 @@ def _named(
     else:
         rows = iter(raw if source is None else source.rows(()))
         first = list(itertools.islice(rows, LOOKED_AT))
-        raw = itertools.chain(first, rows)  # of what can be read once only, whose first rows are gone
+        raw = itertools.chain(first, rows)  # an iterator's first rows are gone from it
         there = list(dict.fromkeys(name for row in first if isinstance(row, Mapping) for name in row))
         if not first:
             raise ValueError(f"{who}: the source has no row; an iterator that was read before has none any more")

@@ -34,7 +34,7 @@ def episodes(
     """Steps of joined rows, by scores float32 [N] and the reference's log-probabilities float32 [N, S]."""
     kept = ~generation.rejected[:, None]  # what the model could not go on with is no episode
     reply = joined.reply[:, 1:] & kept
-    number = ops.cumsum(ops.cast(reply, "int32"))  # of the reply's token that each step leads to, from 1 on
+    number = ops.cumsum(ops.cast(reply, "int32"))  # the number of the reply's token that a step leads to, from 1 on
     nothing = ops.cast(reply, "float32") * 0
     at = ops.maximum(number - 1, number * 0)
     log_prob = ops.where(reply, ops.take_along(generation.log_probs, at), nothing)

@@ -41,13 +41,13 @@ class Columns(NamedTuple):
 
     prompt: str | None  # None where chosen and rejected texts begin with it
     replies: tuple[str, ...]  # the chosen and the rejected one; the one of a prompt; or none
-    scores: tuple[str, ...] = ()  # as many as replies, or none
+    scores: tuple[str, ...] = ()  # the columns of scores, as many as replies, or none
     # Whether prompt and reply are in one column: a conversation whose last message is the reply, or a text that is all
     # reply.
     whole: bool = False
     # The column of the tools that a model may call, for conversations; None if it is not to be read.
     tools: str | None = None
-    template: str | None = None  # that of other options of the chat template; None likewise
+    template: str | None = None  # the column of other options of the chat template; None likewise
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ class Texts(NamedTuple):
     # For each reply the prompt before it, and the reply; for a prompt alone that, and nothing.
     pairs: tuple[tuple[str, str], ...]
     templated: bool  # whether they are conversations, in which the chat template has put special tokens
-    scores: tuple[float, ...]  # of each reply, if they are read
+    scores: tuple[float, ...]  # the scores of the replies, if they are read
 
 
 def texts_of(row: object, columns: Columns, separator: str, render: Render) -> Texts:

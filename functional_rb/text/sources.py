@@ -198,7 +198,7 @@ class OfArray(OfFile):
             yield from itertools.islice(map(_object, self._values(_Json(file))), start, None)
 
     def _values(self, content: _Json) -> Iterator[object]:
-        number, sign = 0, content.sign()  # that with which the array begins
+        number, sign = 0, content.sign()  # the sign with which the array begins
         try:
             if content.peek() == "]":
                 sign = content.sign()
@@ -226,7 +226,7 @@ class _Json:
         """The next sign that is no blank; none at the end."""
         while True:
             blanks = BLANKS.match(self._text, self._at)
-            assert blanks is not None  # of any length
+            assert blanks is not None  # blanks of any length match, none too
             self._at = blanks.end()
             if self._at < len(self._text) or not self._more(CHUNK):
                 return self._text[self._at : self._at + 1]

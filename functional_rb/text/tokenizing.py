@@ -25,7 +25,7 @@ class TemplateFailed(Exception):
 class Tokens(NamedTuple):
     """A tokenized text."""
 
-    ids: list[int]  # of prompt and reply
+    ids: list[int]  # the tokens of prompt and reply
     prompt: int  # how many of them are the prompt's
     merged: bool  # whether the prompt ends within a token
 

@@ -37,8 +37,8 @@ class Progress:
 
     read: int = 0  # rows of the source
     examples: int = 0  # rows of the table
-    tokens: int = 0  # in the file
-    text_tokens: int = 0  # in all texts
+    tokens: int = 0  # tokens in the file
+    text_tokens: int = 0  # tokens of all texts, those that a pair shares counted twice
     longest: int = 0  # tokens of the longest text
     merged: int = 0  # texts whose prompt ends within a token
     dropped: dict[str, int] = dataclasses.field(default_factory=dict)  # rows that were left out, by reason

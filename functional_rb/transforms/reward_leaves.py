@@ -36,7 +36,7 @@ def checked(value: Any, who: str) -> RewardKey | None:
 def each_of(key: RewardKey | None) -> tuple[Key, ...]:
     if key is None:
         return ()
-    return key if are_several(key) else (key,)  # type: ignore[return-value]  # by what `are_several` says
+    return key if are_several(key) else (key,)  # type: ignore[return-value]  # `are_several` tells the type
 
 
 def are_several(key: RewardKey | None) -> bool:

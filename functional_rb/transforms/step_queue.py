@@ -43,7 +43,7 @@ def plan_line(ops: Ops, pending: Array, ended: Array, ids: Array | None, mask: A
     columns = rows.shape[1]
     column = ops.arange(columns, like=rows)
     there = column < count[:, None]
-    not_ended = ops.arange(lanes * waiting, like=rows) < 0  # of steps that wait: else they would not
+    not_ended = ops.arange(lanes * waiting, like=rows) < 0  # waiting steps have not ended: else they would not wait
     last = ops.take(ops.concat([not_ended, ended], 0), rows) & there
     if ids is not None:
         last = last | _changes(ops, ops.take(ids, rows), there)

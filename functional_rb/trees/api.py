@@ -93,7 +93,7 @@ def init(lib: TreesLib[A], spec: TreeSpec, root: Expansion, device: DeviceLike =
         ((3,), [1, 1, 1])
     """
     evaluated_root = evaluated(lib, spec, root, None, "init")
-    if device is None:  # of what is NumPy's, where the backend makes arrays
+    if device is None:  # NumPy's arrays go where the backend makes new ones
         device = lib.device_of(root.prior) if isinstance(root.prior, lib.array) else lib.device_by_default()
     evaluated_root = lib.put(evaluated_root, device)
     return lib.run(core.init, evaluated_root, static=(spec, lib.device_of(evaluated_root.prior)))

@@ -135,7 +135,7 @@ class _Graph:
             led, on_the_way = above.copy(), np.zeros(total, bool)
             led[room > 0] = ways.extended(above[room > 0], vertices[room > 0])
             above = np.repeat(led, room)
-            asked = met[below]  # of others it is known
+            asked = met[below]  # the others are known to lie elsewhere
             on_the_way[asked] = ways.have(above[asked], below[asked])
             vertex.append(below)
             parent.append(up)

@@ -140,7 +140,7 @@ def written(
         api.check_add(execute, as_of(state, deal.writable(spec)), *arguments)  # refuses what does not fit
         assert axes is not None
     if priorities is not None and priorities.ndim > (2 if axes else 1):
-        priorities = priorities[..., 0]  # as critics give them
+        priorities = priorities[..., 0]  # critics give priorities with a last axis of one
     program = _add_in_place if function == "add_" and not traced else _add
     after: ShardedState = program(
         state, leaves, mask, priorities, key, validate, function, axes, kernels=compile.use_kernels()

@@ -169,7 +169,7 @@ def check_asked(state: object, axis_name: object, group: object, draw: object, f
     if group is not None:
         raise ValueError(f"{function}: group is of torch; on JAX give axis_name=, or leave it out")
     if isinstance(state, ShardedState):
-        return  # of these `sample_items` looks at it
+        return  # `sample_items` checks these itself
     if draw == "local" and isinstance(state, State):
         local.check(state.spec)
     if axis_name is None:

@@ -62,7 +62,7 @@ def export(
         # A link that leads nowhere is something, too.
         if os.path.lexists(target):
             raise FileExistsError(f"{WHO}: {target} is there already; give another path")
-        shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+        shutil.rmtree(unfinished, ignore_errors=True)  # left by a process that was killed
         os.mkdir(unfinished)
         # Written aside, the folder is there at one instant, with all that is in it.
         try:

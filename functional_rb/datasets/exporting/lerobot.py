@@ -103,7 +103,7 @@ class _Writing:
         values += [seconds, frame, episode, index, task_index]
         moments, arrays = [], []
         for feature, value in zip(self.features, values, strict=True):
-            rows = np.asarray(value)[:n].reshape(n, *feature.shape)  # of observations there is one more
+            rows = np.asarray(value)[:n].reshape(n, *feature.shape)  # there is one observation more
             moments.append(feature.moments(rows))
             arrays.append(feature.column(rows))
         files.add(imported("pyarrow", WHO).Table.from_arrays(arrays, schema=self._schema))

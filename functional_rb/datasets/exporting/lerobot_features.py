@@ -31,9 +31,9 @@ MOST_AXES = 5
 class Feature:
     """A column of LeRobot's tables."""
 
-    name: str  # of the column, "observation.state"
-    shape: tuple[int, ...]  # of a value, with one axis at least; of an image height, width and channels
-    dtype: str  # of the column's numbers, or "image"
+    name: str  # the name of the column, "observation.state"
+    shape: tuple[int, ...]  # the shape of a value, with one axis at least; for an image height, width, channels
+    dtype: str  # the dtype of the column's numbers, or "image"
 
     def metadata(self) -> Json:
         names = ["height", "width", "channels"] if self.dtype == "image" else None

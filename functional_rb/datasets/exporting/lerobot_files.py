@@ -119,7 +119,7 @@ class Version3:
         types |= dict.fromkeys(places, whole)
         for feature in self._features:
             value = arrow.float64()
-            for _ in feature.shape:  # of an image too: its channels have two axes more
+            for _ in feature.shape:  # the statistics of an image have three axes too
                 value = arrow.list_(value)
             types |= {f"stats/{feature.name}/{what}": value for what in ("mean", "std", "min", "max")}
             types[f"stats/{feature.name}/count"] = arrow.list_(whole)

@@ -23,9 +23,9 @@ class Unit:
     """A number, an array or a text of each step."""
 
     dataset: str  # the path of the dataset
-    field: str  # of an episode: "observations", "actions" or "infos"
-    path: Path  # in it
-    spec: object  # of a value
+    field: str  # the field of an episode: "observations", "actions" or "infos"
+    path: Path  # the path of the unit in the field
+    spec: object  # the spec of one value
 
     def refused(self, who: str, expected: str, remedy: str) -> DatasetError:
         """The error for a unit that a format has no place for."""
@@ -63,7 +63,7 @@ class Fields:
     def __init__(self, reader: Stored) -> None:
         steps = reader.spec(narrow=False)
         observation, key = steps.observation, reader.description.options.get("observation_key")
-        assert isinstance(observation, Composite)  # as items have it
+        assert isinstance(observation, Composite)  # the observation of an item is a dict
         if steps.reward.shape != ():
             raise DatasetError(
                 f"{WHO}: {reader.path}, leaf 'rewards': expected one number for each step, got shape "

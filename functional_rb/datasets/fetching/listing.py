@@ -118,7 +118,7 @@ def _page(url: str, retry: Retry) -> tuple[Any, str]:
 
     def asked() -> tuple[Any, str]:
         answer = http.ask(url, 0, "")
-        assert answer is not None  # from its first byte on
+        assert answer is not None  # None comes only for requests of a later byte
         with contextlib.closing(answer.body):
             content = bytearray()
             while piece := answer.read(2**16):

@@ -65,5 +65,5 @@ class _Headers:
         member = archive.next()
         if member is not None:
             self._left = member.size + HEADERS
-            archive.members.clear()  # type: ignore[attr-defined]  # of which it would keep all; typeshed lacks it
+            archive.members.clear()  # type: ignore[attr-defined]  # it would keep all; typeshed lacks the list
         return member

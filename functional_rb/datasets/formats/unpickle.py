@@ -48,7 +48,7 @@ def unpickle(stream: IO[bytes] | bytes, where: str, most: int = MOST) -> Any:
     # `pickle.Unpickler` with a `find_class` of one's own would still call what lies on its stack, and its memo takes as
     # much memory as an index in the pickle claims.
     machine = _Machine(io.BytesIO(stream) if isinstance(stream, bytes) else stream, where, most)
-    readable: Any = machine  # by `read` and `readline` alone, as `genops` needs it
+    readable: Any = machine  # `genops` needs `read` and `readline` alone
     try:
         for instruction, argument, _ in pickletools.genops(readable):
             if instruction.name not in _INSTRUCTIONS:
@@ -168,7 +168,7 @@ def _filled(root: object) -> object:
                 raise RefusedError("something that is no value")
             return value
         if id(value) not in done:
-            done[id(value)] = value  # for what a container holds of itself
+            done[id(value)] = value  # a container may hold itself
             if isinstance(value, dict):
                 value.update({key: filled(element, depth + 1) for key, element in value.items()})
             elif isinstance(value, list):
