@@ -288,9 +288,11 @@ def of_numpy(spec: BufferSpec, index: Arrays, parts: Mapping[int, Arrays], shard
     def one_behind_the_other(*arrays: Any) -> jax.Array:
         of_shard = dict(zip(parts, arrays, strict=True))
         n, *shape = arrays[0].shape
-        return jax.make_array_from_callback(
-            (count * n, *shape), divided, lambda place: of_shard[(place[0].start or 0) // n]
-        )
+
+        def of_device(place: Any) -> Any:
+            return of_shard[(place[0].start or 0) // n]
+
+        return jax.make_array_from_callback((count * n, *shape), divided, of_device)
 
     dealt = jax.tree.map(one_behind_the_other, *parts.values())
     return ShardedState(*index.each(everywhere), spec, dealt, sharding)
