@@ -64,14 +64,14 @@ class Addition {
     const int64_t bytes = ring->newest ? plan.leaf(ring->id).bytes : 0;
     for (int64_t lane = 0; lane < lanes; ++lane) {
       const int64_t key = ring->newest + lane;  // where the first word of it lies
-      int32_t newest[2] = {}, own[2] = {};
+      int32_t newest[2] = {}, key_of_row[2] = {};
       for (int64_t k = 0; k < bytes / 4; ++k) newest[k] = c.counters[key + k * lanes];
       int64_t following = c.counters[ring->next + lane];
       for (int64_t row = lane; row < c.batch; row += lanes) {
         if (c.mask && !c.mask[row]) continue;
-        if (bytes) memcpy(own, place(c.items[ring->id]) + row * bytes, size_t(bytes));
-        if (own[0] != newest[0] || own[1] != newest[1]) following = 0;
-        steps[row] = int32_t(following++), newest[0] = own[0], newest[1] = own[1];
+        if (bytes) memcpy(key_of_row, place(c.items[ring->id]) + row * bytes, size_t(bytes));
+        if (key_of_row[0] != newest[0] || key_of_row[1] != newest[1]) following = 0;
+        steps[row] = int32_t(following++), newest[0] = key_of_row[0], newest[1] = key_of_row[1];
         for (int64_t k = 0; k < ring->ends; ++k)
           if (place(c.items[ring.behind()[k]])[row]) following = 0;
       }
@@ -191,27 +191,27 @@ class Addition {
     int32_t *coming = work.at + 5 * most_leaving, *moves = coming + most_leaving;
     int64_t gone = 0, come = 0, moved = 0;
     for (int64_t lane = 0; lane < lanes; ++lane) {
-      const int32_t* own = entries.at + lane * each;
+      const int32_t* steps_of_lane = entries.at + lane * each;
       int32_t* what = numbers.at + lane * each;
       const int64_t head = short_mod(c.new_counters[ring->cursors + lane], ring->length);
-      const auto back = [&](int64_t i) { return back_of(ring, head, own[i] - lane * ring->length); };
+      const auto back = [&](int64_t i) { return back_of(ring, head, steps_of_lane[i] - lane * ring->length); };
       int64_t source = -1, target = -1;
       for (int64_t i = 0; i < each; ++i) {
-        const bool old = is_member(own[i]), now = what[i] > 0, fresh = back(i) <= written[lane];
+        const bool old = is_member(steps_of_lane[i]), now = what[i] > 0, fresh = back(i) <= written[lane];
         // The oldest step, which comes last, may be among the others.
-        const bool single = i + 1 < each || std::find(own, own + i, own[i]) == own + i;
+        const bool single = i + 1 < each || std::find(steps_of_lane, steps_of_lane + i, steps_of_lane[i]) == steps_of_lane + i;
         what[i] = !single ? 0 : (old && (fresh || !now) ? LEAVES : 0) | (now && (fresh || !old) ? COMES : 0);
         if (what[i] & LEAVES && !fresh) source = i;
       }
       for (int64_t i = 0; ring->by_trajectory && source >= 0 && i < each; ++i)  // as far apart as their steps are
-        if (what[i] & COMES && int64_t(c.in_episode[own[i]]) - c.in_episode[own[source]] == back(source) - back(i)) target = i;
+        if (what[i] & COMES && int64_t(c.in_episode[steps_of_lane[i]]) - c.in_episode[steps_of_lane[source]] == back(source) - back(i)) target = i;
       if (target >= 0) {
         what[source] &= ~LEAVES, what[target] &= ~COMES;
-        moves[moved] = own[source], moves[lanes + moved++] = own[target];
+        moves[moved] = steps_of_lane[source], moves[lanes + moved++] = steps_of_lane[target];
       }
       for (int64_t i = 0; i < each; ++i) {
-        if (what[i] & LEAVES) leaving[gone++] = own[i];
-        if (what[i] & COMES) coming[come++] = own[i];
+        if (what[i] & LEAVES) leaving[gone++] = steps_of_lane[i];
+        if (what[i] & COMES) coming[come++] = steps_of_lane[i];
       }
     }
     renew(gone, coming, come, moved);
@@ -275,10 +275,10 @@ class Fitting {
  private:
   // Whether all of a batch fits, whatever is marked.
   bool fits(const BufferCall& call) const {
-    bool found = true;
+    bool all_fit = true;
     for (int64_t lane = 0; ring_->refused && !ring_->chooses && lane < ring_->lanes; ++lane)
-      found = found && call.batch / ring_->lanes <= ring_->length - size_of(ring_, call.counters, lane);
-    return found;
+      all_fit = all_fit && call.batch / ring_->lanes <= ring_->length - size_of(ring_, call.counters, lane);
+    return all_fit;
   }
 
   BufferCall call_;

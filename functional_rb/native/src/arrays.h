@@ -89,13 +89,13 @@ class Seen {
 
   // A tensor, of class torch.Tensor itself; false, without an error, if it is not an ordinary one.
   bool take_tensor(PyObject* tensor, const dlpack::Exchange* exchange, PyObject* look) {
-    dlpack::Tensor found{};
+    dlpack::Tensor seen{};
     if (!exchange) return look_at(tensor, look);
-    if (exchange->see(tensor, &found)) return forget_error(), false;
-    if (found.dtype.lanes != 1) return false;
-    device = found.device;
-    data = static_cast<char*>(found.data) + found.offset;
-    ndim = found.ndim, shape = found.shape, strides_ = found.strides, dtype = {found.dtype.code, found.dtype.bits};
+    if (exchange->see(tensor, &seen)) return forget_error(), false;
+    if (seen.dtype.lanes != 1) return false;
+    device = seen.device;
+    data = static_cast<char*>(seen.data) + seen.offset;
+    ndim = seen.ndim, shape = seen.shape, strides_ = seen.strides, dtype = {seen.dtype.code, seen.dtype.bits};
     return true;
   }
 
@@ -115,12 +115,12 @@ class Seen {
  private:
   // What `look` of Python tells: (address, shape, strides, code, bits, type and number of the device), or None.
   bool look_at(PyObject* tensor, PyObject* look) {
-    const Ref told = called(look, tensor);
+    const Ref described = called(look, tensor);
     long long address;
     PyObject *sizes, *steps;
     int code, bits;
-    if (!told || told.is(Py_None) ||
-        !PyArg_ParseTuple(told.get(), "LOOiiii", &address, &sizes, &steps, &code, &bits, &device.type, &device.id))
+    if (!described || described.is(Py_None) ||
+        !PyArg_ParseTuple(described.get(), "LOOiiii", &address, &sizes, &steps, &code, &bits, &device.type, &device.id))
       return forget_error(), false;
     ndim = int(PyTuple_Size(sizes));
     if (ndim > MOST_AXES) return false;
@@ -192,9 +192,9 @@ class Sheet {
   // The holder of the piece; null with an error.
   PyObject* holder() {
     if (holder_) return holder_.get();
-    Holder* made = allocated<Holder>(holder_type);
-    if (made) ++piece_->count, made->piece = piece_, made->bytes = whole_lines(bytes_);
-    holder_ = Ref(reinterpret_cast<PyObject*>(made));
+    Holder* holder = allocated<Holder>(holder_type);
+    if (holder) ++piece_->count, holder->piece = piece_, holder->bytes = whole_lines(bytes_);
+    holder_ = Ref(reinterpret_cast<PyObject*>(holder));
     return holder_.get();
   }
   template <class T> T* take(int64_t bytes) {
@@ -218,20 +218,20 @@ struct Handed {
   Piece* piece;
 
   static Handed* of(Piece* piece, char* data, Dtype dtype, int ndim, const int64_t* shape) {
-    Handed* made = static_cast<Handed*>(calloc(1, sizeof(Handed)));
-    if (!made) return nullptr;
+    Handed* handed = static_cast<Handed*>(calloc(1, sizeof(Handed)));
+    if (!handed) return nullptr;
     int64_t stride = 1;
     for (int k = ndim - 1; k >= 0; --k) {
-      made->numbers[k] = shape[k], made->numbers[MOST_AXES + k] = stride;
+      handed->numbers[k] = shape[k], handed->numbers[MOST_AXES + k] = stride;
       stride *= shape[k] ? shape[k] : 1;  // as torch has it
     }
     const dlpack::Tensor tensor{data, {dlpack::CPU, 0}, ndim, {dtype.code, dtype.bits, 1},
-                                made->numbers, made->numbers + MOST_AXES, 0};
-    made->versioned = {{1, 1}, made, free_versioned, 0, tensor};
-    made->managed = {tensor, made, free_managed};
-    made->piece = piece;
+                                handed->numbers, handed->numbers + MOST_AXES, 0};
+    handed->versioned = {{1, 1}, handed, free_versioned, 0, tensor};
+    handed->managed = {tensor, handed, free_managed};
+    handed->piece = piece;
     ++piece->count;
-    return made;
+    return handed;
   }
   void drop() { piece->drop(), free(this); }
 
@@ -285,8 +285,8 @@ class ArrayLibrary {
   // An array of NumPy's, of class numpy.ndarray itself, that is handed out only to who does not ask for its dtype, as bfloat16 is.
   bool see_untold(PyObject* array, Seen& seen, PyObject* numpy, Dtype dtype) const {
     if (reinterpret_cast<PyObject*>(Py_TYPE(array)) != ndarray_) return false;
-    const Ref found = attribute(array, names.dtype);
-    return found.is(numpy) && seen.take_ndarray(array, true) && (seen.dtype = dtype, true);
+    const Ref numpy_dtype = attribute(array, names.dtype);
+    return numpy_dtype.is(numpy) && seen.take_ndarray(array, true) && (seen.dtype = dtype, true);
   }
   bool is_ndarray(PyObject* array) const {
     return PyObject_TypeCheck(array, reinterpret_cast<PyTypeObject*>(ndarray_));
@@ -295,15 +295,15 @@ class ArrayLibrary {
   // A result as an array of the library's; `numpy` is NumPy's dtype where it is to be an array of NumPy's.
   Ref handed(Sheet& sheet, char* data, Dtype dtype, int ndim, const int64_t* shape, PyObject* numpy) const {
     if (numpy) return ndarray_of(sheet, data, ndim, shape, numpy);
-    Handed* made = Handed::of(sheet.piece(), data, dtype, ndim, shape);
-    if (!made) return Ref(PyErr_NoMemory());
+    Handed* result = Handed::of(sheet.piece(), data, dtype, ndim, shape);
+    if (!result) return Ref(PyErr_NoMemory());
     if (exchange_) {
       void* array = nullptr;
-      if (exchange_->to_python(&made->versioned, &array)) return Ref();
+      if (exchange_->to_python(&result->versioned, &array)) return Ref();
       return Ref(static_cast<PyObject*>(array));
     }
-    const Ref capsule(PyCapsule_New(&made->managed, "dltensor", free_capsule));
-    if (!capsule) return made->drop(), Ref();
+    const Ref capsule(PyCapsule_New(&result->managed, "dltensor", free_capsule));
+    if (!capsule) return result->drop(), Ref();
     return called(from_capsule_, capsule.get());
   }
 

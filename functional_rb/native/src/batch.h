@@ -9,18 +9,18 @@ namespace frb {
 enum class Found { READY, ELSEWHERE, FAILED };  // FAILED: with an error of Python's
 
 // A Python number as the only element of a scalar leaf, if it is of its kind and in its range; see `dtypes.check_scalar`.
-inline bool number_of(PyObject* given, Dtype dtype, char* to) {
-  if (PyBool_Check(given)) return dtype == BOOL && (*to = given == Py_True, true);
-  if (PyFloat_CheckExact(given)) {
-    const double value = PyFloat_AsDouble(given);
+inline bool number_of(PyObject* number, Dtype dtype, char* to) {
+  if (PyBool_Check(number)) return dtype == BOOL && (*to = number == Py_True, true);
+  if (PyFloat_CheckExact(number)) {
+    const double value = PyFloat_AsDouble(number);
     const float narrow = float(value);
     if (dtype == FLOAT64) return memcpy(to, &value, 8), true;
     if (!(dtype == FLOAT32) || (std::isinf(narrow) && !std::isinf(value))) return false;
     return memcpy(to, &narrow, 4), true;
   }
-  if (!PyLong_CheckExact(given) || !(dtype == INT32 || dtype == INT64)) return false;
+  if (!PyLong_CheckExact(number) || !(dtype == INT32 || dtype == INT64)) return false;
   int overflow;
-  const int64_t value = PyLong_AsLongLongAndOverflow(given, &overflow);
+  const int64_t value = PyLong_AsLongLongAndOverflow(number, &overflow);
   if (overflow || (dtype == INT32 && value != int32_t(value))) return false;
   return memcpy(to, &value, dtype.bits / 8), true;  // the first bytes are the lowest
 }
@@ -83,9 +83,9 @@ class Batch {
     if (rows < 0) rows = size, lead_ = lead;
     return rows == size && lead_ == lead;
   }
-  bool take_number(int k, PyObject* given) {
+  bool take_number(int k, PyObject* number) {
     items[k] = reinterpret_cast<int64_t>(numbers_ + k);
-    return number_of(given, known_->added[size_t(k)].dtype, reinterpret_cast<char*>(numbers_ + k)) &&
+    return number_of(number, known_->added[size_t(k)].dtype, reinterpret_cast<char*>(numbers_ + k)) &&
            !lanes_ && agrees(nullptr, 0);
   }
   // As many elements as there are rows, with the axes of these; of priorities also one column, as critics give them.

@@ -42,9 +42,9 @@ class Finder {
 inline Outcome tell_counters(const BufferCall& c, int64_t cursor, int64_t size, int64_t rejected, int64_t stale,
                              int32_t peak) {
   const int32_t* old = c.counters;
-  const int32_t told[COUNTERS] = {int32_t(cursor), int32_t(size), saturated(int64_t(old[REJECTED]) + rejected),
+  const int32_t counters[COUNTERS] = {int32_t(cursor), int32_t(size), saturated(int64_t(old[REJECTED]) + rejected),
                                   saturated(int64_t(old[STALE]) + stale), peak, old[INVALID]};
-  memcpy(c.new_counters, told, sizeof told);
+  memcpy(c.new_counters, counters, sizeof counters);
   return DONE;
 }
 
@@ -82,9 +82,9 @@ FRB_ENTRY Outcome add(const BufferCall& c) {
       if (saves) save_items(plan, storage, slot, saved_of(c), done, count);
       store_items(plan, storage, slot, leaves, row, count);
       for (int64_t i = 0; has_tree && i < count; ++i) {
-        const bool given = prioritized && values[row + i] >= 0;
-        const int32_t value = given ? values[row + i] : by_default;
-        rejected += prioritized && !given;
+        const bool has_own = prioritized && values[row + i] >= 0;
+        const int32_t value = has_own ? values[row + i] : by_default;
+        rejected += prioritized && !has_own;
         c.tree[slot + i] = float_of(value);
         peak = most(peak, value);
       }
@@ -184,11 +184,11 @@ inline bool draw_slots(const BufferCall& c, Matrix<const int32_t> draws, int32_t
 
 // Powers of priorities, which come as bits, and which of them are good: `importance.stored_value`.
 FRB_ENTRY void stored_values(Plan plan, Span<const int32_t> priorities, float* values, uint8_t* good) {
-  Scratch<int32_t> made(priorities.size);
-  make_values(plan, priorities.at, made.at, priorities.size);
+  Scratch<int32_t> powers(priorities.size);
+  make_values(plan, priorities.at, powers.at, priorities.size);
   for (int64_t i = 0; i < priorities.size; ++i) {
-    values[i] = float_of(most(made[i], 0));
-    good[i] = made[i] >= 0;
+    values[i] = float_of(most(powers[i], 0));
+    good[i] = powers[i] >= 0;
   }
 }
 

@@ -76,23 +76,23 @@ class Told : public BufferCall {
 // Carry a kernel of a buffer out on one call, on the CPU.
 template <auto F> void carry_out(const Call& call, Outcome (*)(const BufferCall&)) {
   int64_t saved[4];
-  Told told(call);
-  told.saved_count = saved;
-  if (told.beta_at) told.beta = *told.beta_at;
+  Told whole(call);
+  whole.saved_count = saved;
+  if (whole.beta_at) whole.beta = *whole.beta_at;
   // Of single items those behind the ones that count are not drawn, but for the first.
-  if (told.wanted_at && record_of<Plan>(told.plan)->draws == ITEMS) told.batch = most<int64_t>(1, counting(told));
-  const RingRecord* ring = record_of<Ring>(told.ring).at;
+  if (whole.wanted_at && record_of<Plan>(whole.plan)->draws == ITEMS) whole.batch = most<int64_t>(1, counting(whole));
+  const RingRecord* ring = record_of<Ring>(whole.ring).at;
   // New counters begin as the old ones, which may lie in the same memory.
-  Scratch<int32_t> old(ring && told.new_counters ? ring->counters : 0);
+  Scratch<int32_t> old(ring && whole.new_counters ? ring->counters : 0);
   if (old.size) {
-    memcpy(old.at, told.counters, size_t(old.size) * sizeof(int32_t));
-    memmove(told.new_counters, old.at, size_t(old.size) * sizeof(int32_t));
-    told.counters = old.at;
+    memcpy(old.at, whole.counters, size_t(old.size) * sizeof(int32_t));
+    memmove(whole.new_counters, old.at, size_t(old.size) * sizeof(int32_t));
+    whole.counters = old.at;
   }
   // Steps of slices are read by their slots.
-  Scratch<int32_t> slots(ring && told.handles && !told.slots ? told.batch * ring->window_length : 0);
-  if (slots.size) told.slots = slots.at;
-  F(told);
+  Scratch<int32_t> slots(ring && whole.handles && !whole.slots ? whole.batch * ring->window_length : 0);
+  if (slots.size) whole.slots = slots.at;
+  F(whole);
 }
 
 FRB_END

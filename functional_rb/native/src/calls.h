@@ -43,10 +43,10 @@ class Frame {
     Sheet sheet(bytes);
     if (!sheet) return Ref(PyErr_NoMemory());
     Ref arrays(PyList_New(count));
-    auto told = told_.begin();
+    auto outline = told_.begin();
     for (Py_ssize_t k = 0; arrays && k < count; ++k) {
       PyObject* result = PyTuple_GetItem(each.get(), k);
-      Ref array = PyTuple_Check(result) ? made(sheet, *told++) : take_one(result, true) ? Ref::to(result) : Ref();
+      Ref array = PyTuple_Check(result) ? made(sheet, *outline++) : take_one(result, true) ? Ref::to(result) : Ref();
       if (!array || PyList_SetItem(arrays.get(), k, array.give())) return Ref();
     }
     return arrays;
@@ -110,10 +110,10 @@ class Frame {
     Dtype dtype;
     PyObject* numpy;
 
-    bool take(PyObject* told) {
+    bool take(PyObject* outline) {
       PyObject *sizes, *numpy_dtype;
       int kind, bits;
-      if (!PyArg_ParseTuple(told, "O!iiO", &PyTuple_Type, &sizes, &kind, &bits, &numpy_dtype)) return false;
+      if (!PyArg_ParseTuple(outline, "O!iiO", &PyTuple_Type, &sizes, &kind, &bits, &numpy_dtype)) return false;
       ndim = int(PyTuple_Size(sizes)), dtype = {uint8_t(kind), uint8_t(bits)}, bytes = bits / 8;
       numpy = numpy_dtype == Py_None ? nullptr : numpy_dtype;
       if (ndim > MOST_AXES) return PyErr_Format(PyExc_ValueError, "expected %d axes at most, got %d", MOST_AXES, ndim), false;
@@ -122,10 +122,10 @@ class Frame {
     }
   };
 
-  Ref made(Sheet& sheet, const Told& told) {
-    char* data = sheet.take<char>(told.bytes);
-    buffers_.push_back({sizeof(xla::Buffer), nullptr, -told.dtype.bits / 8, data, told.ndim, told.shape});
-    return library_.handed(sheet, data, told.dtype, told.ndim, told.shape, told.numpy);
+  Ref made(Sheet& sheet, const Told& outline) {
+    char* data = sheet.take<char>(outline.bytes);
+    buffers_.push_back({sizeof(xla::Buffer), nullptr, -outline.dtype.bits / 8, data, outline.ndim, outline.shape});
+    return library_.handed(sheet, data, outline.dtype, outline.ndim, outline.shape, outline.numpy);
   }
   // What is only read may lie otherwise than kernels read it: then a copy of Python's stands in for it.
   bool take_one(PyObject* array, bool writes) {

@@ -17,15 +17,15 @@ namespace {
 
 // Leaves by their names, all of them or, for what is rewritten, some.
 Found take_dict(const KnownBuffer* known, PyObject* items, Batch& batch) {
-  Py_ssize_t found = 0;
+  Py_ssize_t seen = 0;
   batch.given = int64_t(known->added.size());
   for (int k = 0; k < batch.given; ++k) {
     PyObject* leaf = PyDict_GetItemWithError(items, known->added[size_t(k)].name);
     if (!leaf && PyErr_Occurred()) return Found::FAILED;
     if (leaf ? !batch.take_leaf(k, leaf) : !batch.handles) return Found::ELSEWHERE;
-    found += leaf != nullptr;
+    seen += leaf != nullptr;
   }
-  return found && found == PyDict_Size(items) ? Found::READY : Found::ELSEWHERE;
+  return seen && seen == PyDict_Size(items) ? Found::READY : Found::ELSEWHERE;
 }
 
 // Leaves in the order in which they are stored, all of them or, for what is rewritten, some.
@@ -95,8 +95,8 @@ bool is_shared(PyObject* self, PyObject* state) {
 Shared* shared_by(const VersionChain* chain, PyObject* state, Ref& buffer) {
   buffer = chain->on ? attribute(state, names.buffer) : Ref();
   if (!buffer || !PyObject_TypeCheck(buffer.get(), shared_type)) return nullptr;
-  Shared* found = reinterpret_cast<Shared*>(buffer.get());
-  return found->parts && found->known() ? found : nullptr;
+  Shared* shared = reinterpret_cast<Shared*>(buffer.get());
+  return shared->parts && shared->known() ? shared : nullptr;
 }
 
 // Write what was taken; the handle stays one.
@@ -364,13 +364,13 @@ template <class Finish> PyObject* draw_and_keep(Turn& turn, const Draw& draw, bo
   Drawn drawn(turn, draw.draws, draw.given);
   if (PyErr_Occurred()) return nullptr;  // an interrupt, while given arrays were looked at
   if (!drawn.has_room()) return drawn.no_room();
-  Ref made(finish(drawn, write.made()));
-  if (!made) return nullptr;
+  Ref result(finish(drawn, write.made()));
+  if (!result) return nullptr;
   BufferCall call = drawn.described(turn, write.counters(), draw.draws, 0);
   draw.tell(call);
   FRB_TRY(write.carry_out(turn.kernels().draw, call, nullptr));
   drawn.complete();
-  return made.give();
+  return result.give();
 }
 
 // Whether anything may have been added, which is not so either if there is an error.
@@ -387,8 +387,8 @@ template <class Finish> PyObject* draw_by(Turn& turn, const Draw& draw, bool in_
 // The same value under another name, with the given state consumed.
 Ref renamed(Turn& turn) {
   const Ref counters = attribute(turn.state(), names._counters), past = attribute(turn.state(), names._save_history);
-  Ref made = counters && past ? new_state(turn, turn.version.get(), counters.get(), past.get()) : Ref();
-  return made && set(turn.state(), names._version, Py_None) ? std::move(made) : Ref();
+  Ref state = counters && past ? new_state(turn, turn.version.get(), counters.get(), past.get()) : Ref();
+  return state && set(turn.state(), names._version, Py_None) ? std::move(state) : Ref();
 }
 
 // sample(state, key, batch_size, beta, p)
@@ -408,9 +408,9 @@ template <bool IN_PLACE> PyObject* sample(PyObject* self, PyObject* const* args,
       !take_size(known, args[2], &draw.draws) || !take_beta(known, args[3], &draw.beta) ||
       Py_TYPE(args[1]) != turn.chain()->type(TENSOR) || !draw.random.take(turn.chain(), turn.known(), turn.place()->where, args[1], draw.draws))
     return not_here();
-  return draw_by(turn, draw, IN_PLACE, [&turn, remembers](Drawn& drawn, PyObject* made) -> PyObject* {
+  return draw_by(turn, draw, IN_PLACE, [&turn, remembers](Drawn& drawn, PyObject* state_after) -> PyObject* {
     const Ref sample = drawn.as_sample(turn.chain());
-    const Ref state = !sample ? Ref() : IN_PLACE && !remembers ? renamed(turn) : Ref::to(made);
+    const Ref state = !sample ? Ref() : IN_PLACE && !remembers ? renamed(turn) : Ref::to(state_after);
     return state ? PyTuple_Pack(2, state.get(), sample.get()) : nullptr;
   });
 }
@@ -434,7 +434,7 @@ PyObject* draw(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     if (!where.on_gpu || !turn.chain()->arrays.see(args[5], wanted, where) || !(wanted.dtype == INT32) || wanted.ndim) return not_here();
     draw.wanted_at = reinterpret_cast<const int32_t*>(wanted.data);
   }
-  return draw_by(turn, draw, false, [&turn](Drawn& drawn, PyObject* made) { return drawn.as_parts(turn.chain(), made).give(); });
+  return draw_by(turn, draw, false, [&turn](Drawn& drawn, PyObject* state_after) { return drawn.as_parts(turn.chain(), state_after).give(); });
 }
 
 // Whether a buffer gives a mixture rows with replacement.
@@ -442,12 +442,12 @@ bool gives_rows(Turn& turn) { return turn.known()->draws == ITEMS || turn.known(
 
 // On a host each buffer of a mixture draws the rows that it gives, one buffer after the other; then they come in the order of
 // the batch. Where nothing can be drawn the reference says so.
-Found mix_on_host(std::deque<std::optional<Turn>>& turns, const gpu::Call& told, const Draw& draw, Drawn& drawn) {
-  const Mixture mixture = gpu::mixture_of(told);
+Found mix_on_host(std::deque<std::optional<Turn>>& turns, const gpu::Call& call, const Draw& draw, Drawn& drawn) {
+  const Mixture mixture = gpu::mixture_of(call);
   const uint64_t key = uint64_t(draw.random.key);
   const gpu::Words choices(false, gpu::split(key, 0));
   gpu::Shares shares;
-  if (!(gpu::share_out(told, choices, shares) > 0)) return Found::ELSEWHERE;
+  if (!(gpu::share_out(call, choices, shares) > 0)) return Found::ELSEWHERE;
   const std::unique_ptr<int32_t[]> of(new (std::nothrow) int32_t[size_t(draw.draws)]());
   if (!of) return drawn.no_room(), Found::FAILED;
   std::vector<int64_t> counts(turns.size()), ends(turns.size());
@@ -465,11 +465,11 @@ Found mix_on_host(std::deque<std::optional<Turn>>& turns, const gpu::Call& told,
   Drawn& by_buffer = apart ? *apart : drawn;
   int64_t first = 0;
   for (size_t k = 0; k < turns.size(); ++k) {
-    Draw own;
-    own.draws = counts[k], own.random.key = int64_t(gpu::split(key, int64_t(k) + 1));
-    const Found found = own.draws ? draw_rows(*turns[k], own, by_buffer, first) : Found::READY;
-    if (found != Found::READY) return found;
-    ends[k] = first += own.draws;
+    Draw draw_of_buffer;
+    draw_of_buffer.draws = counts[k], draw_of_buffer.random.key = int64_t(gpu::split(key, int64_t(k) + 1));
+    const Found outcome = draw_of_buffer.draws ? draw_rows(*turns[k], draw_of_buffer, by_buffer, first) : Found::READY;
+    if (outcome != Found::READY) return outcome;
+    ends[k] = first += draw_of_buffer.draws;
   }
   drawn.take_mixed(by_buffer, of.get(), ends, shares.of);
   drawn.weigh_mixed(mixture->weighs, shares.least, draw.beta);
@@ -513,16 +513,16 @@ PyObject* mixed(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (draw.draws < 1 || draw.draws > INT32_MOST) return not_here();
   if (!knows_beta && !(chain->arrays.see(args[4], beta, where) && beta.dtype == FLOAT32 && beta.ndim == 0)) return not_here();
   if (!any_written || !draw.random.take(chain, first.known(), where, args[3], draw.draws)) return not_here();
-  char* told;
+  char* record;
   Py_ssize_t bytes;
-  if (PyBytes_AsStringAndSize(args[1], &told, &bytes)) return nullptr;
+  if (PyBytes_AsStringAndSize(args[1], &record, &bytes)) return nullptr;
   MixtureRecord mixture;
   if (size_t(bytes) < sizeof mixture) return not_here();
-  memcpy(&mixture, told, sizeof mixture);
+  memcpy(&mixture, record, sizeof mixture);
   if (mixture.buffers != int32_t(buffers) || mixture.rows_of_a_part < 1) return not_here();
   std::vector<float> listed(buffers);
   const bool lists = size_t(bytes) == sizeof mixture + buffers * sizeof(float);
-  if (lists) memcpy(listed.data(), told + sizeof mixture, buffers * sizeof(float));
+  if (lists) memcpy(listed.data(), record + sizeof mixture, buffers * sizeof(float));
   Seen shares;
   if (args[2] != Py_None && !(chain->arrays.see(args[2], shares, where) && shares.dtype == FLOAT32 && shares.contiguous() &&
                               shares.ndim == 1 && shares.shape[0] == int64_t(buffers)))
@@ -573,16 +573,16 @@ PyObject* new_chain(PyTypeObject* type, PyObject* args, PyObject*) {
     PyErr_Format(PyExc_TypeError, "expected %d arguments, got %zd", int(GIVEN) + 1, PyTuple_Size(args));
     return nullptr;
   }
-  VersionChain* made = allocated<VersionChain>(type);
-  if (!made) return nullptr;
-  for (int k = 0; k < GIVEN; ++k) made->given[k] = Py_NewRef(PyTuple_GetItem(args, k));
-  new (&made->arrays) ArrayLibrary();
-  made->on = true, made->is_numpy = made->given[TENSOR] == made->given[NDARRAY];
-  PyObject** given = made->given;
-  if (!made->arrays.begin(given[TENSOR], given[NDARRAY], given[LOOK], given[FROM_CAPSULE], given[IS_NEG], given[IS_CONJ]))
-    Py_CLEAR(made);
-  if (made && !PyObject_IsTrue(PyTuple_GetItem(args, GIVEN))) made->arrays.forget_exchange();
-  return reinterpret_cast<PyObject*>(made);
+  VersionChain* chain = allocated<VersionChain>(type);
+  if (!chain) return nullptr;
+  for (int k = 0; k < GIVEN; ++k) chain->given[k] = Py_NewRef(PyTuple_GetItem(args, k));
+  new (&chain->arrays) ArrayLibrary();
+  chain->on = true, chain->is_numpy = chain->given[TENSOR] == chain->given[NDARRAY];
+  PyObject** given = chain->given;
+  if (!chain->arrays.begin(given[TENSOR], given[NDARRAY], given[LOOK], given[FROM_CAPSULE], given[IS_NEG], given[IS_CONJ]))
+    Py_CLEAR(chain);
+  if (chain && !PyObject_IsTrue(PyTuple_GetItem(args, GIVEN))) chain->arrays.forget_exchange();
+  return reinterpret_cast<PyObject*>(chain);
 }
 int visit_chain(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));

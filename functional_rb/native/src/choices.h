@@ -10,9 +10,9 @@ constexpr int32_t PADDING = 2147483647, UNRANKED = -2147483648;  // of what is n
 struct MinLevels {
   int64_t count, first[MOST_LEVELS], nodes[MOST_LEVELS];
   FRB_INLINE explicit MinLevels(int64_t capacity) : count(levels_of(capacity)) {
-    for (int64_t k = 0, row = 0, own = capacity; k < count; ++k, row += own) {
-      first[k] = row, nodes[k] = own;
-      own = (own + FANOUT - 1) / FANOUT;
+    for (int64_t k = 0, row = 0, level = capacity; k < count; ++k, row += level) {
+      first[k] = row, nodes[k] = level;
+      level = (level + FANOUT - 1) / FANOUT;
     }
   }
 };
@@ -29,9 +29,9 @@ FRB_INLINE bool median_of(const float* numbers, int64_t count, int32_t* rank) {
   bool good = true;
   for (int64_t low = UNRANKED, high = PADDING; low < high; *rank = int32_t(low)) {
     const int64_t middle = low + (high - low) / 2;
-    int64_t found = 0;
-    for (int64_t i = 0; i < count; ++i) good &= key_of_float(numbers[i], rank), found += *rank <= middle;
-    if (found > (count - 1) / 2) high = middle;
+    int64_t below = 0;
+    for (int64_t i = 0; i < count; ++i) good &= key_of_float(numbers[i], rank), below += *rank <= middle;
+    if (below > (count - 1) / 2) high = middle;
     else low = middle + 1;
   }
   return good;

@@ -98,10 +98,10 @@ class Choice {
     Scratch<float> numbers(bytes / 2);  // as many as a power of two may take
     int64_t bad = 0;
     for (int64_t row = 0; row < c.batch; ++row) {
-      int32_t found;
+      int32_t rank;
       if (!is_marked(row)) continue;
-      if (!rank_of(ring, place(c.items[ring->rank]) + row * bytes, bytes / 4, numbers.at, &found)) ++bad;
-      else asked[n++] = uint64_t(uint32_t(~found) ^ 0x80000000u) << 32 | uint64_t(row);
+      if (!rank_of(ring, place(c.items[ring->rank]) + row * bytes, bytes / 4, numbers.at, &rank)) ++bad;
+      else asked[n++] = uint64_t(uint32_t(~rank) ^ 0x80000000u) << 32 | uint64_t(row);
     }
     std::sort(asked.at, asked.at + n);
     c.new_counters[ring->refused] = saturated(int64_t(c.counters[ring->refused]) + bad);

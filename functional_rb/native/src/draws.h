@@ -6,18 +6,18 @@
 namespace frb {
 
 // How many draws there are in a batch of some size, and with which exponent of the weights; false for what is not usual.
-inline bool take_size(const KnownBuffer* known, PyObject* given, int64_t* draws) {
+inline bool take_size(const KnownBuffer* known, PyObject* size_asked, int64_t* draws) {
   int overflow = 0;
-  if (given != Py_None && !PyLong_CheckExact(given)) return false;
-  const int64_t size = given == Py_None ? known->batch_size : PyLong_AsLongLongAndOverflow(given, &overflow);
+  if (size_asked != Py_None && !PyLong_CheckExact(size_asked)) return false;
+  const int64_t size = size_asked == Py_None ? known->batch_size : PyLong_AsLongLongAndOverflow(size_asked, &overflow);
   *draws = size / known->unit;
   return !overflow && 0 < size && size % known->unit == 0 && *draws <= INT32_MOST / known->length;
 }
-inline bool take_beta(const KnownBuffer* known, PyObject* given, float* beta) {
+inline bool take_beta(const KnownBuffer* known, PyObject* beta_asked, float* beta) {
   double value = known->beta;
-  if (given != Py_None) {
-    if (!known->prioritized || !(PyFloat_CheckExact(given) || PyLong_CheckExact(given))) return false;
-    value = PyFloat_AsDouble(given);
+  if (beta_asked != Py_None) {
+    if (!known->prioritized || !(PyFloat_CheckExact(beta_asked) || PyLong_CheckExact(beta_asked))) return false;
+    value = PyFloat_AsDouble(beta_asked);
     if (PyErr_Occurred()) return PyErr_Clear(), false;
   }
   *beta = float(value);
@@ -125,13 +125,13 @@ class Drawn {
 
   // `Sample(items, indices, weights, probabilities, extras)`, or of another class with masks before the extras.
   Ref as_sample(const VersionChain* chain) {
-    const Ref items = as_items(chain), given(PyTuple_New(2 + columns()));
+    const Ref items = as_items(chain), arguments(PyTuple_New(2 + columns()));
     Ref extras = extras_told(chain);
-    if (!items || !given || !extras || PyTuple_SetItem(given.get(), 0, Py_NewRef(items.get())) ||
-        !put_columns(chain, given, 1) || PyTuple_SetItem(given.get(), 1 + columns(), extras.give()))
+    if (!items || !arguments || !extras || PyTuple_SetItem(arguments.get(), 0, Py_NewRef(items.get())) ||
+        !put_columns(chain, arguments, 1) || PyTuple_SetItem(arguments.get(), 1 + columns(), extras.give()))
       return Ref();
     const Given kind = known_->slices() ? SLICE_SAMPLE : known_->masked ? MASKED_SAMPLE : SAMPLE;
-    return Ref(PyObject_CallObject(chain->given[kind], given.get()));
+    return Ref(PyObject_CallObject(chain->given[kind], arguments.get()));
   }
 
  private:
@@ -184,8 +184,8 @@ class Drawn {
                          of_draws(k) ? &draws_ : shape);
     if (known_->tells_slots(true) && !mixed_) slots_ = reinterpret_cast<int32_t*>(take(SLOTS, INT32S, 1, &steps_));
     for (size_t k = 0; k < leaves(); ++k) {
-      const int own = shape_of(read_[k], shape);
-      leaves_[k] = reinterpret_cast<int64_t>(take(FIRST_LEAF + k, LEAVES + int(k), own, shape));
+      const int axes = shape_of(read_[k], shape);
+      leaves_[k] = reinterpret_cast<int64_t>(take(FIRST_LEAF + k, LEAVES + int(k), axes, shape));
     }
   }
   // Whether what is given are arrays on the host, for each leaf one of as many rows as are drawn.
@@ -215,15 +215,15 @@ class Drawn {
     return true;
   }
   Ref extras_told(const VersionChain* chain) {
-    Ref told(PyDict_New());
+    Ref by_name(PyDict_New());
     for (const Extra& extra : known_->extras) {
       int64_t shape[MOST_AXES];
       const int axes = shape_of(read_[size_t(known_->extras[0].leaf)], shape);
-      const Ref array = !told ? Ref() : extra.leaf >= 0 ? leaf(chain, size_t(extra.leaf))
+      const Ref array = !by_name ? Ref() : extra.leaf >= 0 ? leaf(chain, size_t(extra.leaf))
                         : handed(chain, items_, reinterpret_cast<char*>(discounts_), FLOAT32, axes, shape);
-      if (!array || PyDict_SetItem(told.get(), extra.name, array.get())) return Ref();
+      if (!array || PyDict_SetItem(by_name.get(), extra.name, array.get())) return Ref();
     }
-    return told;
+    return by_name;
   }
   Ref leaf(const VersionChain* chain, size_t k) {
     if (where_.on_gpu) return Ref::to(on_gpu_[FIRST_LEAF + k].get());
@@ -236,12 +236,12 @@ class Drawn {
   }
   Ref as_leaves(const VersionChain* chain) {
     if (is_given()) return Ref::to(given_.get());
-    Ref made(PyList_New(0));
+    Ref list(PyList_New(0));
     for (size_t k = 0; k < leaves(); ++k) {
-      const Ref array = made ? leaf(chain, k) : Ref();
-      if (!array || PyList_Append(made.get(), array.get())) return Ref();
+      const Ref array = list ? leaf(chain, k) : Ref();
+      if (!array || PyList_Append(list.get(), array.get())) return Ref();
     }
-    return made;
+    return list;
   }
   Ref as_items(const VersionChain* chain) {
     if (!known_->given.empty()) {

@@ -167,7 +167,7 @@ inline void name_steps(const Ring& ring, int64_t cursor, int64_t lane, int64_t p
 
 // Expand drawn starts to windows, each by the first two words of its row; live is null if all are.
 inline void cut(const Ring& ring, const Lanes& lanes, const int32_t* in_episode, const int32_t* next_in_episode,
-                Span<const int32_t> starts, Matrix<const int32_t> words, const uint8_t* live, const Slices& told) {
+                Span<const int32_t> starts, Matrix<const int32_t> words, const uint8_t* live, const Slices& slices) {
   const int64_t length = ring->length, width = ring->window_length;
   for (int64_t i = 0; i < starts.size; ++i) {
     const int64_t slot = bounded(starts[i], ring->capacity), lane = lane_of(ring, slot);
@@ -184,15 +184,15 @@ inline void cut(const Ring& ring, const Lanes& lanes, const int32_t* in_episode,
       following = real < back ? of.own[place] : next_in_episode[lane];
     }
     const int64_t row = i * width;
-    name_steps(ring, lanes.cursors[lane], lane, first, back, real, told.slots + row, told.handles + row);
-    for (int64_t k = row; k < row + width; ++k) told.mask[k] = k - row < real;
-    memset(told.is_first + row, 0, size_t(width));
-    memset(told.is_last + row, 0, size_t(width));
-    memset(told.truncated + row, 0, size_t(width));
+    name_steps(ring, lanes.cursors[lane], lane, first, back, real, slices.slots + row, slices.handles + row);
+    for (int64_t k = row; k < row + width; ++k) slices.mask[k] = k - row < real;
+    memset(slices.is_first + row, 0, size_t(width));
+    memset(slices.is_last + row, 0, size_t(width));
+    memset(slices.truncated + row, 0, size_t(width));
     if (real) {
-      told.is_first[row] = window.start == 0;
-      told.is_last[row + real - 1] = following == 0;
-      told.truncated[row + real - 1] = following != 0;
+      slices.is_first[row] = window.start == 0;
+      slices.is_last[row + real - 1] = following == 0;
+      slices.truncated[row + real - 1] = following != 0;
     }
   }
 }
@@ -200,22 +200,22 @@ inline void cut(const Ring& ring, const Lanes& lanes, const int32_t* in_episode,
 FRB_ENTRY void expand(Ring ring, Lanes lanes, const int32_t* in_episode, const int32_t* next_in_episode,
                       Span<const int32_t> starts, Matrix<const int32_t> words, const uint8_t* live, int32_t* slots,
                       int32_t* handles, uint8_t* mask, uint8_t* is_first, uint8_t* is_last, uint8_t* truncated) {
-  const Slices told{slots, handles, mask, is_first, is_last, truncated};
-  cut(ring, lanes, in_episode, next_in_episode, starts, words, live, told);
+  const Slices slices{slots, handles, mask, is_first, is_last, truncated};
+  cut(ring, lanes, in_episode, next_in_episode, starts, words, live, slices);
 }
 
 // The steps that follow each slot, itself the first, int32 [count, n], and which of them are of its trajectory.
 FRB_ENTRY void following(Ring ring, Lanes lanes, const int32_t* in_episode, Span<const int32_t> slots,
-                         Matrix<int32_t> found, uint8_t* real) {
-  const int64_t length = ring->length, n = found.columns;
+                         Matrix<int32_t> following_slots, uint8_t* real) {
+  const int64_t length = ring->length, n = following_slots.columns;
   for (int64_t i = 0; i < slots.size; ++i) {
     const int64_t slot = bounded(slots[i], ring->capacity), lane = lane_of(ring, slot);
-    const int32_t* own = in_episode + lane * length;
+    const int32_t* steps = in_episode + lane * length;
     int64_t place = slot - lane * length;
-    const int64_t back = back_of(ring, short_mod(lanes.cursors[lane], length), place), start = own[place];
+    const int64_t back = back_of(ring, short_mod(lanes.cursors[lane], length), place), start = steps[place];
     for (int64_t k = 0; k < n; ++k) {
-      found.at[i * n + k] = int32_t(lane * length + place);
-      real[i * n + k] = k < back && int64_t(own[place]) - start == k;
+      following_slots.at[i * n + k] = int32_t(lane * length + place);
+      real[i * n + k] = k < back && int64_t(steps[place]) - start == k;
       if (k + 1 < back) place = place + 1 < length ? place + 1 : 0;  // else this is the newest
     }
   }

@@ -5,7 +5,7 @@
 FRB_BEGIN
 
 // Where the frames of the stacks lie that are asked for, int32 [count * stack].
-FRB_ENTRY void places(Chain chain, Span<const int32_t> at, Span<const int32_t> slots, int32_t* found) {
+FRB_ENTRY void places(Chain chain, Span<const int32_t> at, Span<const int32_t> slots, int32_t* frames) {
   const int64_t room = chain->room, limit = chain->limit, depth = chain->stack;
   for (int64_t i = 0; i < slots.size; ++i) {
     const int64_t slot = bounded(slots[i], at.size), first = slot / chain->length * room, code = at[slot];
@@ -14,7 +14,7 @@ FRB_ENTRY void places(Chain chain, Span<const int32_t> at, Span<const int32_t> s
       int64_t number = newest - depth + 1 + j;
       if (number < 0) number += limit;
       else if (number >= limit) number -= limit;
-      found[i * depth + j] = int32_t(first + short_mod(number, room));
+      frames[i * depth + j] = int32_t(first + short_mod(number, room));
     }
   }
 }

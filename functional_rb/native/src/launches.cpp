@@ -192,8 +192,8 @@ static int add_frames(const BufferCall& c) {
 // Add steps that wait for others: they are lined up, then those that are complete are written, then the others wait.
 static int add_waiting(const BufferCall& c) {
   Call call = call_of(c);
-  const Queue told = record_of<Queue>(c.queue);
-  const int64_t before = told->lanes * (told->n - 1);
+  const Queue queue = record_of<Queue>(c.queue);
+  const int64_t before = queue->lanes * (queue->n - 1);
   call.batch += before;
   const Addition of(call);
   const int64_t numbers = Queued(call, const_cast<int32_t*>(of.end)).end - call.scratch;
@@ -263,14 +263,14 @@ static int draw_limited(const BufferCall& c) {
                                             plan->limit ? cells_of_draws(c.batch) : 0);
   int32_t* const room = c.scratches.take(c.scratches.of, numbers + c.batch);
   if (!room) return NO_MEMORY;
-  BufferCall told = c;
-  if (!c.slots) told.slots = room + numbers;
-  Call call = call_of(told);
+  BufferCall whole = c;
+  if (!c.slots) whole.slots = room + numbers;
+  Call call = call_of(whole);
   call.scratch = room;
   const bool reads = std::any_of(c.items, c.items + c.given, [](int64_t leaf) { return leaf != 0; });  // else another launch does
-  int outcome = races ? launch(call, arrive_kernel, THREADS_OF_ONE, 1) : in_order ? DONE : sample(told);
+  int outcome = races ? launch(call, arrive_kernel, THREADS_OF_ONE, 1) : in_order ? DONE : sample(whole);
   if (outcome == DONE && plan->limit) outcome = launch(call, spend_kernel, THREADS_OF_ONE, 1);
-  if (outcome == DONE && (races || in_order) && reads) outcome = read_drawn(told);
+  if (outcome == DONE && (races || in_order) && reads) outcome = read_drawn(whole);
   return saved(c, outcome, plan->limit ? c.batch : 0);
 }
 
@@ -351,17 +351,17 @@ int map_insert(const BufferCall& c) {
 void tell_mixture(const MixtureRecord& mixture, const float* shares, const float* array, const BufferCall* calls, Call& call) {
   std::memcpy(call.beside, &mixture, sizeof mixture);
   if (shares) std::memcpy(call.beside + sizeof mixture / sizeof(int32_t), shares, size_t(mixture.buffers) * sizeof(float));
-  char** told = call.items + MOST;
-  for (int64_t k = 0; k < mixture.buffers; ++k, told += 3) {
+  char** arrays = call.items + MOST;
+  for (int64_t k = 0; k < mixture.buffers; ++k, arrays += 3) {
     const Plan plan = record_of<Plan>(calls[k].plan);
-    told[0] = reinterpret_cast<char*>(const_cast<int32_t*>(calls[k].counters));
+    arrays[0] = reinterpret_cast<char*>(const_cast<int32_t*>(calls[k].counters));
     const auto root = [&](int32_t row) { return plan->levels ? calls[k].tree + int64_t(row) * FANOUT : nullptr; };
     const LevelRecord none{}, &top = plan->levels ? top_of(plan) : none;
     const bool counts = calls[k].ring && record_of<Ring>(calls[k].ring)->window_length && !calls[k].kept;
-    told[1] = reinterpret_cast<char*>(root(top.sums));
-    told[2] = counts ? nullptr : reinterpret_cast<char*>(root(top.smallest));
+    arrays[1] = reinterpret_cast<char*>(root(top.sums));
+    arrays[2] = counts ? nullptr : reinterpret_cast<char*>(root(top.smallest));
   }
-  *told = reinterpret_cast<char*>(const_cast<float*>(array));
+  *arrays = reinterpret_cast<char*>(const_cast<float*>(array));
 }
 
 int sample_mixture(MixtureRecord mixture, const float* shares, const float* array, const BufferCall* calls) {
@@ -413,10 +413,10 @@ const char* problem(int outcome) {
 }
 
 Within::Within(int64_t device) {
-  void *own = devices[size_t(device)].context, *before = own;
+  void *context = devices[size_t(device)].context, *before = context;
   if (driver.current) driver.current(&before);
-  elsewhere_ = before != own;
-  if (elsewhere_) driver.push(own);
+  elsewhere_ = before != context;
+  if (elsewhere_) driver.push(context);
 }
 Within::~Within() {
   void* left;
@@ -470,9 +470,9 @@ bool add_launches(PyObject* module) {
 #define FRB_NAME(name, threads) #name,
   const char* const names[] = {FRB_GPU_KERNELS(FRB_NAME)};
 #undef FRB_NAME
-  PyObject* told = PyTuple_New(KERNELS);
-  for (int k = 0; told && k < KERNELS; ++k) PyTuple_SetItem(told, k, PyUnicode_FromString(names[k]));
-  return PyModule_AddFunctions(module, methods) == 0 && put(module, "GPU_KERNELS", told);
+  PyObject* kernel_names = PyTuple_New(KERNELS);
+  for (int k = 0; kernel_names && k < KERNELS; ++k) PyTuple_SetItem(kernel_names, k, PyUnicode_FromString(names[k]));
+  return PyModule_AddFunctions(module, methods) == 0 && put(module, "GPU_KERNELS", kernel_names);
 }
 
 }  // namespace gpu

@@ -154,48 +154,48 @@ inline bool add_leaf(std::vector<Leaf>& leaves, PyObject* described) {
   return true;
 }
 
-inline void take_record(std::vector<int32_t>& record, const Py_buffer& given) {
-  const int32_t* numbers = static_cast<const int32_t*>(given.buf);
-  new (&record) std::vector<int32_t>(numbers, numbers + given.len / Py_ssize_t(sizeof(int32_t)));
+inline void take_record(std::vector<int32_t>& record, const Py_buffer& bytes) {
+  const int32_t* numbers = static_cast<const int32_t*>(bytes.buf);
+  new (&record) std::vector<int32_t>(numbers, numbers + bytes.len / Py_ssize_t(sizeof(int32_t)));
 }
 
 inline PyObject* new_known(PyTypeObject* type, PyObject* args, PyObject*) {
-  Py_buffer own, plan, ring, epoch, beside, queue, frames;
+  Py_buffer record, plan, ring, epoch, beside, queue, frames;
   PyObject *of, *leaves, *added, *given, *names, *extras, *discounts;
   double beta;
-  if (!PyArg_ParseTuple(args, "Od(y*y*y*y*y*y*y*)O!O!O!O!O!O!", &of, &beta, &own, &plan, &ring, &epoch, &beside, &queue, &frames,
+  if (!PyArg_ParseTuple(args, "Od(y*y*y*y*y*y*y*)O!O!O!O!O!O!", &of, &beta, &record, &plan, &ring, &epoch, &beside, &queue, &frames,
                         &PyTuple_Type, &leaves, &PyTuple_Type, &added, &PyTuple_Type, &given, &PyTuple_Type, &names,
                         &PyTuple_Type, &extras, &PyTuple_Type, &discounts))
     return nullptr;
   const Py_ssize_t bytes = sizeof(KnownRecord);
-  if (own.len != bytes) PyErr_Format(PyExc_ValueError, "KnownBuffer: expected a record of %zd bytes, got %zd", bytes, own.len);
-  KnownBuffer* made = own.len == bytes ? allocated<KnownBuffer>(type) : nullptr;
-  if (made) {
-    memcpy(static_cast<KnownRecord*>(made), own.buf, sizeof(KnownRecord));
-    take_record(made->numbers, plan), take_record(made->ring, ring), take_record(made->epoch, epoch);
-    take_record(made->beside, beside), take_record(made->queue, queue), take_record(made->frames, frames);
-    new (&made->leaves) std::vector<Leaf>();
-    new (&made->added) std::vector<Leaf>();
-    new (&made->given) std::vector<int>();
-    new (&made->extras) std::vector<Extra>();
-    new (&made->discounts) std::vector<float>();
-    made->spec = Py_NewRef(of), made->names = Py_NewRef(names), made->beta = beta;
-    for (Py_ssize_t k = 0; k < PyTuple_Size(leaves) && !PyErr_Occurred(); ++k) add_leaf(made->leaves, PyTuple_GetItem(leaves, k));
-    for (Py_ssize_t k = 0; k < PyTuple_Size(added) && !PyErr_Occurred(); ++k) add_leaf(made->added, PyTuple_GetItem(added, k));
-    for (const Leaf& leaf : made->leaves) made->row_bytes += leaf.bytes;
-    for (Py_ssize_t k = 0; k < PyTuple_Size(given); ++k) made->given.push_back(int(PyLong_AsLong(PyTuple_GetItem(given, k))));
+  if (record.len != bytes) PyErr_Format(PyExc_ValueError, "KnownBuffer: expected a record of %zd bytes, got %zd", bytes, record.len);
+  KnownBuffer* known = record.len == bytes ? allocated<KnownBuffer>(type) : nullptr;
+  if (known) {
+    memcpy(static_cast<KnownRecord*>(known), record.buf, sizeof(KnownRecord));
+    take_record(known->numbers, plan), take_record(known->ring, ring), take_record(known->epoch, epoch);
+    take_record(known->beside, beside), take_record(known->queue, queue), take_record(known->frames, frames);
+    new (&known->leaves) std::vector<Leaf>();
+    new (&known->added) std::vector<Leaf>();
+    new (&known->given) std::vector<int>();
+    new (&known->extras) std::vector<Extra>();
+    new (&known->discounts) std::vector<float>();
+    known->spec = Py_NewRef(of), known->names = Py_NewRef(names), known->beta = beta;
+    for (Py_ssize_t k = 0; k < PyTuple_Size(leaves) && !PyErr_Occurred(); ++k) add_leaf(known->leaves, PyTuple_GetItem(leaves, k));
+    for (Py_ssize_t k = 0; k < PyTuple_Size(added) && !PyErr_Occurred(); ++k) add_leaf(known->added, PyTuple_GetItem(added, k));
+    for (const Leaf& leaf : known->leaves) known->row_bytes += leaf.bytes;
+    for (Py_ssize_t k = 0; k < PyTuple_Size(given); ++k) known->given.push_back(int(PyLong_AsLong(PyTuple_GetItem(given, k))));
     for (Py_ssize_t k = 0; k < PyTuple_Size(discounts); ++k)
-      made->discounts.push_back(float(PyFloat_AsDouble(PyTuple_GetItem(discounts, k))));
+      known->discounts.push_back(float(PyFloat_AsDouble(PyTuple_GetItem(discounts, k))));
     for (Py_ssize_t k = 0; k < PyTuple_Size(extras) && !PyErr_Occurred(); ++k) {
       Extra extra;
       if (!PyArg_ParseTuple(PyTuple_GetItem(extras, k), "Ui", &extra.name, &extra.leaf)) break;
       Py_INCREF(extra.name);
-      made->extras.push_back(extra);
+      known->extras.push_back(extra);
     }
   }
-  for (Py_buffer* each : {&own, &plan, &ring, &epoch, &beside, &queue, &frames}) PyBuffer_Release(each);
-  if (PyErr_Occurred()) Py_CLEAR(made);
-  return reinterpret_cast<PyObject*>(made);
+  for (Py_buffer* each : {&record, &plan, &ring, &epoch, &beside, &queue, &frames}) PyBuffer_Release(each);
+  if (PyErr_Occurred()) Py_CLEAR(known);
+  return reinterpret_cast<PyObject*>(known);
 }
 
 // The names of the arrays beside the items.
@@ -230,30 +230,30 @@ inline PyObject* made_place(const ArrayLibrary& library, PyObject* args) {
   if (!PyArg_ParseTuple(args, "O!O!OO!OO!", known_type, &known, &PyTuple_Type, &storage, &tree, &PyTuple_Type, &beside,
                         &makers, &PyTuple_Type, &rows_beside))
     return nullptr;
-  Place* made = allocated<Place>(place_type);
-  if (!made) return nullptr;
-  const Ref place(reinterpret_cast<PyObject*>(made));
-  made->known = reinterpret_cast<KnownBuffer*>(Py_NewRef(known)), made->generation = generation;
-  made->where = ON_THE_HOST;
-  new (&made->prototypes) std::vector<Prototype>();
-  const int64_t more = made->known->arrays_beside();
-  bool found = PyTuple_Size(storage) == made->known->arrays() && PyTuple_Size(rows_beside) == more && PyTuple_Size(beside) == BESIDE;
-  if (found && makers != Py_None) {
+  Place* new_place = allocated<Place>(place_type);
+  if (!new_place) return nullptr;
+  const Ref place(reinterpret_cast<PyObject*>(new_place));
+  new_place->known = reinterpret_cast<KnownBuffer*>(Py_NewRef(known)), new_place->generation = generation;
+  new_place->where = ON_THE_HOST;
+  new (&new_place->prototypes) std::vector<Prototype>();
+  const int64_t more = new_place->known->arrays_beside();
+  bool fits = PyTuple_Size(storage) == new_place->known->arrays() && PyTuple_Size(rows_beside) == more && PyTuple_Size(beside) == BESIDE;
+  if (fits && makers != Py_None) {
     Seen rows;
-    found = fits_on_gpu(made->known) && library.see_anywhere(PyTuple_GetItem(storage, 0), rows);
-    made->where = {rows.device, true}, made->makers = Py_NewRef(makers);
+    fits = fits_on_gpu(new_place->known) && library.see_anywhere(PyTuple_GetItem(storage, 0), rows);
+    new_place->where = {rows.device, true}, new_place->makers = Py_NewRef(makers);
   }
   auto address = [&](PyObject* array) {
     Seen seen;
-    if (array == Py_None || !found) return int64_t(0);
-    found = library.see_bytes(array, seen, true, made->where) && seen.contiguous();
+    if (array == Py_None || !fits) return int64_t(0);
+    fits = library.see_bytes(array, seen, true, new_place->where) && seen.contiguous();
     return reinterpret_cast<int64_t>(seen.data);
   };
-  made->tree = reinterpret_cast<float*>(address(tree));
-  for (int k = 0; found && k < BESIDE; ++k) made->others[k] = address(PyTuple_GetItem(beside, k));
-  for (int64_t k = 0; found && k < made->known->arrays(); ++k) made->storage[k] = address(PyTuple_GetItem(storage, k));
-  for (int64_t k = 0; found && k < more; ++k) made->rows_beside[k] = address(PyTuple_GetItem(rows_beside, k));
-  return PyErr_Occurred() ? nullptr : Py_NewRef(found ? place.get() : Py_None);
+  new_place->tree = reinterpret_cast<float*>(address(tree));
+  for (int k = 0; fits && k < BESIDE; ++k) new_place->others[k] = address(PyTuple_GetItem(beside, k));
+  for (int64_t k = 0; fits && k < new_place->known->arrays(); ++k) new_place->storage[k] = address(PyTuple_GetItem(storage, k));
+  for (int64_t k = 0; fits && k < more; ++k) new_place->rows_beside[k] = address(PyTuple_GetItem(rows_beside, k));
+  return PyErr_Occurred() ? nullptr : Py_NewRef(fits ? place.get() : Py_None);
 }
 
 inline void free_place(PyObject* self) {
@@ -294,8 +294,8 @@ class Reading {
 // `hold` makes memory of so many bytes in which it is to lie; false with an error.
 template <class Hold>
 Saved* saved_room(PyTypeObject* type, const KnownBuffer* known, const Overwritten& what, const Hold& hold) {
-  Saved* made = allocated<Saved>(type);
-  if (!made) return nullptr;
+  Saved* saved = allocated<Saved>(type);
+  if (!saved) return nullptr;
   const Plan plan = known->plan();
   int64_t bytes = 0;
   auto take = [&bytes](int64_t size) {
@@ -303,21 +303,21 @@ Saved* saved_room(PyTypeObject* type, const KnownBuffer* known, const Overwritte
     bytes += whole_lines(size);
     return at;
   };
-  const int64_t n = made->room = what.room, leaves = n + what.more;
-  made->slots = take(leaves * 4), made->values = what.values ? take(leaves * 4) : -1;
-  made->kept = what.kept ? take(n * 4) : -1, made->steps = what.steps ? take(n * 4) : -1;
-  made->times = what.times ? take(n * 4) : -1, made->current = what.current ? take(n * 4) : -1;
-  made->deck_room = what.deck, made->deck = what.deck ? take(4 * what.deck * 4) : -1;
-  made->arrays = what.rows ? known->arrays() : 0;
-  for (int64_t k = 0; k < made->arrays; ++k) made->copies[k] = take(n * plan.stored_bytes(k));
-  made->names = Py_NewRef(known->names);
-  made->arrays_beside = what.beside ? known->arrays_beside() : 0;
-  made->at = what.beside && known->chain() ? take(n * 4) : -1, made->places = what.beside ? take(what.beside * 4) : -1;
-  for (int64_t k = 0; k < made->arrays_beside; ++k)
-    made->copies_beside[k] = take(what.beside * record_of<Plan>(known->beside.data()).stored_bytes(k));
-  made->bytes = bytes;
-  if (hold(made)) return made;
-  Py_DECREF(reinterpret_cast<PyObject*>(made));
+  const int64_t n = saved->room = what.room, leaves = n + what.more;
+  saved->slots = take(leaves * 4), saved->values = what.values ? take(leaves * 4) : -1;
+  saved->kept = what.kept ? take(n * 4) : -1, saved->steps = what.steps ? take(n * 4) : -1;
+  saved->times = what.times ? take(n * 4) : -1, saved->current = what.current ? take(n * 4) : -1;
+  saved->deck_room = what.deck, saved->deck = what.deck ? take(4 * what.deck * 4) : -1;
+  saved->arrays = what.rows ? known->arrays() : 0;
+  for (int64_t k = 0; k < saved->arrays; ++k) saved->copies[k] = take(n * plan.stored_bytes(k));
+  saved->names = Py_NewRef(known->names);
+  saved->arrays_beside = what.beside ? known->arrays_beside() : 0;
+  saved->at = what.beside && known->chain() ? take(n * 4) : -1, saved->places = what.beside ? take(what.beside * 4) : -1;
+  for (int64_t k = 0; k < saved->arrays_beside; ++k)
+    saved->copies_beside[k] = take(what.beside * record_of<Plan>(known->beside.data()).stored_bytes(k));
+  saved->bytes = bytes;
+  if (hold(saved)) return saved;
+  Py_DECREF(reinterpret_cast<PyObject*>(saved));
   return nullptr;
 }
 inline bool held_by_the_host(Saved* saved) {
@@ -356,10 +356,10 @@ inline PyObject* saved_counts(PyObject* self, void*) {
 inline PyObject* saved_names(PyObject* self, void*) { return Py_NewRef(reinterpret_cast<Saved*>(self)->names); }
 
 inline Ref numbers_told(const int64_t* numbers, int64_t count) {
-  Ref told(PyTuple_New(Py_ssize_t(count)));
-  for (int64_t k = 0; told && k < count; ++k)
-    if (PyTuple_SetItem(told.get(), Py_ssize_t(k), PyLong_FromLongLong(numbers[k]))) return Ref();
-  return told;
+  Ref tuple(PyTuple_New(Py_ssize_t(count)));
+  for (int64_t k = 0; tuple && k < count; ++k)
+    if (PyTuple_SetItem(tuple.get(), Py_ssize_t(k), PyLong_FromLongLong(numbers[k]))) return Ref();
+  return tuple;
 }
 
 // (slots, values, kept, steps, times, handles, deck, room of its columns, (copies of each array), frames' numbers, places of rows

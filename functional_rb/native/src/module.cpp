@@ -68,13 +68,13 @@ Choice chosen() {
 
 // {name: fields, as they are declared} of the records.
 PyObject* records_of(const frb::Exports* exports) {
-  PyObject* found = PyDict_New();
-  for (const frb::RecordFields* record = exports->records; found && record->name; ++record) {
+  PyObject* by_name = PyDict_New();
+  for (const frb::RecordFields* record = exports->records; by_name && record->name; ++record) {
     PyObject* fields = PyUnicode_FromString(record->fields);
-    if (!fields || PyDict_SetItemString(found, record->name, fields)) Py_CLEAR(found);
+    if (!fields || PyDict_SetItemString(by_name, record->name, fields)) Py_CLEAR(by_name);
     Py_XDECREF(fields);
   }
-  return found;
+  return by_name;
 }
 
 // seal(batch, arrays, records): what `Seal` makes of the words of a call: of its first attribute behind the seal, int64; of

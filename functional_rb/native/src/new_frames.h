@@ -124,18 +124,18 @@ class NewFrames {
       return true;
     }
     // Several pieces in a word, of which the bytes of the newest frame do not count.
-    uint64_t counted = 0, found = 0;
+    uint64_t counted = 0, differs = 0;
     for (int64_t at = 0; at < 8; ++at)
       if (at % group < width) counted |= uint64_t(0xFF) << (8 * at);
     const auto compare = [&](int64_t at, int64_t bytes) {
       uint64_t one = 0, other = 0;
       memcpy(&one, before + at, size_t(bytes)), memcpy(&other, after + at, size_t(bytes));
-      found |= ((one >> (8 * of.bytes)) ^ other) & counted;  // zeros behind the last piece
+      differs |= ((one >> (8 * of.bytes)) ^ other) & counted;  // zeros behind the last piece
     };
     int64_t at = 0;
-    for (; at + 8 <= all && !found; at += 8) compare(at, 8);
-    if (at < all && !found) compare(at, all - at);
-    return !found;
+    for (; at + 8 <= all && !differs; at += 8) compare(at, 8);
+    if (at < all && !differs) compare(at, all - at);
+    return !differs;
   }
   // Where the newest frame of a lane lies, or one so far before it.
   int64_t newest(int64_t lane, int64_t back) const {

@@ -84,11 +84,11 @@ FRB_INLINE int32_t slot_of_rank(const Plan& plan, const float* tree, int64_t ran
   return int32_t(node);
 }
 FRB_INLINE int64_t marked_before(const Plan& plan, const float* tree, int64_t slot) {
-  int64_t found = 0;
+  int64_t count = 0;
   for (int64_t k = 0; k < plan->levels; ++k, slot /= FANOUT)
     for (int64_t left = slot / FANOUT * FANOUT; left < slot; ++left)
-      found += counted(tree[int64_t(plan.level(k).sums) * FANOUT + left]);
-  return found;
+      count += counted(tree[int64_t(plan.level(k).sums) * FANOUT + left]);
+  return count;
 }
 
 // The rank of the k-th of so many marked slots from an end of a ring, of which so many lie before its oldest item.
@@ -102,9 +102,9 @@ FRB_INLINE int64_t rank_from_an_end(int64_t k, int64_t size, int64_t before, boo
 struct Rest {
   int64_t first, end, left;
 };
-FRB_INLINE Rest rest_of(const Ring& ring, const Epoch& epoch, const int32_t* own, const int32_t* counters, int64_t lane) {
+FRB_INLINE Rest rest_of(const Ring& ring, const Epoch& epoch, const int32_t* epoch_counters, const int32_t* counters, int64_t lane) {
   const int64_t limit = int64_t(ring->length) * ring->turns, cursor = counters[ring->cursors + lane];
-  const int64_t next = own[epoch->next + lane], end = own[epoch->end + lane], added = back_by(cursor, end, limit);
+  const int64_t next = epoch_counters[epoch->next + lane], end = epoch_counters[epoch->end + lane], added = back_by(cursor, end, limit);
   const int64_t back = least<int64_t>(back_by(cursor, next, limit), size_of(ring, counters, lane));
   return {back_by(cursor, back, limit), end, most<int64_t>(back - added, 0)};
 }

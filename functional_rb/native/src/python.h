@@ -75,13 +75,13 @@ inline bool put(PyObject* module, const char* name, PyObject* value) {
 
 // {name: capsule} of handlers; null with an error.
 inline PyObject* handlers_of(const Handler* handler) {
-  PyObject* found = PyDict_New();
-  for (; found && handler->name; ++handler) {
+  PyObject* by_name = PyDict_New();
+  for (; by_name && handler->name; ++handler) {
     PyObject* capsule = PyCapsule_New(handler->function, nullptr, nullptr);
-    if (!capsule || PyDict_SetItemString(found, handler->name, capsule)) Py_CLEAR(found);
+    if (!capsule || PyDict_SetItemString(by_name, handler->name, capsule)) Py_CLEAR(by_name);
     Py_XDECREF(capsule);
   }
-  return found;
+  return by_name;
 }
 
 // "Not here": the reference does it, and words the error if there is one. An error that is set is no matter of words.

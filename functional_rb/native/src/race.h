@@ -41,7 +41,7 @@ inline float first_arrivals(const Plan& plan, const float* tree, Matrix<const in
   const int64_t rows = draws.rows, top = plan->levels - 1;
   // Times, which are ordered as their bits are, and whose they are. 32 bits tell that of any batch: of a level at most as many
   // nodes are kept as it may have, 16^7 above the leaves of the largest tree, of eight levels.
-  Scratch<uint64_t> found(rows * FANOUT);
+  Scratch<uint64_t> arrivals(rows * FANOUT);
   Scratch<int32_t> nodes(rows, true), before(rows);
   Scratch<float> times(rows, true);
   int64_t count = 1;
@@ -59,16 +59,16 @@ inline float first_arrivals(const Plan& plan, const float* tree, Matrix<const in
       if (!depth) times[0] = wait_of(chosen < FANOUT ? numbers[chosen] : 0.0f, add_up(sums));
       for (int k = 0; k < FANOUT; ++k) {
         const float arrival = times[i] + (k == chosen ? 0.0f : wait_of(numbers[k], sums[k]));
-        if (arrival <= latest) found[n++] = uint64_t(uint32_t(bits_of(arrival))) << 32 | uint64_t(i * FANOUT + k);
+        if (arrival <= latest) arrivals[n++] = uint64_t(uint32_t(bits_of(arrival))) << 32 | uint64_t(i * FANOUT + k);
       }
     }
     count = least(n, rows);
-    if (count < n) std::nth_element(found.at, found.at + count, found.at + n);
-    std::sort(found.at, found.at + count);
+    if (count < n) std::nth_element(arrivals.at, arrivals.at + count, arrivals.at + n);
+    std::sort(arrivals.at, arrivals.at + count);
     std::copy_n(nodes.at, rows, before.at);
     for (int64_t i = 0; i < count; ++i) {
-      const uint32_t whose = uint32_t(found[i]);
-      times[i] = float_of(int32_t(found[i] >> 32));
+      const uint32_t whose = uint32_t(arrivals[i]);
+      times[i] = float_of(int32_t(arrivals[i] >> 32));
       nodes[i] = least(before[whose / FANOUT] * FANOUT + int32_t(whose % FANOUT), level.nodes - 1);
     }
   }

@@ -5,9 +5,9 @@
 FRB_BEGIN
 
 FRB_ENTRY int64_t longest(Array<const int32_t, 2> lengths) {
-  int32_t found = 1;
-  for (int64_t k = 0; k < lengths.shape[0] * lengths.shape[1]; ++k) found = most(found, lengths.at[k]);
-  return found;
+  int32_t longest = 1;
+  for (int64_t k = 0; k < lengths.shape[0] * lengths.shape[1]; ++k) longest = most(longest, lengths.at[k]);
+  return longest;
 }
 
 template <class Token> FRB_INLINE void copy_tokens(int32_t* to, const char* tokens, int64_t first, int64_t count) {
@@ -25,10 +25,10 @@ FRB_ENTRY int64_t pad_rows(const char* tokens, int64_t size, bool narrow, Array<
   const auto copied = narrow ? copy_tokens<uint16_t> : copy_tokens<int32_t>;
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t start = int64_t(starts.at[2 * row]) * (int64_t(1) << 31) + starts.at[2 * row + 1];
-    int64_t own = start, common = 0;
+    int64_t own_start = start, common = 0;
     for (int64_t k = 0; k < texts; ++k) {
-      const int64_t count = lengths.at[row * texts + k], last = most(start + common, own + count - common);
-      if (!(0 <= common && common <= count && count <= length && own >= 0 && last <= size)) return row;
+      const int64_t count = lengths.at[row * texts + k], last = most(start + common, own_start + count - common);
+      if (!(0 <= common && common <= count && count <= length && own_start >= 0 && last <= size)) return row;
       int32_t* to = ids.at + (k * rows + row) * length;
       uint8_t* real = mask.at + (k * rows + row) * length;
       const int64_t first = left ? length - count : 0, end = first + count;
@@ -36,8 +36,8 @@ FRB_ENTRY int64_t pad_rows(const char* tokens, int64_t size, bool narrow, Array<
       for (int64_t i = 0; i < first; ++i) to[i] = int32_t(pad);
       for (int64_t i = end; i < length; ++i) to[i] = int32_t(pad);
       copied(to + first, tokens, start, common);
-      copied(to + first + common, tokens, own, count - common);
-      own += count - common;
+      copied(to + first + common, tokens, own_start, count - common);
+      own_start += count - common;
       if (texts > 1) common = shared[row];
     }
   }

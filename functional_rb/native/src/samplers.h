@@ -98,8 +98,8 @@ inline bool draw_recent(const BufferCall& c, Matrix<const int32_t> draws, int32_
       const int64_t distance = stored.ends[other] - position;
       if (distance < back || !k) lane = other, back = distance;
     }
-    const Item found = stored.item(lane, stored.sizes[lane] - back);
-    slots[i] = found.slot, c.handles[i] = size ? found.handle : -1, c.weights[i] = size ? 1.0f : 0.0f;
+    const Item item = stored.item(lane, stored.sizes[lane] - back);
+    slots[i] = item.slot, c.handles[i] = size ? item.handle : -1, c.weights[i] = size ? 1.0f : 0.0f;
     c.probabilities[i] = chance_of_newest(lanes, [&](int64_t other) { return stored.sizes[other]; }, size, back, draws.columns / 2);
   }
   return size > 0;
@@ -120,8 +120,8 @@ inline bool take_out(const BufferCall& c, int32_t* slots) {
   bool any = false;
   for (int64_t i = 0; i < c.batch * length; ++i) {
     const InTurn taken = taken_at(ring, c.counters, i, length, wanted);
-    const Item found = item_at(ring, c.counters, taken.lane, taken.position);
-    slots[i] = found.slot, c.handles[i] = found.handle;
+    const Item item = item_at(ring, c.counters, taken.lane, taken.position);
+    slots[i] = item.slot, c.handles[i] = item.handle;
     tell_in_turn(c, i, taken.live, length);
     any = any || taken.live;
   }
@@ -157,8 +157,8 @@ inline bool draw_in_order(const BufferCall& c, int32_t* slots) {
     if (!passed) padding = item_of(stored.ring, lane, rest.first).slot;
     const int64_t ahead = least(most<int64_t>(taken - passed, 0), rest.left);
     for (int64_t k = 0; k < ahead; ++k, ++i) {
-      const Item found = item_of(stored.ring, lane, on_by(rest.first, k, stored.limit));
-      slots[i] = found.slot, c.handles[i] = found.handle;
+      const Item item = item_of(stored.ring, lane, on_by(rest.first, k, stored.limit));
+      slots[i] = item.slot, c.handles[i] = item.handle;
       tell_in_turn(c, i, true);
     }
     passed += rest.left;

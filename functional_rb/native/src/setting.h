@@ -13,9 +13,9 @@ struct Setting {
 inline PyObject* new_setting(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject *read, *write, *value;
   if (!PyArg_ParseTuple(args, "OOO", &read, &write, &value)) return nullptr;
-  Setting* made = allocated<Setting>(type);
-  if (made) made->read = Py_NewRef(read), made->write = Py_NewRef(write), made->value = Py_NewRef(value);
-  return reinterpret_cast<PyObject*>(made);
+  Setting* setting = allocated<Setting>(type);
+  if (setting) setting->read = Py_NewRef(read), setting->write = Py_NewRef(write), setting->value = Py_NewRef(value);
+  return reinterpret_cast<PyObject*>(setting);
 }
 inline void free_setting(PyObject* self) {
   Setting* setting = reinterpret_cast<Setting*>(self);

@@ -191,8 +191,8 @@ template <class F> int64_t between_writes(Control control, const F& read) {
   for (int k = 0; k < TRIES; ++k) {
     const int64_t sequence = shared_read_counters(control, counters);
     if (sequence & 1) return TORN;
-    const int64_t found = read(counters.at, [&] { return shared_unchanged(control, sequence); });
-    if (shared_unchanged(control, sequence)) return found;
+    const int64_t number = read(counters.at, [&] { return shared_unchanged(control, sequence); });
+    if (shared_unchanged(control, sequence)) return number;
   }
   return TORN;
 }
@@ -203,9 +203,9 @@ inline int64_t draw_between_writes(BufferCall call, Matrix<const int32_t> draws)
   Scratch<int32_t> slots(call.batch);
   return between_writes(call.control, [&](const int32_t* counters, const auto& unchanged) -> int64_t {
     call.counters = counters;
-    const bool found = draw_slots(call, draws, slots.at);
-    if (found && unchanged()) load_items(plan_of(call), storage_of(call), slots.at, call.batch, leaves_of(call));
-    return found ? DRAWN : NOTHING;
+    const bool drawn = draw_slots(call, draws, slots.at);
+    if (drawn && unchanged()) load_items(plan_of(call), storage_of(call), slots.at, call.batch, leaves_of(call));
+    return drawn ? DRAWN : NOTHING;
   });
 }
 FRB_ENTRY int64_t shared_draw(Addresses storage, Addresses leaves, Control control, Plan plan, Span<const float> tree,
@@ -220,8 +220,8 @@ FRB_ENTRY int64_t shared_draw(Addresses storage, Addresses leaves, Control contr
 }
 
 FRB_ENTRY Outcome sample_shared(const BufferCall& call) {
-  const int64_t found = draw_between_writes(call, Bits(call).all);
-  return found == DRAWN ? DONE : found == NOTHING ? NONE_DRAWN : DRAWN_TORN;
+  const int64_t outcome = draw_between_writes(call, Bits(call).all);
+  return outcome == DRAWN ? DONE : outcome == NOTHING ? NONE_DRAWN : DRAWN_TORN;
 }
 
 // Read items by handle, and which of them are live. In place of an item that is gone some other is read; NOTHING is

@@ -65,8 +65,8 @@ inline PyObject* hold(PyObject* self, PyObject* args) {
   PyObject *work, *finish;
   Holding holding;
   if (!PyArg_ParseTuple(args, "OO", &work, &finish) || !holding.take(reinterpret_cast<Lock*>(self))) return nullptr;
-  Ref found = called(work);
-  if (found) return called(finish) ? found.give() : nullptr;
+  Ref result = called(work);
+  if (result) return called(finish) ? result.give() : nullptr;
   const KeptError kept;
   called(finish);
   return nullptr;
@@ -75,20 +75,20 @@ inline PyObject* hold(PyObject* self, PyObject* args) {
 // reset(fd): lock another descriptor, in place of the one that is returned; no thread of this process has it.
 inline PyObject* reset(PyObject* self, PyObject* fd) {
   Lock* lock = reinterpret_cast<Lock*>(self);
-  const long given = PyLong_AsLong(fd);
+  const long new_fd = PyLong_AsLong(fd);
   const PyThread_type_lock threads = PyErr_Occurred() ? nullptr : PyThread_allocate_lock();
   if (!threads) return PyErr_Occurred() ? nullptr : PyErr_NoMemory();
   // One that is held is let go of by its holder, or by nobody, in the child of a fork.
   if (lock->threads && PyThread_acquire_lock(lock->threads, NOWAIT_LOCK)) PyThread_free_lock(lock->threads);
   lock->threads = threads, lock->holder = 0;
-  return PyLong_FromLong(std::exchange(lock->fd, int(given)));
+  return PyLong_FromLong(std::exchange(lock->fd, int(new_fd)));
 }
 
 inline PyObject* fd_of(PyObject* self, void*) { return PyLong_FromLong(reinterpret_cast<Lock*>(self)->fd); }
 inline PyObject* new_lock(PyTypeObject* type, PyObject*, PyObject*) {
-  Lock* made = allocated<Lock>(type);
-  if (made) made->fd = -1;
-  return reinterpret_cast<PyObject*>(made);
+  Lock* lock = allocated<Lock>(type);
+  if (lock) lock->fd = -1;
+  return reinterpret_cast<PyObject*>(lock);
 }
 inline void free_lock(PyObject* self) {
   Lock* lock = reinterpret_cast<Lock*>(self);
@@ -178,12 +178,12 @@ inline int64_t written(Shared* of, BufferCall call) {
 // share(): take the parts, once they are attributes.
 inline PyObject* share(PyObject* self, PyObject*) {
   auto parts = std::make_unique<SharedParts>();
-  const auto part = [self](const char* name) { return Ref(PyObject_GetAttrString(self, name)); };
-  const auto take = [&part](auto& argument, const char* name) {
-    const Ref found = part(name);
-    return found && argument.take(found.get());
+  const auto field = [self](const char* name) { return Ref(PyObject_GetAttrString(self, name)); };
+  const auto take = [&field](auto& argument, const char* name) {
+    const Ref value = field(name);
+    return value && argument.take(value.get());
   };
-  parts->lock = part("_lock"), parts->files = part("files"), parts->known = part("_known");
+  parts->lock = field("_lock"), parts->files = field("files"), parts->known = field("_known");
   if (!parts->lock || !parts->files || !parts->known || !take(parts->control, "_control") || !take(parts->plan, "_plan") ||
       !take(parts->storage, "_storage") || !take(parts->tree, "_tree") || !take(parts->journal, "_journal") ||
       !take(parts->room, "_room"))

@@ -30,16 +30,16 @@ inline Outcome draw_slices(const BufferCall& c) {
   const Matrix<const int32_t> last{bits.all.at + c.words - 2, c.batch, c.words};  // two words of each
   cut(ring, lanes, c.in_episode, c.counters + ring->next, starts, last, live.at, slices_of(c));
   const float scale = 1.0f / (by_priority && total > 0 ? total : most(total, 1.0f));
-  bool found = false;
+  bool any_real = false;
   for (int64_t i = 0; i < c.batch; ++i) {
     const bool real = c.drawn[i * ring->window_length] != 0;
     c.probabilities[i] = real ? most(c.probabilities[i] * scale, LEAST_CHANCE) : 0.0f;
     c.weights[i] = real ? c.weights[i] : 0.0f;
-    found = found || real;
+    any_real = any_real || real;
   }
   // Also where nothing was drawn: these may be some of the slices of a batch, and the rows of masked ones are written too.
   if (c.given) load_items(plan, storage_of(c), c.slots, c.batch * ring->window_length, leaves_of(c));
-  return found ? DONE : NONE_DRAWN;
+  return any_real ? DONE : NONE_DRAWN;
 }
 
 FRB_END

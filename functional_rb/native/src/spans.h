@@ -14,21 +14,21 @@ struct Edge {
 FRB_INLINE int32_t clamped(int32_t node, int32_t count) { return most(least(node, count - 1), 0); }
 
 // The children of a node that lie within a span, 0 for the others; at its edges only what lies within.
-FRB_INLINE void children_within(const float* row, int32_t node, const Edge& edge, const float* at_edges, float* found) {
+FRB_INLINE void children_within(const float* row, int32_t node, const Edge& edge, const float* at_edges, float* children) {
   for (int i = 0; i < FANOUT; ++i) {
     const int32_t child = node * FANOUT + i;
     const bool inside = edge.first <= child && child <= edge.last;
-    found[i] = !inside ? 0.0f : child == edge.first ? at_edges[0] : child == edge.last ? at_edges[1] : row[i];
+    children[i] = !inside ? 0.0f : child == edge.first ? at_edges[0] : child == edge.last ? at_edges[1] : row[i];
   }
 }
 
 FRB_INLINE void of_span(const float* tree, const LevelRecord& level, const Edge& edge, int32_t node, float& sum,
                         float& low) {
-  float found[FANOUT];
-  children_within(tree + (int64_t(level.sums) + node) * FANOUT, node, edge, edge.sums, found);
-  sum = add_up(found);
-  children_within(tree + (int64_t(level.smallest) + node) * FANOUT, node, edge, edge.smallest, found);
-  low = float_of(smallest(found));
+  float children[FANOUT];
+  children_within(tree + (int64_t(level.sums) + node) * FANOUT, node, edge, edge.sums, children);
+  sum = add_up(children);
+  children_within(tree + (int64_t(level.smallest) + node) * FANOUT, node, edge, edge.smallest, children);
+  low = float_of(smallest(children));
 }
 
 // The edges of a span at each level, the leaves first, and what it adds up to; `sum_tree.spans`.
@@ -64,8 +64,8 @@ FRB_INLINE int32_t high_product(int32_t a, int32_t b) { return int32_t((uint64_t
 // The largest draw whose target lies below a given one, -1 for none; `sum_tree._draws_below`.
 FRB_INLINE int32_t draws_below(int32_t reach, int32_t total) {
   if (reach <= 0) return -1;
-  const uint64_t found = ((uint64_t(uint32_t(reach)) << 31) - 1) / uint32_t(total);
-  return int32_t(least<uint64_t>(found, 0x7FFFFFFFu));
+  const uint64_t largest_draw = ((uint64_t(uint32_t(reach)) << 31) - 1) / uint32_t(total);
+  return int32_t(least<uint64_t>(largest_draw, 0x7FFFFFFFu));
 }
 
 // Runs of whole children within a span, two for each level: what each adds up to, and which draws lead there.
@@ -125,13 +125,13 @@ FRB_INLINE void lead(const Runs& runs, int levels, int run, const int32_t* words
 FRB_ENTRY void draw_in_span(Plan plan, const float* tree, Span<const int32_t> first, const int32_t* end, const int32_t* which,
                             Matrix<const int32_t> draws, int32_t* leaves, float* totals, float* smallest) {
   const int levels = int(plan->levels);
-  Edge edges[MOST_LEVELS], own[MOST_LEVELS]{};
+  Edge edges[MOST_LEVELS], edges_of_run[MOST_LEVELS]{};
   for (int64_t k = 0; k < first.size; ++k) {
     measure_span(plan, tree, first[k], end[k], edges, totals[k], smallest[k]);
-    if (k == *which) memcpy(own, edges, sizeof(own));
+    if (k == *which) memcpy(edges_of_run, edges, sizeof(edges_of_run));
   }
   Runs runs{};
-  find_runs(plan, tree, own, runs);
+  find_runs(plan, tree, edges_of_run, runs);
   int32_t reach[FANOUT];
   as_integers(runs.sums, reach);
   for (int k = 1; k < FANOUT; ++k) reach[k] += reach[k - 1];

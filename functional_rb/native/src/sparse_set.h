@@ -8,10 +8,10 @@ FRB_BEGIN
 
 // Which of the marked slots are members; count is int32 [1].
 FRB_ENTRY void members(Span<const int32_t> order, const int32_t* place, const int32_t* count, Span<const int32_t> slots,
-                       const uint8_t* marked, uint8_t* found) {
+                       const uint8_t* marked, uint8_t* members) {
   for (int64_t i = 0; i < slots.size; ++i) {
     const int64_t position = place[bounded(slots[i], order.size)];
-    found[i] = marked[i] && position < count[0] && order[bounded(position, order.size)] == slots[i];
+    members[i] = marked[i] && position < count[0] && order[bounded(position, order.size)] == slots[i];
   }
 }
 
@@ -54,11 +54,11 @@ FRB_ENTRY void exchanges(Span<const int32_t> order, const int32_t*, const int32_
 
 // Where the marked slots come to lie behind a count, how many they are, and the new count.
 FRB_ENTRY void appended(const int32_t*, const int32_t*, const int32_t* count, Span<const int32_t> slots,
-                        const uint8_t* marked, int32_t* at, int32_t* chosen, int32_t* after, int32_t* found) {
+                        const uint8_t* marked, int32_t* at, int32_t* chosen, int32_t* after, int32_t* count_chosen) {
   int32_t n = 0;
   for (int64_t i = 0; i < slots.size; ++i)
     if (marked[i]) at[n] = count[0] + n, chosen[n++] = slots[i];
-  after[0] = count[0] + n, found[0] = n;
+  after[0] = count[0] + n, count_chosen[0] = n;
 }
 
 // Choose distinct numbers below n, each by a row of words, by a Fisher-Yates shuffle that stores only what moves.

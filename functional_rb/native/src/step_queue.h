@@ -74,9 +74,9 @@ struct Returns {
   FRB_INLINE bool follows(int64_t leaf) const { return is_among(following(), told.following, leaf); }
   FRB_INLINE bool is_own(int64_t leaf) const { return is_among(own(), told.own, leaf); }
   FRB_INLINE bool is_reward(int64_t leaf) const {
-    bool found = false;
-    for (int64_t r = 0; r < told.rewards; ++r) found |= rewards()[r].leaf == leaf;
-    return found;
+    bool is_reward = false;
+    for (int64_t r = 0; r < told.rewards; ++r) is_reward |= rewards()[r].leaf == leaf;
+    return is_reward;
   }
   // Rewards of so many steps, each product and each sum of which is rounded by itself.
   template <class T, class Number> FRB_INLINE T sum(int64_t steps, const Number& number) const {

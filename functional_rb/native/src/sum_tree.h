@@ -79,16 +79,16 @@ FRB_INLINE float add_up(const float* row) {
 // The bits of the smallest positive number of a row, 0 if there is none: positive floats are ordered as their bits are,
 // and less one, zero is the largest of the unsigned.
 FRB_INLINE int32_t smallest(const float* row) {
-  uint32_t found = 0xFFFFFFFFu;
-  for (int i = 0; i < FANOUT; ++i) found = least(found, uint32_t(bits_of(row[i])) - 1u);
-  return int32_t(found + 1u);
+  uint32_t low = 0xFFFFFFFFu;
+  for (int i = 0; i < FANOUT; ++i) low = least(low, uint32_t(bits_of(row[i])) - 1u);
+  return int32_t(low + 1u);
 }
 
 // The bits of the largest number of a row, none of which is negative.
 FRB_INLINE int32_t largest(const float* row) {
-  int32_t found = bits_of(row[0]);
-  for (int i = 1; i < FANOUT; ++i) found = most(found, bits_of(row[i]));
-  return found;
+  int32_t high = bits_of(row[0]);
+  for (int i = 1; i < FANOUT; ++i) high = most(high, bits_of(row[i]));
+  return high;
 }
 
 // Which children of SIDE rows draws in [0, 2^31) pick.
@@ -256,13 +256,13 @@ FRB_INLINE float total_of(const Plan& plan, const float* tree) {
 FRB_ENTRY void set_leaves(Plan plan, Changed<float> tree, Span<const int32_t> leaves, const float* values) {
   const int64_t capacity = plan.level(0).nodes;
   Scratch<int32_t> changed(leaves.size);
-  int64_t found = 0;
+  int64_t count_changed = 0;
   for (int64_t i = 0; i < leaves.size; ++i)
     if (0 <= leaves[i] && leaves[i] < capacity) {
       tree.at[leaves[i]] = values[i];
-      changed[found++] = leaves[i];
+      changed[count_changed++] = leaves[i];
     }
-  refresh(plan, tree.at, changed.at, found);
+  refresh(plan, tree.at, changed.at, count_changed);
 }
 
 FRB_END

@@ -24,12 +24,12 @@ constexpr double exp_of(double x) {
   return sum * 1073741824.0;
 }
 template <double (*F)(double)> constexpr Points table_of() {
-  Points made{};
+  Points points{};
   for (int k = 0; k < 256; ++k) {
     const double x = F(k / 256.0) + 0.5;
-    made.at[k] = x < 2147483647.0 ? int32_t(x) : 2147483647;
+    points.at[k] = x < 2147483647.0 ? int32_t(x) : 2147483647;
   }
-  return made;
+  return points;
 }
 FRB_TABLE Points LOG{table_of<log_of>()}, INVERSE{table_of<inverse_of>()}, EXP{table_of<exp_of>()};
 constexpr int64_t C1 = 1549082005, C2 = 774541002, C3 = 516360668;

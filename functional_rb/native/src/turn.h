@@ -110,11 +110,11 @@ class Turn {
     PyObject* like = prototype(maker, ndim, shape);
     const Ref in_mode(of_state ? called(chain_->given[IS_INFERENCE]) : Ref::to(Py_False));
     if (!like || !in_mode) return Ref();
-    Ref made = called(chain_->given[in_mode.is(Py_True) ? LIKE_OF_STATE : LIKE], like);
+    Ref array = called(chain_->given[in_mode.is(Py_True) ? LIKE_OF_STATE : LIKE], like);
     Seen seen;
-    if (!made || !chain_->arrays.see(made.get(), seen, place()->where) || !seen.contiguous()) return Ref();
+    if (!array || !chain_->arrays.see(array.get(), seen, place()->where) || !seen.contiguous()) return Ref();
     *at = seen.data;
-    return made;
+    return array;
   }
 
   // Have the GPU's stream that torch uses now wait for the one that worked on the arrays, or read them by torch's operations,
@@ -122,13 +122,13 @@ class Turn {
   bool find_stream() {
     if (place()->where.device.type == dlpack::CPU) return true;  // which emulates a GPU
     const Ref number(PyLong_FromLong(place()->where.device.id));
-    const Ref found = number ? called(chain_->given[STREAM], number.get()) : Ref();
-    if (!found) return false;
-    stream_ = PyLong_AsVoidPtr(found.get());
+    const Ref stream = number ? called(chain_->given[STREAM], number.get()) : Ref();
+    if (!stream) return false;
+    stream_ = PyLong_AsVoidPtr(stream.get());
     const Ref before = attribute(memory.get(), names.stream), counters = attribute(state_, names._counters);
     if (!before || !counters) return false;
     if (before.is(Py_None) || PyLong_AsVoidPtr(before.get()) != stream_)
-      if (!called(chain_->given[CROSS], memory.get(), counters.get(), found.get())) return false;
+      if (!called(chain_->given[CROSS], memory.get(), counters.get(), stream.get())) return false;
     return !PyErr_Occurred();
   }
   void* stream() const { return stream_; }
@@ -149,10 +149,10 @@ class Turn {
     const Ref sizes(PyTuple_New(ndim));
     for (int k = 0; sizes && k < ndim; ++k)
       if (PyTuple_SetItem(sizes.get(), k, PyLong_FromLongLong(shape[k]))) return nullptr;
-    Ref made = sizes ? called(chain_->given[PROTOTYPE], PyTuple_GetItem(place()->makers, maker), sizes.get()) : Ref();
-    if (!made) return nullptr;
+    Ref prototype = sizes ? called(chain_->given[PROTOTYPE], PyTuple_GetItem(place()->makers, maker), sizes.get()) : Ref();
+    if (!prototype) return nullptr;
     if (known.size() >= MOST_PROTOTYPES) known.clear();
-    known.push_back({maker, {shape, shape + ndim}, std::move(made)});
+    known.push_back({maker, {shape, shape + ndim}, std::move(prototype)});
     return known.back().array.get();
   }
   static int32_t* take_scratch(void* of, int64_t count) {
@@ -215,9 +215,9 @@ inline Ref handed(const VersionChain* chain, Sheet& sheet, char* data, Dtype dty
 inline Ref next_counters(Turn& turn, const Seen& old, int32_t** at) {
   char* begin = nullptr;
   if (turn.on_gpu()) {
-    Ref made = turn.array(INT32S, 1, old.shape, &begin, true);
+    Ref array = turn.array(INT32S, 1, old.shape, &begin, true);
     *at = reinterpret_cast<int32_t*>(begin);
-    return made;
+    return array;
   }
   Sheet sheet(old.shape[0] * 4);
   if (!sheet) return Ref(PyErr_NoMemory());
@@ -227,21 +227,21 @@ inline Ref next_counters(Turn& turn, const Seen& old, int32_t** at) {
 }
 
 inline Ref new_version(Turn& turn, PyObject* memory) {
-  Ref made(PyType_GenericAlloc(turn.chain()->type(VERSION), 0));
-  if (!made) return Ref();
-  const bool done = set(made.get(), names.memory, memory) && set(made.get(), names.lock, turn.lock()) &&
-                    set(made.get(), names.saved, Py_None) && set(made.get(), names.next, Py_None);
-  return done ? std::move(made) : Ref();
+  Ref object(PyType_GenericAlloc(turn.chain()->type(VERSION), 0));
+  if (!object) return Ref();
+  const bool done = set(object.get(), names.memory, memory) && set(object.get(), names.lock, turn.lock()) &&
+                    set(object.get(), names.saved, Py_None) && set(object.get(), names.next, Py_None);
+  return done ? std::move(object) : Ref();
 }
 
 inline Ref new_state(Turn& turn, PyObject* version, PyObject* counters, PyObject* save_history) {
-  Ref made(PyType_GenericAlloc(turn.chain()->type(STATE), 0));
+  Ref object(PyType_GenericAlloc(turn.chain()->type(STATE), 0));
   const Ref target = attribute(turn.state(), names._target);
-  if (!made || !target) return Ref();
-  const bool done = set(made.get(), names.spec, turn.spec.get()) && set(made.get(), names._version, version) &&
-                    set(made.get(), names._counters, counters) && set(made.get(), names._save_history, save_history) &&
-                    set(made.get(), names._target, target.get()) && set(made.get(), names._exported, Py_None);
-  return done ? std::move(made) : Ref();
+  if (!object || !target) return Ref();
+  const bool done = set(object.get(), names.spec, turn.spec.get()) && set(object.get(), names._version, version) &&
+                    set(object.get(), names._counters, counters) && set(object.get(), names._save_history, save_history) &&
+                    set(object.get(), names._target, target.get()) && set(object.get(), names._exported, Py_None);
+  return done ? std::move(object) : Ref();
 }
 
 // What kernels are told of a state, whatever they do with it.

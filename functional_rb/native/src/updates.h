@@ -25,15 +25,15 @@ FRB_ENTRY void updated_values(Plan plan, Span<const int32_t> slots, const uint8_
   Scratch<int32_t> last(int64_t(1) << bits), winner(last.size), entry(count);
   memset(last.at, 0xFF, size_t(last.size) * sizeof(int32_t));
   memset(winner.at, 0xFF, size_t(last.size) * sizeof(int32_t));
-  Scratch<int32_t> made(count);
-  make_values(plan, priorities, made.at, count);
+  Scratch<int32_t> powers(count);
+  make_values(plan, priorities, powers.at, count);
   int32_t refused = 0, largest = 0;
   for (int64_t i = 0; i < count; ++i) {
     entry[i] = int32_t(place_of_slot(slots.at, last, slots[i], 32 - bits));
     last[entry[i]] = int32_t(i);
-    if (live[i] && made[i] >= 0) {
+    if (live[i] && powers[i] >= 0) {
       winner[entry[i]] = int32_t(i);
-      largest = most(largest, made[i]);
+      largest = most(largest, powers[i]);
     } else if (live[i]) {
       ++refused;
     }
@@ -41,7 +41,7 @@ FRB_ENTRY void updated_values(Plan plan, Span<const int32_t> slots, const uint8_
   for (int64_t i = 0; i < count; ++i) {
     const int32_t wins = winner[entry[i]];
     replaced[i] = wins != NOBODY;
-    values[i] = float_of(most(made[wins != NOBODY ? wins : last[entry[i]]], 0));
+    values[i] = float_of(most(powers[wins != NOBODY ? wins : last[entry[i]]], 0));
   }
   bad[0] = refused, peak[0] = largest;
 }

@@ -20,9 +20,9 @@ inline bool forget_dead(PyObject* memory, PyObject* history) {
     if (!oldest) return false;
     const Ref version = Ref::to(PyWeakref_GetObject(PyTuple_GetItem(oldest.get(), 0)));
     if (!version.is(Py_None)) {
-      const Ref own = attribute(version.get(), names.memory);
-      if (!own) return false;
-      if (own.is(Py_None)) return true;
+      const Ref memory = attribute(version.get(), names.memory);
+      if (!memory) return false;
+      if (memory.is(Py_None)) return true;
     }
     const int64_t bytes = PyLong_AsLongLong(PyTuple_GetItem(oldest.get(), 1));
     if (!called_method(history, names.popleft) || !add_to_number(memory, names.retained, -bytes)) return false;
@@ -71,8 +71,8 @@ class Write {
   // Make room, and everything else that may fail.
   Found prepare(const Overwritten& what) {
     const bool saves = !turn_.pinned && !in_place_;
-    const Found found = turn_.find_target();
-    if (found != Found::READY) return found;
+    const Found outcome = turn_.find_target();
+    if (outcome != Found::READY) return outcome;
     counters_ = attribute(turn_.state(), names._counters);
     if (!counters_) return Found::FAILED;
     if (!see_counters(turn_, counters_, old_)) return Found::ELSEWHERE;

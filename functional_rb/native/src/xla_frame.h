@@ -164,8 +164,8 @@ class Taking {
 // Carry a kernel out on one call.
 template <auto F, class... P> void carry_out(const Call& call, void (*)(P...)) {
   Taking taking(call);
-  const std::tuple<P...> given{taking.take(Taking::Of<P>())...};  // in their order
-  std::apply(F, given);
+  const std::tuple<P...> arguments{taking.take(Taking::Of<P>())...};  // in their order
+  std::apply(F, arguments);
 }
 
 // Whether a frame only asks what handler this is; it has been told then.

@@ -33,25 +33,25 @@ class Room {
 };
 
 int carried_out(int (*launch)(const BufferCall&), const frb::Call& call, void* stream, int64_t device) {
-  Told told(call);
+  Told launching(call);
   Room room(call);
-  told.scratches = room.scratches(), told.stream = stream, told.device = device;
-  return launch(told);
+  launching.scratches = room.scratches(), launching.stream = stream, launching.device = device;
+  return launch(launching);
 }
 
 // A mixture with its shares, and of each buffer the form and what it tells of; an operand, the second, may have the shares.
 int sample_mixed(const frb::Call& call, void* stream, int64_t device) {
   constexpr int64_t RECORDS_OF_EACH = 5;
-  const Span<const int32_t> told = call.record_words<int32_t>(0);
+  const Span<const int32_t> record = call.record_words<int32_t>(0);
   MixtureRecord mixture;
-  memcpy(&mixture, told.at, sizeof mixture);
+  memcpy(&mixture, record.at, sizeof mixture);
   std::deque<Told> buffers;
   std::vector<BufferCall> calls;
   for (int64_t k = 0; k < mixture.buffers; ++k) {
     BufferCall& one = calls.emplace_back(buffers.emplace_back(call, 1 + RECORDS_OF_EACH * k, RECORDS_OF_EACH - 1));
     one.stream = stream, one.device = device;
   }
-  const float* listed = reinterpret_cast<const float*>(told.at + sizeof mixture / sizeof(int32_t));
+  const float* listed = reinterpret_cast<const float*>(record.at + sizeof mixture / sizeof(int32_t));
   return sample_mixture(mixture, listed, call.in<float>(1), calls.data());
 }
 // A mixture with its shares, and the size of the batch with two words of a key. Operands are how many rows count, an array of
@@ -59,10 +59,10 @@ int sample_mixed(const frb::Call& call, void* stream, int64_t device) {
 int share_by_call(const frb::Call& call, void* stream, int64_t device) {
   gpu::Call one{};
   one.stream = stream, one.device = device;
-  const Span<const int32_t> mixture = call.record_words<int32_t>(0), told = call.record_words<int32_t>(1);
+  const Span<const int32_t> mixture = call.record_words<int32_t>(0), numbers = call.record_words<int32_t>(1);
   if (mixture.size > RECORD_BESIDE || call.operands() > 3 + 3 * MOST_MIXED) throw Misread();
   std::copy_n(mixture.at, mixture.size, one.beside);
-  one.batch = told.at[0], one.key = int64_t(uint64_t(uint32_t(told.at[1])) << 32 | uint32_t(told.at[2]));
+  one.batch = numbers.at[0], one.key = int64_t(uint64_t(uint32_t(numbers.at[1])) << 32 | uint32_t(numbers.at[2]));
   one.wanted_at = call.in<int32_t>(0), one.key_at = call.in<int64_t>(2);
   for (int64_t k = 3; k < call.operands(); ++k) one.items[MOST + k - 3] = const_cast<char*>(call.in<char>(k));
   one.items[MOST + call.operands() - 3] = reinterpret_cast<char*>(const_cast<float*>(call.in<float>(1)));
@@ -75,11 +75,11 @@ int share_by_call(const frb::Call& call, void* stream, int64_t device) {
 int place_by_call(const frb::Call& call, void* stream, int64_t device) {
   gpu::Call one{};
   one.stream = stream, one.device = device;
-  const Span<const int32_t> places = call.record_words<int32_t>(0), told = call.record_words<int32_t>(1);
+  const Span<const int32_t> places = call.record_words<int32_t>(0), numbers = call.record_words<int32_t>(1);
   const int64_t arrays = record_of<Places>(places.at)->arrays;
   if (places.size > RECORD_BESIDE || arrays > MOST || call.operands() != ALL_HANDLES + 1 + arrays) throw Misread();
   std::copy_n(places.at, places.size, one.beside);
-  one.batch = told.at[0], one.beta = float_of(told.at[1]), one.beta_at = call.in<float>(ALL_HANDLES);
+  one.batch = numbers.at[0], one.beta = float_of(numbers.at[1]), one.beta_at = call.in<float>(ALL_HANDLES);
   for (int64_t k = 0; k < ALL_HANDLES; ++k) one.storage[k] = const_cast<char*>(call.in<char>(k));
   for (int64_t k = ALL_HANDLES; k <= ALL_WEIGHTS; ++k) one.storage[k] = call.out<char>(k - ALL_HANDLES);
   for (int64_t k = 0; k < arrays; ++k) {
@@ -147,14 +147,14 @@ PyObject* tell_scratch(PyObject*, PyObject* args) {
   if (taken) {
     char any;
     const Span<const int32_t> form{static_cast<const int32_t*>(views[0].buf), int64_t(views[0].len) / 4};
-    Told told(form, int64_t(views.size()) - 1, [&](int64_t k) { return static_cast<const int32_t*>(views[size_t(k) + 1].buf); },
+    Told launching(form, int64_t(views.size()) - 1, [&](int64_t k) { return static_cast<const int32_t*>(views[size_t(k) + 1].buf); },
               [&](int64_t, size_t) { return &any; });
-    told.device = -1;
-    told.scratches = {[](void* of, int64_t count) {
+    launching.device = -1;
+    launching.scratches = {[](void* of, int64_t count) {
                         *static_cast<long long*>(of) += count;
                         return reinterpret_cast<int32_t*>(of);
                       }, &wanted};
-    launch(told);
+    launch(launching);
   }
   for (Py_buffer& view : views)
     if (view.obj) PyBuffer_Release(&view);
