@@ -20,7 +20,7 @@ from functional_rb.inspection.report import is_whole
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says.
+    """Run the command that the arguments name.
 
     Args:
         arguments: those of the program by default.
@@ -48,20 +48,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="a class or function of yours that the spec names, imported from there; may be given several times",
     )
     command_of_datasets.add_to(commands)
-    given = parser.parse_args(arguments)
-    if given.command == "datasets":
-        return command_of_datasets.run(given, draw_dataset)
-    return _inspect(given)
+    options = parser.parse_args(arguments)
+    if options.command == "datasets":
+        return command_of_datasets.run(options, draw_dataset)
+    return _inspect(options)
 
 
-def _inspect(given: argparse.Namespace) -> int:
+def _inspect(options: argparse.Namespace) -> int:
     try:
-        if is_dataset(given.path):
-            return command_of_datasets.run_inspect(given, draw_dataset)
-        report = inspect(given.path, [_imported(name) for name in given.known])
-        sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else page(report))
-        if given.plot:
-            draw(report, given.plot)
+        if is_dataset(options.path):
+            return command_of_datasets.run_inspect(options, draw_dataset)
+        report = inspect(options.path, [_imported(name) for name in options.known])
+        sys.stdout.write(json.dumps(report, indent=2) + "\n" if options.json else page(report))
+        if options.plot:
+            draw(report, options.plot)
     except (CheckpointError, ImportError, OSError, ValueError) as error:
         print(printable(f"inspect: {error}"), file=sys.stderr)
         return 1

@@ -91,7 +91,7 @@ class Lib(Generic[A]):
     steps: Callable[..., Any]
 
     def within(self, module: str) -> Lib[A]:
-        """The same, for the public functions of a module of the backend."""
+        """This `Lib`, for the public functions of a module of the backend."""
         return dataclasses.replace(self, name=f"{self.name}.{module}")
 
     @classmethod

@@ -64,15 +64,15 @@ class Schedule:
 
     def __call__(self, step: Number) -> Number:
         """The number at a step, a Python number or an array."""
-        part = (step - self.after) / self.steps
-        part = part * (part > 0)
-        part = part * (part < 1) + (part >= 1)
+        fraction = (step - self.after) / self.steps
+        fraction = fraction * (fraction > 0)
+        fraction = fraction * (fraction < 1) + (fraction >= 1)
         if self.kind == "exponential":
-            return self.first * (self.last / self.first) ** part
+            return self.first * (self.last / self.first) ** fraction
         if self.kind == "cosine":
             # By arithmetic alone, as there is no cosine that all libraries' arrays take: Horner's rule in the square.
-            square, cosine = (part * (math.pi / 2)) ** 2, 0.0
+            square, cosine = (fraction * (math.pi / 2)) ** 2, 0.0
             for factor in reversed(_COSINE):
                 cosine = cosine * square + factor
-            part = 1 - cosine**2
-        return self.first + (self.last - self.first) * part
+            fraction = 1 - cosine**2
+        return self.first + (self.last - self.first) * fraction

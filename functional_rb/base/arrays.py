@@ -38,11 +38,11 @@ class Array(Protocol):
 
     @property
     def dtype(self) -> DType:
-        """Of its elements, in the library's own terms."""
+        """The dtype of its elements, in the library's own terms."""
 
     @property
     def device(self) -> DeviceLike:
-        """Where it lies, in the library's own terms."""
+        """The device on which it lies, in the library's own terms."""
 
     @property
     def nbytes(self) -> int:

@@ -74,10 +74,10 @@ class _Collections:
         return kind(static, parts) if kind is collections.defaultdict else kind(parts)
 
     def register(self, kind: type, names: tuple[str, ...], static: tuple[str, ...]) -> None:
-        """Python needs to know nothing of them."""
+        """Nothing is registered with Python, which takes no containers apart."""
 
     def register_static(self, kind: type) -> None:
-        """Nor of these."""
+        """Nothing is registered with Python, which compiles no functions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,11 +164,12 @@ def record(kind: type[T]) -> type[T]:
             f"record: {kind.__name__} has __post_init__, which would be given what stands for arrays while they are "
             f"traced; check in a function that makes the record"
         )
-    made = dataclasses.dataclass(frozen=True, eq=False, repr=False)(kind)
+    cls = dataclasses.dataclass(frozen=True, eq=False, repr=False)(kind)
     if "__repr__" not in vars(kind):
-        made.__repr__ = _shown_record  # type: ignore[method-assign]  # of any record
-    register_record(made, tuple(field.name for field in dataclasses.fields(made)))  # type: ignore[arg-type]  # it is one
-    return made
+        cls.__repr__ = _shown_record  # type: ignore[method-assign]  # of any record
+    names = tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]  # it is a dataclass
+    register_record(cls, names)
+    return cls
 
 
 def _shown_record(self: Nest) -> str:
@@ -176,10 +177,10 @@ def _shown_record(self: Nest) -> str:
     return f"{type(self).__name__}({', '.join(fields)})"
 
 
-def _shown_part(part: object) -> str:
-    if not (hasattr(part, "shape") and hasattr(part, "dtype")):
-        return repr(part)
-    return f"{str(part.dtype).removeprefix('torch.')} {list(part.shape)}"
+def _shown_part(field: object) -> str:
+    if not (hasattr(field, "shape") and hasattr(field, "dtype")):
+        return repr(field)
+    return f"{str(field.dtype).removeprefix('torch.')} {list(field.shape)}"
 
 
 class _Records:
@@ -197,10 +198,10 @@ class _Records:
         return of_fields(kind, {**parts, "spec": static} if RECORDS[kind].static else parts)
 
     def register(self, kind: type, names: tuple[str, ...], static: tuple[str, ...]) -> None:
-        """They are known by `RECORDS`."""
+        """Nothing is left to do: `RECORDS` has them already."""
 
     def register_static(self, kind: type) -> None:
-        """They have no parts."""
+        """Nothing is to be done: descriptions have no parts."""
 
 
 PYTHON = "python"
@@ -270,9 +271,9 @@ def apart(x: object) -> tuple[Registered, Sequence[Nest]] | None:
     if isinstance(x, Mapping) and hasattr(x, "batch_size"):
         return None
     for name, library in LIBRARIES.items():
-        found = library.apart(x)
-        if found is not None:
-            return Registered(kind, found.static, name, tuple(found.names)), found.parts
+        container = library.apart(x)
+        if container is not None:
+            return Registered(kind, container.static, name, tuple(container.names)), container.parts
     return None
 
 
@@ -286,8 +287,8 @@ def names_of(keys: Sequence[object]) -> tuple[str, ...]:
 
 
 def _name_of(key: object) -> str:
-    found = (getattr(key, attribute) for attribute in ("key", "name", "idx") if hasattr(key, attribute))
-    return str(next(found, key))
+    names = (getattr(key, attribute) for attribute in ("key", "name", "idx") if hasattr(key, attribute))
+    return str(next(names, key))
 
 
 def check_depth(depth: int) -> None:
@@ -304,7 +305,7 @@ def of_fields(kind: type, fields: Mapping[str, object]) -> object:
 
     These expect the fields' own values, and would refuse or change specs, or a batch of items, in their place.
     """
-    made: object = object.__new__(kind)
+    instance: object = object.__new__(kind)
     for name, value in fields.items():
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(instance, name, value)
+    return instance

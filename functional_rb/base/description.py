@@ -30,7 +30,7 @@ class Description(abc.ABC):
     @property
     @abc.abstractmethod
     def _key(self) -> tuple[object, ...]:
-        """What descriptions are compared by."""
+        """All that says which description it is: two are equal if these are."""
 
     def __init_subclass__(cls) -> None:
         # Compiled functions take descriptions as arguments, whichever library compiles them.
@@ -46,7 +46,7 @@ class Description(abc.ABC):
         self._put(token=_TOKENS.setdefault(self, str(next(_COUNT))))
 
     def remember(self) -> None:
-        """Have it found by its token from now on."""
+        """Keep it alive, so that it is found by its token from now on."""
         REMEMBERED.setdefault(self.token, self)
 
     def __eq__(self, other: object) -> bool:

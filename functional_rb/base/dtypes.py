@@ -106,7 +106,7 @@ def check_scalar(leaf: Any, dtype: str, name: str) -> None:
         # A number that torch.compile traces has no parts.
         parts = (leaf.real, leaf.imag) if isinstance(leaf, complex) else (leaf,)
         # Compared before it is converted: a Python int has no upper bound.
-        if any(largest < abs(part) != math.inf for part in parts):
+        if any(largest < abs(number) != math.inf for number in parts):
             raise ValueError(
                 f"leaf {name!r}: {leaf:.6} does not fit into {dtype} (up to {largest:.6}); change its spec"
                 if isinstance(leaf, float)
@@ -143,7 +143,7 @@ def canonical(name: str, value: Any, who: str) -> Any:
         (0.1, (1, 2))
     """
     if isinstance(value, tuple):
-        return tuple(canonical(name, part, who) for part in value)
+        return tuple(canonical(name, number, who) for number in value)
     if kind_of(name) == "float":
         return _shortest(name, float(value))
     low, high = integer_limits(name)

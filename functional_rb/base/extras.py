@@ -75,9 +75,9 @@ def missing(module: str, who: str, why: ImportError | None = None) -> ImportErro
 def check_version(module: ModuleType, oldest: str, who: str) -> None:
     """Refuse a library that is older than what the tests run on."""
     if not is_version(module, oldest):
-        name, found = module.__name__, module.__version__
+        name, installed = module.__name__, module.__version__
         raise ImportError(
-            f"{who} needs {name} {oldest} or newer, and {found} is installed: {newer(name, oldest)}", name=name
+            f"{who} needs {name} {oldest} or newer, and {installed} is installed: {newer(name, oldest)}", name=name
         )
 
 

@@ -60,14 +60,12 @@ def as_path(path: object, who: str) -> str:
     """
     if not isinstance(path, str | bytes | os.PathLike):
         raise TypeError(f"{who}: expected a path (str or os.PathLike), got {path!r}")
-    given = os.fspath(path)
-    if isinstance(given, bytes):
-        raise TypeError(f"{who}: expected a path as text, got {given!r}; write os.fsdecode(path)")
-    if not given or "\0" in given:
-        raise ValueError(
-            f"{who}: expected the path of a directory or file, got {given!r}; '.' is the current directory"
-        )
-    return given
+    text = os.fspath(path)
+    if isinstance(text, bytes):
+        raise TypeError(f"{who}: expected a path as text, got {text!r}; write os.fsdecode(path)")
+    if not text or "\0" in text:
+        raise ValueError(f"{who}: expected the path of a directory or file, got {text!r}; '.' is the current directory")
+    return text
 
 
 def open_regular(path: str, flags: int = os.O_RDONLY) -> tuple[int, int]:

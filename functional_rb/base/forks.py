@@ -24,9 +24,9 @@ _held: list[threading.RLock] = []
 
 def lock() -> threading.RLock:
     """A lock that every fork takes before it happens, and lets go of afterwards, in both processes."""
-    made = threading.RLock()
-    _LOCKS.add(made)
-    return made
+    rlock = threading.RLock()
+    _LOCKS.add(rlock)
+    return rlock
 
 
 def renewed(thing: T, renew: Callable[[T], object]) -> None:

@@ -38,12 +38,12 @@ def comparable(function: object) -> object:
     """The function itself; of a partial one a `Partial`, if its arguments can be compared."""
     if not isinstance(function, functools.partial) or isinstance(function, Partial):
         return function
-    made = Partial(function.func, *function.args, **function.keywords)
+    partial = Partial(function.func, *function.args, **function.keywords)
     try:
-        hash(made)
+        hash(partial)
     except TypeError:
         return function
-    return made
+    return partial
 
 
 def check_picklable(function: object, where: str) -> None:

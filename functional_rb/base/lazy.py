@@ -45,14 +45,15 @@ def namespace(package: str, homes: Homes, hint: str = "") -> tuple[Callable[[str
     def get(name: str) -> Any:
         home = home_of.get(name)
         if home is None:
-            told = f"module {package!r} has no attribute {name!r}" + (hint and f"; {hint}")
-            raise AttributeError(told, name=name, obj=sys.modules[package])
+            message = f"module {package!r} has no attribute {name!r}" + (hint and f"; {hint}")
+            raise AttributeError(message, name=name, obj=sys.modules[package])
         if home == package:
             return imported(f"{package}.{name}")  # which makes it an attribute
         module = imported(home)
-        found = getattr(module, name, None) or imported(f"{home}.{name}")  # a package that is shown one level higher
-        setattr(sys.modules[package], name, found)
-        return found
+        # What is no attribute is a package that is shown one level higher.
+        attribute = getattr(module, name, None) or imported(f"{home}.{name}")
+        setattr(sys.modules[package], name, attribute)
+        return attribute
 
     def public() -> list[str]:
         return sorted(getattr(sys.modules[package], "__all__", home_of))

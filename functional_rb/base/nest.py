@@ -65,16 +65,16 @@ class Structure:
         if self.kind in ("leaf", "sequence"):
             return dataclasses.replace(self, children=tuple(children))
         order = sorted(range(len(self.keys)), key=lambda k: str(self.keys[k]))
-        keys, own = tuple(self.keys[k] for k in order), tuple(children[k] for k in order)
+        keys, ordered = tuple(self.keys[k] for k in order), tuple(children[k] for k in order)
         names = [self.keys[k] for _, k in self.named]
-        return dataclasses.replace(self, keys=keys, children=own, given=tuple(keys.index(name) for name in names))
+        return dataclasses.replace(self, keys=keys, children=ordered, given=tuple(keys.index(name) for name in names))
 
     def as_given(self) -> Structure:
         """The same structure with its names in the order in which they were given: the inverse of `sorted`."""
         children = [child.as_given() for child in self.children]
         order = [k for _, k in self.named]
-        keys, own = tuple(self.keys[k] for k in order), tuple(children[k] for k in order)
-        return dataclasses.replace(self, keys=keys, children=own, given=None)
+        keys, ordered = tuple(self.keys[k] for k in order), tuple(children[k] for k in order)
+        return dataclasses.replace(self, keys=keys, children=ordered, given=None)
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -127,17 +127,17 @@ def show_key(key: Key) -> str:
     """
     if isinstance(key, str):
         return key
-    given: Any = key  # users give anything
-    if isinstance(given, tuple) and _are_names(given):
-        return show(given)
-    several = isinstance(given, list) and given and _are_names(given)
-    remedy = f"; a list has several keys, so write {tuple(given)} for the path of one leaf" if several else ""
+    untyped: Any = key  # users give anything
+    if isinstance(untyped, tuple) and _are_names(untyped):
+        return show(untyped)
+    several = isinstance(untyped, list) and untyped and _are_names(untyped)
+    remedy = f"; a list has several keys, so write {tuple(untyped)} for the path of one leaf" if several else ""
     raise TypeError(
         f"expected the key of a leaf as a name, or a tuple of the names on the way to it, got {key!r}{remedy}"
     )
 
 
-def checked_keys(given: object, field: str, who: str) -> Keys | None:
+def checked_keys(keys: object, field: str, who: str) -> Keys | None:
     """Keys as they are kept; a single one stands for a list of it, and None stays None.
 
     A tuple of names is the path of one leaf, as it is wherever one key is asked for, and a list has several keys. A
@@ -151,16 +151,16 @@ def checked_keys(given: object, field: str, who: str) -> Keys | None:
         TypeError: if one of them is neither a name nor a tuple of names.
         ValueError: if they are neither a key nor keys.
     """
-    if given is None or isinstance(given, Keys):
-        return given
-    if not isinstance(given, str | tuple | list):
+    if keys is None or isinstance(keys, Keys):
+        return keys
+    if not isinstance(keys, str | tuple | list):
         raise ValueError(
             f"{who}: expected {field} as a leaf's name, the path of one as a tuple of names, or a list of such, "
-            f"got {given!r}"
+            f"got {keys!r}"
         )
-    one = isinstance(given, str) or (isinstance(given, tuple) and given and _are_names(given))
+    one = isinstance(keys, str) or (isinstance(keys, tuple) and keys and _are_names(keys))
     try:
-        return Keys(_checked_key(key) for key in ([given] if one else given))
+        return Keys(_checked_key(key) for key in ([keys] if one else keys))
     except TypeError as error:
         raise TypeError(f"{who}: {field}: {error}") from None
 
@@ -172,7 +172,7 @@ def _checked_key(key: Any) -> Key:
 
 
 def _are_names(parts: Sequence[object]) -> bool:
-    return all(isinstance(part, str | int) for part in parts)
+    return all(isinstance(name, str | int) for name in parts)
 
 
 def position(names: tuple[str, ...], key: Key, who: str) -> int:
@@ -202,7 +202,7 @@ def as_several(key: Key, names: Sequence[str]) -> str:
         "; a tuple is the path of one leaf, here 'x/y': for several leaves write the list ['x', 'y']"
     """
     starts = {name.split("/", 1)[0] for name in names} | {*names}
-    if isinstance(key, str) or len(key) < 2 or not all(part in starts for part in key):
+    if isinstance(key, str) or len(key) < 2 or not all(step in starts for step in key):
         return ""
     return f"; a tuple is the path of one leaf, here {show(key)!r}: for several leaves write the list {list(key)}"
 
@@ -219,9 +219,9 @@ def show(path: Path) -> str:
 
 def parts_of(nest: Nest) -> tuple[Structure, list[Nest]] | None:
     """The structure of one container, without its children, and the parts that it holds; None for a leaf."""
-    own = getattr(type(nest), "_nest_parts", None)  # specs say themselves which parts they have
-    if own is not None:
-        taken_apart: tuple[Structure, list[Nest]] | None = own(nest)
+    parts_of_spec = getattr(type(nest), "_nest_parts", None)  # specs say themselves which parts they have
+    if parts_of_spec is not None:
+        taken_apart: tuple[Structure, list[Nest]] | None = parts_of_spec(nest)
         return taken_apart
     if is_tensorclass(nest):
         return None if is_non_tensor(nest) else _parts_of_tensorclass(nest)
@@ -250,9 +250,9 @@ def is_tensorclass(nest: Nest) -> bool:
 
 # The fields that are set. They are read as items, because reading attributes takes NonTensorData apart.
 def _parts_of_tensorclass(nest: Nest) -> tuple[Structure, list[object]]:
-    found = dict(nest.items())
-    names = tuple(field.name for field in dataclasses.fields(nest) if field.name in found)
-    return Structure("mapping", type(nest), names), [found[name] for name in names]
+    values = dict(nest.items())
+    names = tuple(field.name for field in dataclasses.fields(nest) if field.name in values)
+    return Structure("mapping", type(nest), names), [values[name] for name in names]
 
 
 def flatten(nest: Nest, is_leaf: Callable[[object], bool], depth: int = 0) -> tuple[list[Nest], Structure]:
@@ -327,12 +327,12 @@ def _values_under(structure: Structure, nest: Nest, path: Path) -> list[object]:
         leaves = {key: child.kind == "leaf" for key, child in zip(keys, structure.children, strict=True)}
         by_key |= {key: array_of_none(nest.batch_size) if leaves[key] else None for key in keys if key in fields}
     if parts is None or set(by_key) != set(keys):
-        found = type(nest).__name__ if parts is None or nest is None else list(got)
+        shown = type(nest).__name__ if parts is None or nest is None else list(got)
         unset = "; a field that is None in an example is no leaf of its spec" if is_tensorclass(nest) else ""
         odd = [] if parts is None else [f"{key!r} is missing" for key in keys if key not in by_key]
         odd += [f"there is no {key!r}" for key in by_key if key not in keys]
         raise ValueError(
-            f"leaf {show(path)!r}: expected the keys {list(keys)}, got {found}; give exactly the leaves of the spec"
+            f"leaf {show(path)!r}: expected the keys {list(keys)}, got {shown}; give exactly the leaves of the spec"
             f"{': ' if odd else ''}{', '.join(odd)}{unset}"
         )
     return [by_key[key] for key in keys]
@@ -341,12 +341,12 @@ def _values_under(structure: Structure, nest: Nest, path: Path) -> list[object]:
 def flatten_some(structure: Structure, nest: Nest) -> dict[int, object]:
     """The leaves that a nest has of those of a structure, by their position in the structure."""
     position = {path: i for i, path in enumerate(structure.paths)}
-    found = {}
+    leaves = {}
     waiting: deque[tuple[Path, Structure | None, object]] = deque([((), structure, nest)])
     while waiting:
         path, expected, value = waiting.popleft()
         if path in position:
-            found[position[path]] = value
+            leaves[position[path]] = value
             continue
         parts = parts_of(value)
         if parts is None or expected is None:
@@ -354,8 +354,9 @@ def flatten_some(structure: Structure, nest: Nest) -> dict[int, object]:
                 f"leaf {show(path)!r}: no such leaf in BufferSpec.item; expected some of {[show(p) for p in position]}"
             )
         below = dict(zip(expected.keys, expected.children, strict=True))
-        waiting.extend(((*path, key), below.get(key), part) for key, part in zip(parts[0].keys, parts[1], strict=True))
-    return found
+        children = zip(parts[0].keys, parts[1], strict=True)
+        waiting.extend(((*path, key), below.get(key), child) for key, child in children)
+    return leaves
 
 
 def plain_mapping(container: object, parts: dict[str, Nest], batch_shape: tuple[int, ...]) -> Nest:

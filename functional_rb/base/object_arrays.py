@@ -55,8 +55,8 @@ def gather(value: Any, lead: tuple[int, ...], shape: tuple[int, ...], name: str)
     if is_non_tensor(value):
         value = value.tolist()
     if is_object_array(value) and value.shape == wanted:
-        given: Objects = value
-        return given
+        objects: Objects = value
+        return objects
     if wanted == ():
         return array_of([value], ())
     if is_object_array(value):
@@ -78,5 +78,5 @@ def _nested(value: object, sizes: tuple[int, ...], wanted: tuple[int, ...], name
             f"leaf {name!r}: expected objects of shape {wanted}, got a {type(value).__name__} of {len(value)} "
             f"where {sizes[0]} belong; give one for each item"
         )
-    for part in value:
-        yield from _nested(part, sizes[1:], wanted, name)
+    for inner in value:
+        yield from _nested(inner, sizes[1:], wanted, name)

@@ -55,7 +55,7 @@ class Progress:
 
 @functools.cache
 def _bar() -> Any:
-    made: Any = type("Bar", (imported("tqdm", "progress=True").tqdm,), {})
+    bar: Any = type("Bar", (imported("tqdm", "progress=True").tqdm,), {})
     # tqdm's own lock is also one between processes, for which it takes a semaphore of the system.
-    made.set_lock(threading.RLock())
-    return made
+    bar.set_lock(threading.RLock())
+    return bar

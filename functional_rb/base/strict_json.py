@@ -32,17 +32,17 @@ def finite(value: object) -> object:
         {'a': [1.0, None]}
     """
     if isinstance(value, dict):
-        return {name: finite(part) for name, part in value.items()}
+        return {name: finite(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(part) for part in value]
+        return [finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _distinct(pairs: list[tuple[str, object]]) -> Json:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    by_name = dict(pairs)
+    if len(by_name) < len(pairs):
         raise ValueError("a name comes twice")
-    return made
+    return by_name
 
 
 def _no_constant(name: str) -> object:

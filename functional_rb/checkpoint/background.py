@@ -47,7 +47,7 @@ class SaveFuture:
         return self._finished.is_set()
 
     def result(self, timeout: float | None = None) -> Checkpoint:
-        """Wait for its end.
+        """Wait until the save has ended.
 
         Args:
             timeout: seconds to wait at most.
@@ -68,7 +68,7 @@ class SaveFuture:
         return self._saved
 
     def wait(self) -> None:
-        """Wait for its end, well or not."""
+        """Wait until the save has ended, well or not."""
         self._finished.wait()
 
     def _run(self) -> None:

@@ -100,13 +100,13 @@ class Stored:
 def stored_arrays(spec: BufferSpec) -> dict[str, Stored]:
     """The arrays of a state that checkpoints store, those without any byte left out; counters are stored apart."""
     fills = {auxiliary_name(name): array.fill for name, array in spec.plan.auxiliary.items()}
-    made = {
+    stored = {
         name: Stored(name, shape, dtype, fills.get(name, 0))
         for name, (shape, dtype) in shapes_of(spec.plan).items()
         if name != "counters" and 0 not in shape
     }
     # The largest elements first, so that each array in a file is aligned for its dtype.
-    return dict(sorted(made.items(), key=lambda pair: -np.dtype(pair[1].dtype).itemsize))
+    return dict(sorted(stored.items(), key=lambda pair: -np.dtype(pair[1].dtype).itemsize))
 
 
 def bytes_of(array: NumpyArray) -> memoryview:

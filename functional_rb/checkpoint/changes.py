@@ -104,8 +104,8 @@ def _differing(reader: Reader, stored: Stored, base: Opened | None, there: Mask)
     differs = np.zeros(stored.count, bool)
     for chunk in chunks(runs_of(there)):
         content = bytes_of(reader.read(stored.name, *stored.span(chunk)))
-        found = np.frombuffer(stored.digests(content), np.uint8).reshape(chunk[1] - chunk[0], -1)
-        differs[slice(*chunk)] = (found != table[slice(*chunk)]).any(axis=1)
+        digests = np.frombuffer(stored.digests(content), np.uint8).reshape(chunk[1] - chunk[0], -1)
+        differs[slice(*chunk)] = (digests != table[slice(*chunk)]).any(axis=1)
     return differs
 
 
@@ -122,7 +122,7 @@ def absorb(base: Opened, masks: Masks) -> list[int]:
         k: {name: (owners[name] == k) & ~mask for name, mask in masks.items()}
         for k in range(len(base.manifest.segments))
     }
-    sizes = {k: _nbytes(arrays, own) for k, own in live.items()}
+    sizes = {k: _nbytes(arrays, live_masks) for k, live_masks in live.items()}
     stay = set(live)
     for k in sorted(live, key=sizes.__getitem__):
         # The smallest first: what is absorbed makes the save larger, so that the next one may be worth it too.

@@ -50,7 +50,7 @@ class Snapshot:
     present: Blocks  # of each array that lies in files the blocks outside of which nothing was ever written
 
     def sync(self) -> None:
-        """Have files and logs on the disk."""
+        """Write files and logs through to the disk."""
         # Older logs too: the files' rows of older checkpoints are theirs alone now.
         self.files.flush()
         directory = _directory(self.files)
@@ -179,18 +179,18 @@ def _next(files: MappedFiles) -> int:
 def _logs(files: MappedFiles, blocks: Blocks, number: int, going_on: GoingOn = NOT_GOING_ON) -> Logs:
     # Checkpoints before this one may need rows that it does not have: a new log goes on keeping those.
     older = {} if files.undo is None else {undo_log.ITEMS: files.undo.items, undo_log.FRAMES: files.undo.frames}
-    made = {}
+    logs = {}
     for prefix, group in _groups(files.spec).items():
         log, earlier = going_on.get(prefix, (number, None))
         in_use = np.logical_or.reduce(_rows(files.spec, group, blocks))
         arrays = _arrays(files, group)
-        made[prefix] = UndoLog(_directory(files), log, arrays, in_use, older.get(prefix), prefix, earlier)
-    return Logs(made[undo_log.ITEMS], made.get(undo_log.FRAMES))
+        logs[prefix] = UndoLog(_directory(files), log, arrays, in_use, older.get(prefix), prefix, earlier)
+    return Logs(logs[undo_log.ITEMS], logs.get(undo_log.FRAMES))
 
 
 def _needed(files: MappedFiles) -> dict[int, Blocks]:
     # For each checkpoint in these files the number of its log, and its blocks.
-    directory, found, arrays = _directory(files), {}, stored_arrays(files.spec)
+    directory, needed, arrays = _directory(files), {}, stored_arrays(files.spec)
     for generation in generations(directory):
         # One that is damaged is given up, as saving does it.
         with contextlib.suppress(FileNotFoundError, CorruptCheckpointError):
@@ -198,11 +198,11 @@ def _needed(files: MappedFiles) -> dict[int, Blocks]:
             # Of another spec than the files' it is none of theirs.
             if manifest.undo and all(manifest.arrays[name] == arrays.get(name) for name in manifest.in_place):
                 blocks = {name: np.zeros(arrays[name].count, bool) for name in manifest.in_place}
-                for part in manifest.segments:
-                    for name in blocks.keys() & part.arrays.keys():
-                        blocks[name] |= marked(part.arrays[name].runs, arrays[name].count)
-                found[manifest.undo] = blocks
-    return found
+                for segment in manifest.segments:
+                    for name in blocks.keys() & segment.arrays.keys():
+                        blocks[name] |= marked(segment.arrays[name].runs, arrays[name].count)
+                needed[manifest.undo] = blocks
+    return needed
 
 
 def _united(parts: Iterable[Blocks]) -> Blocks:
@@ -215,7 +215,7 @@ def _united(parts: Iterable[Blocks]) -> Blocks:
 
 def _going_on(files: MappedFiles, needed: Collection[int]) -> GoingOn:
     # Existing logs are folded into one for each checkpoint; those of the newest are appended to where that is safe.
-    directory, fresh, found = _directory(files), _next(files), {}
+    directory, fresh, going_on = _directory(files), _next(files), {}
     for prefix, group in _groups(files.spec).items():
         arrays = _arrays(files, group)
         fold(directory, needed, arrays, prefix)
@@ -229,8 +229,8 @@ def _going_on(files: MappedFiles, needed: Collection[int]) -> GoingOn:
                 rows, stop = undo_log.recorded(path, arrays, torn)
                 recorded |= rows
                 log, end = (number, stop) if may_go_on(path, torn) else (fresh, None)
-        found[prefix] = log, Earlier(recorded, end)
-    return found
+        going_on[prefix] = log, Earlier(recorded, end)
+    return going_on
 
 
 def _fold_failed(files: MappedFiles) -> None:
@@ -247,9 +247,9 @@ def _fold_failed(files: MappedFiles) -> None:
 
 def _groups(spec: BufferSpec) -> dict[str, list[str]]:
     # Rows of items are logged together, and those of frames, of which there is another number.
-    found = list(shapes(spec))
-    groups = {undo_log.ITEMS: [name for name in found if is_items(name)]}
-    frames = [name for name in found if not is_items(name)]
+    array_names = list(shapes(spec))
+    groups = {undo_log.ITEMS: [name for name in array_names if is_items(name)]}
+    frames = [name for name in array_names if not is_items(name)]
     return groups | {undo_log.FRAMES: frames} if frames else groups
 
 
@@ -268,14 +268,14 @@ def _all_present(files: MappedFiles) -> Blocks:
 
 
 def _rows(spec: BufferSpec, group: list[str], blocks: Blocks) -> list[Mask]:
-    arrays, found = stored_arrays(spec), []
+    arrays, masks = stored_arrays(spec), []
     for name in group:
         rows = np.zeros(shapes(spec)[name][0][0], bool)
         known = name if is_items(name) else auxiliary_name(name)  # the inverse of `own_name`
         for run in runs_of(blocks[known]) if known in blocks else ():
             rows[slice(*arrays[known].span(run))] = True
-        found.append(rows)
-    return found
+        masks.append(rows)
+    return masks
 
 
 def prune(directory: str, needed: list[int], gone: list[int]) -> None:
@@ -296,22 +296,22 @@ def read(opened: Opened, spec: BufferSpec, advance: Callable[[int], None], room:
     The rows are read first and then the logs: whatever has been overwritten by then is in these already.
     """
     arrays = stored_arrays(spec)
-    found = {name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes(spec).items()}
+    copies = {name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes(spec).items()}
     if room is not None:
         room.reserve_all()
-        found |= room.arrays()
+        copies |= room.arrays()
     for name, there in names(spec).items():
         stored = arrays[name]
         if room is None:
-            found[there] = stored.blank_array()
-        into, path = bytes_of(found[there]), opened.beside(mapped_file(name))
+            copies[there] = stored.blank_array()
+        into, path = bytes_of(copies[there]), opened.beside(mapped_file(name))
         with contextlib.ExitStack() as stack:
             file, _ = open_file(path, stack)
             for chunk in chunks(runs_of(opened.owners(name) >= 0)):
                 start, stop = (row * stored.row_bytes for row in stored.span(chunk))
                 read_into(path, file, start, into[start:stop])
-    _lead_back(opened, spec, found, advance, None)
-    return found
+    _lead_back(opened, spec, copies, advance, None)
+    return copies
 
 
 def take_over(opened: Opened, spec: BufferSpec, files: MappedFiles, advance: Callable[[int], None]) -> None:

@@ -26,42 +26,42 @@ def checkpoints(path: str | os.PathLike[str]) -> list[Checkpoint]:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as path:
         ...     done = [frb.save(rb.init(frb.BufferSpec((frb.Unbounded(()),), 4)), path) for _ in range(3)]
-        ...     [(found.generation, found.items, found.problem) for found in frb.checkpoint.checkpoints(path)]
+        ...     [(there.generation, there.items, there.problem) for there in frb.checkpoint.checkpoints(path)]
         [(3, 0, None), (2, 0, None)]
     """
     directory = os.path.abspath(as_path(path, "checkpoints"))
-    found = []
+    listed = []
     for generation in there(directory):
         with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:  # removed meanwhile
             name, problem = os.path.join(directory, manifests.name_of(generation)), None
             try:
                 manifest = read_manifest(directory, generation)
             except CheckpointError as error:
-                found.append(Checkpoint(name, generation, 0, 0.0, 0, 0, False, str(error)))
+                listed.append(Checkpoint(name, generation, 0, 0.0, 0, 0, False, str(error)))
                 continue
             parts, written = [manifest], os.path.getsize(name)
             try:
                 Opened(directory, manifest, stack)
                 of_shards = 0 if manifest.shards is None else len(manifest.shards.parts)
-                for place, part in places.manifests_of(directory, manifest, range(of_shards)).values():
-                    Opened(place, part, stack)
-                    parts.append(part)
-                    written += os.path.getsize(os.path.join(place, manifests.name_of(part.generation)))
+                for place, part_manifest in places.manifests_of(directory, manifest, range(of_shards)).values():
+                    Opened(place, part_manifest, stack)
+                    parts.append(part_manifest)
+                    written += os.path.getsize(os.path.join(place, manifests.name_of(part_manifest.generation)))
             except CheckpointError as error:
                 problem = str(error)
-            found.append(
+            listed.append(
                 Checkpoint(
                     path=name,
                     generation=generation,
                     items=manifest.items,
                     time=manifest.time,
-                    nbytes=sum(part.nbytes for part in parts),
-                    written=written + sum(part.written for part in parts),
-                    full=all(part.full for part in parts),
+                    nbytes=sum(part_manifest.nbytes for part_manifest in parts),
+                    written=written + sum(part_manifest.written for part_manifest in parts),
+                    full=all(part_manifest.full for part_manifest in parts),
                     problem=problem,
                 )
             )
-    return found
+    return listed
 
 
 def there(directory: str) -> list[int]:

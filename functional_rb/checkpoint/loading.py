@@ -126,25 +126,25 @@ class _Loading:
     def newest(self) -> Content:
         wanted = self.wanted
         for tries in itertools.count():
-            found = [one for one in there(self.directory) if wanted.before is None or one <= wanted.before]
-            if not found:
+            generations = [one for one in there(self.directory) if wanted.before is None or one <= wanted.before]
+            if not generations:
                 raise NoCheckpointError(f"{self.directory}: no checkpoint is there; frb.save(state, path) writes one")
             # A mixture names the checkpoints of its buffers: then no other will do, newer ones included.
-            found = found if wanted.number is None else [wanted.number]
+            generations = generations if wanted.number is None else [wanted.number]
             try:
-                return self.first_of(found if self.how.fall_back else found[:1])
+                return self.first_of(generations if self.how.fall_back else generations[:1])
             except FileNotFoundError:  # a save has removed it: there is a newer one
                 if tries == TRIES:
                     raise
         raise AssertionError  # the loop has no end
 
-    def first_of(self, found: list[int]) -> Content:
+    def first_of(self, generations: list[int]) -> Content:
         damaged: list[CorruptCheckpointError] = []
-        for generation in found:
+        for generation in generations:
             try:
                 manifest = read_manifest(self.directory, generation)
-                told = manifest.shards
-                content = self.of_one(manifest) if told is None else self.of_shards(manifest, told)
+                shards = manifest.shards
+                content = self.of_one(manifest) if shards is None else self.of_shards(manifest, shards)
             except CorruptCheckpointError as error:
                 damaged.append(error)
                 continue
@@ -158,38 +158,38 @@ class _Loading:
             return content
         raise damaged[0]
 
-    def of_shards(self, manifest: Manifest, told: Shards) -> Content:
+    def of_shards(self, manifest: Manifest, shards: Shards) -> Content:
         path = os.path.join(self.directory, manifests.name_of(manifest.generation))
-        spec = spec_in(told.spec, self.how.known, path)
+        spec = spec_in(shards.spec, self.how.known, path)
         try:
-            old = regroup.deal(spec, len(told.parts))
+            old = regroup.deal(spec, len(shards.parts))
         except ValueError as error:
-            raise CorruptCheckpointError(path, f"its buffer cannot be dealt to {len(told.parts)}: {error}") from None
+            raise CorruptCheckpointError(path, f"its buffer cannot be dealt to {len(shards.parts)}: {error}") from None
         index = _Loading(self.directory, self.how, NEWEST, self.stack).of_one(manifest)
         if index.spec != old.index:
             raise CorruptCheckpointError(path, "its index is not that of its spec")
         # Another spec has other slots: then the buffer is put together first, and dealt again by the caller.
         wanted = self.wanted.spec
-        own = None if wanted is not None else self.wanted.own
+        wanted_shards = None if wanted is not None else self.wanted.own
         # One shard is the whole buffer.
-        shards, numbers = (1, (0,)) if own is None else own
-        new = regroup.deal(spec, shards)
+        count, numbers = (1, (0,)) if wanted_shards is None else wanted_shards
+        new = regroup.deal(spec, count)
         needed = sorted({k for number in numbers for k in regroup.sources(old, new, number)})
-        found: dict[int, Content] = {}
+        contents: dict[int, Content] = {}
         for k, (place, of_part) in manifests_of(self.directory, manifest, needed).items():
-            found[k] = content = _Loading(place, self.how, NEWEST, self.stack).of_one(of_part)
+            contents[k] = content = _Loading(place, self.how, NEWEST, self.stack).of_one(of_part)
             path = os.path.join(place, manifests.name_of(of_part.generation))
             if content.spec != old.part:
                 raise CorruptCheckpointError(path, f"expected a part of {old.part!r:.200}, found {content.spec!r:.200}")
             if problem := regroup.misfit(old, index.arrays, content.arrays, k):
                 raise CorruptCheckpointError(path, problem)
-        arrays = {k: content.arrays for k, content in found.items()}
+        arrays = {k: content.arrays for k, content in contents.items()}
         # A part that is dealt as it was is still the one that its checkpoint holds, which the next save builds on.
-        stamps = {k: content.stamp for k, content in found.items() if old.shards == new.shards}
+        stamps = {k: content.stamp for k, content in contents.items() if old.shards == new.shards}
         parts = {k: Part(regroup.regrouped(old, index.arrays, arrays, new, k), stamps.get(k)) for k in numbers}
-        objects = {token: value for content in found.values() for token, value in content.objects.items()}
+        objects = {token: value for content in contents.values() for token, value in content.objects.items()}
         objects |= index.objects
-        if own is not None:
+        if wanted_shards is not None:
             return Content(spec, index.arrays, objects, index.stamp, None, manifest.generation, True, parts)
         if wanted is not None:
             respec.check(spec, wanted)
@@ -274,8 +274,8 @@ class _Loading:
             return spec
         except OSError as error:
             # Who gave this storage asked for these files, and no others.
-            given = self.wanted.storage is not None
-            if given or not (isinstance(error, StorageInUseError) or error.errno in READ_ONLY):
+            explicit = self.wanted.storage is not None
+            if explicit or not (isinstance(error, StorageInUseError) or error.errno in READ_ONLY):
                 raise
             why = "in use" if isinstance(error, StorageInUseError) else "not to be written to"
             _log.warning("%s: the files are %s, so the checkpoint is read into memory", self.directory, why)
@@ -284,15 +284,15 @@ class _Loading:
 
     def in_place(self, opened: Opened, spec: BufferSpec, progress: Progress) -> dict[str, NumpyArray]:
         if self.files is None:
-            found = in_place.read(opened, spec, progress.advance, self.room)
+            arrays = in_place.read(opened, spec, progress.advance, self.room)
         else:
             in_place.take_over(opened, spec, self.files, progress.advance)
-            found = self.files.arrays()
-        return {name: found[there] for name, there in in_place.names(spec).items()}
+            arrays = self.files.arrays()
+        return {name: arrays[there] for name, there in in_place.names(spec).items()}
 
     def array(self, opened: Opened, stored: Stored, progress: Progress) -> NumpyArray:
         name, owners = stored.name, opened.owners(stored.name)
-        had = [part.arrays[name].runs if name in part.arrays else [] for part in opened.manifest.segments]
+        had = [segment.arrays[name].runs if name in segment.arrays else [] for segment in opened.manifest.segments]
         everything = [(0, stored.count)]
         # Only a segment that has the whole array in one piece can be mapped.
         whole = had.index(everything) if self.how.mmap and is_items(name) and everything in had else None

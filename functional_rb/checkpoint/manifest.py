@@ -43,7 +43,7 @@ class Unreadable(Exception):
 
 
 class OtherFormat(Exception):
-    """It is whole, but of a format that this version of the library does not know."""
+    """The file is whole, but of a format that this version of the library does not know."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Blocks:
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """A file."""
+    """A file of blocks, as a manifest describes it."""
 
     file: str  # its name
     arrays: dict[str, Blocks]  # the blocks of each array
@@ -105,7 +105,7 @@ class Shards:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """A checkpoint."""
+    """All that is said of one checkpoint."""
 
     generation: int  # its number, and its file's name
     stamp: str  # see `functional_rb.core.save_history`
@@ -192,7 +192,7 @@ def content_of(
 
 
 def most_runs(content: bytes) -> int:
-    """At most so many runs of blocks are in a file."""
+    """A bound on how many runs of blocks the content of a manifest has, before it is parsed."""
     # Counted in the bytes, as parsing would already make room for all of them.
     return content.count(b"],[", max(content.rfind(_SEGMENTS), 0)) + 1
 
@@ -220,7 +220,7 @@ def decode(content: bytes, generation: int) -> Manifest:
 
 
 def _manifest(info: Json) -> Manifest:
-    arrays = {name: _stored(name, part) for name, part in info["arrays"].items()}
+    arrays = {name: _stored(name, entry) for name, entry in info["arrays"].items()}
     _expect(len(info["segments"]) <= MOST_SEGMENTS, f"{len(info['segments'])} segments are too many")
     seconds = info["time"]
     _expect(type(seconds) in (int, float) and math.isfinite(seconds), f"expected a time, got {seconds!r:.40}")
@@ -243,7 +243,7 @@ def _manifest(info: Json) -> Manifest:
         spec=json.dumps(info["spec"]),
         arrays=arrays,
         counters=[_number(value) for value in info["counters"]],
-        segments=[_segment(part, arrays, in_place) for part in info["segments"]],
+        segments=[_segment(entry, arrays, in_place) for entry in info["segments"]],
         content=_text(info["content"]),
         in_place=in_place,
         undo=undo,
@@ -266,7 +266,7 @@ def _segment(info: Json, arrays: dict[str, Stored], in_place: tuple[str, ...]) -
     _expect(info["kind"] == _kind(info["arrays"], in_place), f"a segment of kind {info['kind']!r}")
     _expect(SEGMENT.fullmatch(_text(info["file"])) is not None, f"a segment's file is called {info['file']!r}")
     nbytes, checksum = info["objects"]
-    has = {name: _blocks(part, arrays[name]) for name, part in info["arrays"].items()}
+    has = {name: _blocks(entry, arrays[name]) for name, entry in info["arrays"].items()}
     ordered = {name: has[name] for name in arrays if name in has}
     return Segment(info["file"], ordered, (_count(nbytes), _text(checksum)), _count(info["size"]))
 

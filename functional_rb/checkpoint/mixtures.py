@@ -73,9 +73,9 @@ def _parsed(record: Nest) -> Json | None:
         return None
 
 
-def is_record(found: object) -> bool:
+def is_record(value: object) -> bool:
     """Whether a nest that was loaded, or its specs, stand for a mixture."""
-    return isinstance(found, Mapping) and set(found) == {NAME}
+    return isinstance(value, Mapping) and set(value) == {NAME}
 
 
 def is_there(directory: str) -> bool:
@@ -95,18 +95,18 @@ def loaded(directory: str, load: Load, specs: object, fall_back: bool, number: i
     wanted = number
     # Whatever the newest names may have been removed meanwhile by a save, or be damaged: then the next is tried.
     while True:
-        found = wanted
+        tried = wanted
         try:
-            value, found = load(directory, wanted, specs)
+            value, tried = load(directory, wanted, specs)
             return _together(value, directory, load, specs) if is_record(value) else value
         except (CorruptCheckpointError, FileNotFoundError) as error:
-            if found is None or number is not None:
+            if tried is None or number is not None:
                 raise
             left = there(directory)
-            if left and left[0] > found and found not in left:  # a save has removed it: there is a newer one
+            if left and left[0] > tried and tried not in left:  # a save has removed it: there is a newer one
                 wanted = None
                 continue
-            older = next((one for one in left if one < found), None)
+            older = next((one for one in left if one < tried), None)
             if not fall_back or older is None:
                 raise
             _log.warning("checkpoint %d is tried, since %s", older, error)
@@ -117,8 +117,8 @@ def _together(record: Nest, directory: str, load: Load, specs: object) -> Mixtur
     content = _content(record, directory)
     numbers = content["checkpoints"]
     wanted = [None] * len(numbers) if specs is None else specs_of_buffers(len(numbers), specs, "load")
-    found = _places(directory, numbers)
-    states = [loaded(where, load, spec, False, number) for (where, number), spec in zip(found, wanted, strict=True)]
+    placed = _places(directory, numbers)
+    states = [loaded(where, load, spec, False, number) for (where, number), spec in zip(placed, wanted, strict=True)]
     mixture = Mixture(tuple(states), record[NAME].get("p"), spec=_spec(content))
     try:
         mixture.check()
@@ -130,8 +130,8 @@ def _together(record: Nest, directory: str, load: Load, specs: object) -> Mixtur
 def specs(described: SpecNest, record: Nest, directory: str, spec_at: Callable[[str, int], SpecNest]) -> Mixture:
     """A mixture with the specs of its buffers in their place, and that of its shares."""
     content = _content(record, directory)
-    found = tuple(spec_at(where, number) for where, number in _places(directory, content["checkpoints"]))
-    return Mixture(found, dict(described[NAME]).get("p"), spec=_spec(content))
+    buffer_specs = tuple(spec_at(where, number) for where, number in _places(directory, content["checkpoints"]))
+    return Mixture(buffer_specs, dict(described[NAME]).get("p"), spec=_spec(content))
 
 
 def _content(record: Nest, directory: str) -> Json:
@@ -142,11 +142,11 @@ def _content(record: Nest, directory: str) -> Json:
 
 
 def _places(directory: str, numbers: Sequence[int]) -> list[tuple[str, int]]:
-    found = [(place_of(directory, k), number) for k, number in enumerate(numbers)]
-    for where, number in found:
+    placed = [(place_of(directory, k), number) for k, number in enumerate(numbers)]
+    for where, number in placed:
         if number not in there(where):
             raise CorruptCheckpointError(where, f"checkpoint {number} is missing, which the mixture's names")
-    return found
+    return placed
 
 
 def _spec(content: Json) -> MixtureSpec:

@@ -19,17 +19,17 @@ from functional_rb.mixture.value import Mixture
 
 
 class Moment(Protocol):
-    """What is to be written."""
+    """What is to be written, as it was when the save was called."""
 
     @property
     def directory(self) -> str:
-        """Where to."""
+        """The directory of checkpoints to which it is written."""
 
     def write(self, keep: int | None = None) -> Checkpoint:
-        """Write it, and keep so many checkpoints there, or as many as was asked for."""
+        """Write it, and let `keep` checkpoints stay there; None for as many as `save` was asked for."""
 
     def close(self) -> None:
-        """Let it go, written or not."""
+        """Let go of what is held for it, whether it was written or not."""
 
 
 def hold(value: object, path: object, how: SaveOptions) -> Moment:
@@ -60,7 +60,7 @@ class OfState:
         return self.asked.directory
 
     def write(self, keep: int | None = None, held: bool = False) -> Checkpoint:
-        """Write it, to a directory that the caller holds, or does not."""
+        """Write it; `held` says whether the caller holds the directory already."""
         return saving.write(self._reader or self._read(lasting=False), self.asked.keeping(keep), held)
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class OfMixture:
     def _write(self, how: SaveOptions) -> Checkpoint:
         # Each buffer keeps what the checkpoints of the mixture that stay have named, and its new one.
         needed = mixtures.needed(self.directory, len(self._parts), how.keep, nest_at)
-        saved = [part.write(count + 1) for part, count in zip(self._parts, needed, strict=True)]
+        saved = [moment.write(count + 1) for moment, count in zip(self._parts, needed, strict=True)]
         record = mixtures.record_of([one.generation for one in saved], self._spec, self._p)
         last = OfState(records.as_state(record, how.who), self.directory, how).write(held=True)
         return dataclasses.replace(
@@ -108,5 +108,5 @@ class OfMixture:
         )
 
     def close(self) -> None:
-        for part in self._parts:
-            part.close()
+        for moment in self._parts:
+            moment.close()

@@ -29,8 +29,8 @@ Owners = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 
 def generations(directory: str) -> list[int]:
-    found = (manifests.GENERATION.fullmatch(name) for name in os.listdir(directory))
-    return sorted((int(match[1]) for match in found if match), reverse=True)
+    matches = (manifests.GENERATION.fullmatch(name) for name in os.listdir(directory))
+    return sorted((int(match[1]) for match in matches if match), reverse=True)
 
 
 def read_manifest(directory: str, generation: int) -> Manifest:
@@ -72,20 +72,20 @@ class Opened:
 
     def __init__(self, directory: str, manifest: Manifest, stack: contextlib.ExitStack) -> None:
         self.directory, self.manifest = directory, manifest
-        self.paths = [os.path.join(directory, part.file) for part in manifest.segments]
+        self.paths = [os.path.join(directory, stored_segment.file) for stored_segment in manifest.segments]
         self._fds: list[int] = []
         self._sizes: list[int] = []
         self._places: list[Places] = []
-        for path, part in zip(self.paths, manifest.segments, strict=True):
+        for path, stored_segment in zip(self.paths, manifest.segments, strict=True):
             try:
                 fd, size = open_file(path, stack)
             except FileNotFoundError:
                 self.check_there()
                 raise CorruptCheckpointError(path, "the file is missing") from None
-            runs = {name: (manifest.arrays[name], blocks.runs) for name, blocks in part.arrays.items()}
-            plan = segment.places(runs, part.objects[0], manifest.in_place)
+            runs = {name: (manifest.arrays[name], blocks.runs) for name, blocks in stored_segment.arrays.items()}
+            plan = segment.places(runs, stored_segment.objects[0], manifest.in_place)
             # The header and all places follow from the manifest, so that nothing in the file has to be believed.
-            if not size == part.size == plan.size:
+            if not size == stored_segment.size == plan.size:
                 raise CorruptCheckpointError(path, f"expected {plan.size} bytes, found {size}")
             if read_bytes(path, fd, size, 0, len(plan.header)) != plan.header:
                 raise CorruptCheckpointError(path, "its header is not what was written")
@@ -125,9 +125,9 @@ class Opened:
     def owners(self, name: str) -> Owners:
         """Which segment has each block of an array, int32 [blocks]; -1 for none."""
         owners = np.full(self.manifest.arrays[name].count, -1, np.int32)
-        for k, part in enumerate(self.manifest.segments):
-            if name in part.arrays:
-                owners[marked(part.arrays[name].runs, len(owners))] = k
+        for k, stored_segment in enumerate(self.manifest.segments):
+            if name in stored_segment.arrays:
+                owners[marked(stored_segment.arrays[name].runs, len(owners))] = k
         return owners
 
     def table(self, k: int, name: str) -> Table:
@@ -145,10 +145,10 @@ class Opened:
         stored = self.manifest.arrays[name]
         table = stored.blank()
         owners = self.owners(name)
-        for k, part in enumerate(self.manifest.segments):
-            if name in part.arrays:
+        for k, stored_segment in enumerate(self.manifest.segments):
+            if name in stored_segment.arrays:
                 mine = np.flatnonzero(owners == k)
-                table[mine] = self.table(k, name)[_Positions(part.arrays[name].runs).of(mine)]
+                table[mine] = self.table(k, name)[_Positions(stored_segment.arrays[name].runs).of(mine)]
         return table
 
     def objects(self, k: int) -> dict[int, object]:
@@ -171,11 +171,11 @@ class Opened:
         total = 0
         for chunk, at, digests in self._chunks(k, name, runs):
             start, stop = stored.span(chunk)
-            part = into[start * stored.row_bytes : stop * stored.row_bytes]
+            target = into[start * stored.row_bytes : stop * stored.row_bytes]
             if not mapped:
-                read_into(self.paths[k], self._fds[k], at, part)
-            self._verify(k, stored, part, digests)
-            total += len(part)
+                read_into(self.paths[k], self._fds[k], at, target)
+            self._verify(k, stored, target, digests)
+            total += len(target)
         return total
 
     def verified(self, k: int, name: str) -> Iterator[tuple[Run, bytes]]:

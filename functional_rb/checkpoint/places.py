@@ -40,23 +40,23 @@ def manifests_of(directory: str, manifest: Manifest, numbers: Iterable[int]) -> 
     if manifest.shards is None:
         return {}
     name = os.path.join(directory, manifests.name_of(manifest.generation))
-    found = {}
+    by_shard = {}
     for k in numbers:
         number, content = manifest.shards.parts[k]
         place = place_of(directory, k)
         path = os.path.join(place, manifests.name_of(number))
         try:
-            part = read_manifest(place, number)
+            part_manifest = read_manifest(place, number)
         except FileNotFoundError:
             os.stat(name)
             raise CorruptCheckpointError(
                 path, f"the file is missing, in which {name} has shard {k} of {len(manifest.shards.parts)}"
             ) from None
-        if part.content != content:
+        if part_manifest.content != content:
             raise CorruptCheckpointError(
                 path,
                 f"expected the part of shard {k} that {name} names, with the checksum {content}, and found that of "
-                f"another buffer or moment, with {part.content}; put back the file that was saved with it",
+                f"another buffer or moment, with {part_manifest.content}; put back the file that was saved with it",
             )
-        found[k] = place, part
-    return found
+        by_shard[k] = place, part_manifest
+    return by_shard

@@ -36,8 +36,8 @@ def check(value: Any, leaf: str, depth: int = 0) -> None:
     if kind is float and math.isfinite(value):
         return
     if depth < DEEPEST and (kind is list or (kind is dict and all(type(key) is str for key in value))):
-        for part in value if kind is list else value.values():
-            check(part, leaf, depth + 1)
+        for inner in value if kind is list else value.values():
+            check(inner, leaf, depth + 1)
         return
     what = f"{value!r}" if kind is float else "a number too long" if kind is int else kind.__name__
     what = "a nest too deep, or one that contains itself" if depth == DEEPEST else what

@@ -36,18 +36,18 @@ def as_state(value: object, who: str) -> State:
     """A state, or a nest of arrays as the state of a buffer that has it as its only item."""
     if isinstance(value, State):
         return value
-    parts = nest.flatten(value, lambda x: isinstance(x, State) or hasattr(x, "dtype"))[0]
-    if any(isinstance(part, State) for part in parts):
+    flat = nest.flatten(value, lambda x: isinstance(x, State) or hasattr(x, "dtype"))[0]
+    if any(isinstance(leaf, State) for leaf in flat):
         raise TypeError(
             f"{who}: expected a State, or a nest of arrays, got {type(value).__name__} with a State in it; give each a "
             f"directory of its own, or several states as a frb.Mixture"
         )
-    if not parts:
+    if not flat:
         raise TypeError(f"{who}: expected a State, or a nest of arrays, got {type(value).__name__} without any")
-    for part in parts:
-        if not (hasattr(part, "dtype") and hasattr(part, "shape")):
+    for leaf in flat:
+        if not (hasattr(leaf, "dtype") and hasattr(leaf, "shape")):
             raise TypeError(
-                f"{who}: expected a State, or a nest of arrays, got {type(part).__name__}; it comes before the path"
+                f"{who}: expected a State, or a nest of arrays, got {type(leaf).__name__}; it comes before the path"
             )
     record = Record(value)  # by whose type a nest is told from the item of a buffer with one slot
     spec = BufferSpec(spec_of(record), capacity=1)
@@ -83,8 +83,8 @@ def _problem_of(value: object) -> str | None:
     rule, apart = RULES.get(type(value)), nest.parts_of(value)
     if rule is not None and (reason := rule(value)):
         return f"{type(value).__name__}: {reason}"
-    for part in [] if apart is None else apart[1]:
-        if reason := _problem_of(part):
+    for child in [] if apart is None else apart[1]:
+        if reason := _problem_of(child):
             return reason
     return None
 

@@ -113,13 +113,13 @@ def _load_dealt(
     if wanted is not None:
         check_spec(wanted, "load")
         wanted = wanted if storage is None else dataclasses.replace(wanted, storage=storage)
-    own = (group.shards, group.own)
+    shards = (group.shards, group.own)
     contents: list[Content] = []
 
     def attempt(before: int | None) -> tuple[int, str]:
-        found = read(directory, options, Wanted(storage, wanted, own=own, before=before))
-        contents[:] = [_parts_for(found, wanted, storage, own)]
-        return found.generation, found.stamp
+        content = read(directory, options, Wanted(storage, wanted, own=shards, before=before))
+        contents[:] = [_parts_for(content, wanted, storage, shards)]
+        return content.generation, content.stamp
 
     limit = None
     while True:
@@ -142,14 +142,14 @@ def _load_dealt(
 
 
 def _parts_for(
-    found: Content, wanted: BufferSpec | None, storage: Storage | None, own: tuple[int, tuple[int, ...]]
+    content: Content, wanted: BufferSpec | None, storage: Storage | None, shards: tuple[int, tuple[int, ...]]
 ) -> Content:
-    if records.is_record(found.spec):
+    if records.is_record(content.spec):
         raise ValueError("load: sharding: expected a checkpoint of a buffer, got one of a nest, or of a mixture")
-    if found.parts is not None:
-        return found
-    spec, arrays = found.spec, found.arrays
-    if found.of_shards and wanted is None and storage is not None:
+    if content.parts is not None:
+        return content
+    spec, arrays = content.spec, content.arrays
+    if content.of_shards and wanted is None and storage is not None:
         wanted = dataclasses.replace(spec, storage=storage)
     if wanted is not None and wanted != spec:
         arrays, _ = elsewhere.with_spec(arrays, spec, wanted, in_place.create)
@@ -158,8 +158,9 @@ def _parts_for(
         raise ValueError(
             f"load: sharding: expected a buffer on devices, got storage={spec.storage}; give storage=frb.Device() too"
         )
-    index, parts = regroup.of_whole(spec, arrays, *own)
-    return found._replace(spec=spec, arrays=index, parts={k: Part(part, None) for k, part in parts.items()}, stamp="")
+    index, arrays_of_shards = regroup.of_whole(spec, arrays, *shards)
+    parts = {k: Part(shard_arrays, None) for k, shard_arrays in arrays_of_shards.items()}
+    return content._replace(spec=spec, arrays=index, parts=parts, stamp="")
 
 
 def _load(
@@ -195,37 +196,38 @@ def _load(
     if spec is not None:
         check_spec(spec, "load")
         spec = spec if storage is None else dataclasses.replace(spec, storage=storage)
-    found = read(path, options, Wanted(storage, spec, here=True, number=number))
-    if found.of_shards and spec is None and storage is not None:
-        spec = dataclasses.replace(found.spec, storage=storage)
-    if records.is_record(found.spec):
+    content = read(path, options, Wanted(storage, spec, here=True, number=number))
+    if content.of_shards and spec is None and storage is not None:
+        spec = dataclasses.replace(content.spec, storage=storage)
+    if records.is_record(content.spec):
         place = partial(module.placed, device=device)
-        return records.value_of(found.spec, found.arrays, place, module.build_mapping, options.mmap), found.generation
-    if spec is not None and not respec.same_place(found.spec, spec):
-        arrays, files = elsewhere.with_spec(found.arrays, found.spec, spec, in_place.create)
-        return module.restore(spec, arrays, device, objects=found.objects, files=files), found.generation
+        value = records.value_of(content.spec, content.arrays, place, module.build_mapping, options.mmap)
+        return value, content.generation
+    if spec is not None and not respec.same_place(content.spec, spec):
+        arrays, files = elsewhere.with_spec(content.arrays, content.spec, spec, in_place.create)
+        return module.restore(spec, arrays, device, objects=content.objects, files=files), content.generation
     try:
-        with _explaining_device(found, path, device, storage):
+        with _explaining_device(content, path, device, storage):
             state = module.restore(
-                found.spec,
-                found.arrays,
+                content.spec,
+                content.arrays,
                 device,
-                objects=found.objects,
-                stamp=None if found.of_shards else found.stamp,
-                files=found.files,
+                objects=content.objects,
+                stamp=None if content.of_shards else content.stamp,
+                files=content.files,
             )
         state = state if spec is None else importlib.import_module(f"{named}_backend").with_spec(state, spec)
-        return state, found.generation
+        return state, content.generation
     except BaseException:
-        if found.files is not None:
-            found.files.release()
+        if content.files is not None:
+            content.files.release()
         raise
 
 
 @contextlib.contextmanager
-def _explaining_device(found: Content, path: str, device: DeviceLike, storage: Storage | None) -> Iterator[None]:
+def _explaining_device(content: Content, path: str, device: DeviceLike, storage: Storage | None) -> Iterator[None]:
     # A checkpoint may name a device that this machine lacks; the error then names the manifest and a remedy.
-    saved = found.spec.storage
+    saved = content.spec.storage
     name = saved.device if isinstance(saved, Device) and device is None and storage is None else None
     try:
         if name is not None and name.partition(":")[0] == "meta":
@@ -234,7 +236,7 @@ def _explaining_device(found: Content, path: str, device: DeviceLike, storage: S
     except ValueError as error:
         if name is None:
             raise
-        manifest = os.path.join(path, manifests.name_of(found.generation))
+        manifest = os.path.join(path, manifests.name_of(content.generation))
         raise ValueError(
             f"{manifest}: the buffer is said to lie on the device {name!r}, where it cannot be: {error}; give "
             f"frb.load(..., device=...), or storage=frb.Device()"
@@ -244,12 +246,12 @@ def _explaining_device(found: Content, path: str, device: DeviceLike, storage: S
 def nest_at(directory: str, number: int) -> Nest:
     """The nest of one checkpoint, by its number, with arrays of NumPy; None of a state's, or of one that is damaged."""
     try:
-        found = read(directory, wanted=Wanted(number=number))
+        content = read(directory, wanted=Wanted(number=number))
     except (CorruptCheckpointError, OSError):
         return None
-    if not records.is_record(found.spec):
+    if not records.is_record(content.spec):
         return None
-    return records.value_of(found.spec, found.arrays, lambda array: array, nest.plain_mapping, mapped=False)
+    return records.value_of(content.spec, content.arrays, lambda array: array, nest.plain_mapping, mapped=False)
 
 
 def load_spec(path: str | os.PathLike[str], known: Iterable[object] = ()) -> Nest:
@@ -280,13 +282,13 @@ def load_spec(path: str | os.PathLike[str], known: Iterable[object] = ()) -> Nes
     directory = os.path.abspath(as_path(path, "load_spec"))
     known = tuple(known)
     for tries in itertools.count():
-        found = there(directory)
-        if not found:
+        generations = there(directory)
+        if not generations:
             break
         try:
-            return _spec_at(directory, found[0], known)
+            return _spec_at(directory, generations[0], known)
         except (FileNotFoundError, CorruptCheckpointError):
-            if tries == TRIES or os.path.exists(os.path.join(directory, manifests.name_of(found[0]))):
+            if tries == TRIES or os.path.exists(os.path.join(directory, manifests.name_of(generations[0]))):
                 raise
             # A save has removed it: there is a newer one.
     raise NoCheckpointError(f"{directory}: no checkpoint is there; frb.save(state, path) writes one")
@@ -303,7 +305,7 @@ def _spec_at(directory: str, number: int, known: tuple[object, ...]) -> Nest:
 
 
 def backend_name(backend: ModuleType | str, who: str = "load") -> str:
-    """Of a backend, or its name: "jax" or "torch"."""
+    """The name "jax" or "torch" of a backend, which is given as its module or by this name."""
     name = backend if isinstance(backend, str) else getattr(backend, "__name__", repr(backend))
     name = name.removesuffix("_backend")
     if name not in ("jax", "torch"):

@@ -52,7 +52,7 @@ class Request:
 
     spec: str  # the JSON text of the buffer's spec
     files: str | None  # the path of its storage, if that is in files with one
-    directory: str  # where to
+    directory: str  # where the checkpoint is written
     how: SaveOptions  # the arguments of `save`
     shards: manifests.Shards | None = None  # where the parts are of the buffer whose index this is
 
@@ -93,8 +93,8 @@ def while_held(directory: str, work: Callable[[], Checkpoint]) -> Checkpoint:
 
 def remove_all(directory: str) -> None:
     """Remove all files of checkpoints in a directory that none needs, manifests first."""
-    found = [match[0] for match in map(_OURS.fullmatch, os.listdir(directory)) if match]
-    for name in sorted(found, key=lambda name: not name.endswith(".json")):
+    files = [match[0] for match in map(_OURS.fullmatch, os.listdir(directory)) if match]
+    for name in sorted(files, key=lambda name: not name.endswith(".json")):
         disk.unlink(os.path.join(directory, name))
 
 
@@ -187,16 +187,16 @@ class _Save:
         return [Segment(name, has, (len(objects), digest(objects).hex()), size)], size
 
     def objects(self, runs: dict[str, tuple[Stored, list[Run]]]) -> dict[int, object]:
-        found: dict[int, object] = {}
+        objects: dict[int, object] = {}
         if not self.reader.spec.plan.objects:
-            return found
+            return objects
         for name, (stored, has) in runs.items():
             for chunk in chunks(has):
                 for leaf, by_token in self.reader.objects(name, self.reader.read(name, *stored.span(chunk))):
                     for value in by_token.values():
                         python_objects.check(value, self.reader.spec.plan.names[leaf])
-                    found |= by_token
-        return found
+                    objects |= by_token
+        return objects
 
     def manifest(self, generation: int, segments: list[Segment], tables: Tables) -> Manifest:
         numbers = self.vector.tolist()
@@ -244,11 +244,11 @@ class _Save:
     def prune(self, newest: Manifest, there: dict[int, Manifest]) -> None:
         # What cannot be removed is left to the next save.
         older = list(there.values())[: self.asked.how.keep - 1]
-        needed = {part.file for manifest in (newest, *older) for part in manifest.segments}
+        needed = {stored_segment.file for manifest in (newest, *older) for stored_segment in manifest.segments}
         needed |= {manifests.name_of(manifest.generation) for manifest in (newest, *older)}
-        found = [match[0] for match in map(_OURS.fullmatch, os.listdir(self.directory)) if match]
+        files = [match[0] for match in map(_OURS.fullmatch, os.listdir(self.directory)) if match]
         # Manifests first: none is left without its files.
-        for name in sorted(found, key=lambda name: not name.endswith(".json")):
+        for name in sorted(files, key=lambda name: not name.endswith(".json")):
             if name not in needed:
                 with contextlib.suppress(OSError):
                     disk.unlink(self.path(name))

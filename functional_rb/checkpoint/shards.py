@@ -106,38 +106,38 @@ class OfShards:
         group, who = self._dealt.group, self._how.who
         agreed(group, who, lambda: None)  # the directory is held
         parts = agreed(group, who, lambda: [self._write_part(k, asked) for k in group.own])
-        of_all = sorted(SavedPart(*part) for of_process in parts for part in of_process)
+        of_all = sorted(SavedPart(*fields) for of_process in parts for fields in of_process)
         answers = agreed(group, who, lambda: {} if group.number else self._write_index(asked, of_all))
         return Checkpoint(**answers[0])
 
     def _write_part(self, k: int, asked: Request) -> SavedPart:
-        part, place = self._dealt.parts[k], place_of(self.directory, k)
+        state, place = self._dealt.parts[k], place_of(self.directory, k)
         # What the whole's older checkpoints name of this part has to stay for as long as they do.
         kept, needed = _kept(self.directory, asked.how.keep), there(place)
         if kept is not None:
             named = [one.parts[k][0] for one in kept if k < len(one.parts)]
             needed = [number for number in needed if named and number >= min(named)]
-        of_part = saving.request(part, place, asked.how).keeping(len(needed) + 1)
-        saved = saving.write(part.reader(), of_part)
+        of_part = saving.request(state, place, asked.how).keeping(len(needed) + 1)
+        saved = saving.write(state.reader(), of_part)
         content = read_manifest(place, saved.generation).content
         return SavedPart(k, saved.generation, content, saved.nbytes, saved.written, saved.full)
 
     def _write_index(self, asked: Request, parts: list[SavedPart]) -> Json:
-        for part in parts:
-            path = os.path.join(place_of(self.directory, part.shard), manifests.name_of(part.generation))
+        for saved in parts:
+            path = os.path.join(place_of(self.directory, saved.shard), manifests.name_of(saved.generation))
             if not os.path.exists(path):
                 raise CheckpointError(
                     f"{path}: expected the part that another process has just written, and it is not here; give a "
                     f"directory that all processes share"
                 )
-        named = Shards(self._spec, tuple((part.generation, part.content) for part in parts))
+        named = Shards(self._spec, tuple((saved.generation, saved.content) for saved in parts))
         last = saving.write(self._dealt.index.reader(), dataclasses.replace(asked, shards=named), held=True)
         _tidy(self.directory, asked.how.keep)
         whole = dataclasses.replace(
             last,
-            nbytes=last.nbytes + sum(part.nbytes for part in parts),
-            written=last.written + sum(part.written for part in parts),
-            full=last.full and all(part.full for part in parts),
+            nbytes=last.nbytes + sum(saved.nbytes for saved in parts),
+            written=last.written + sum(saved.written for saved in parts),
+            full=last.full and all(saved.full for saved in parts),
         )
         return dataclasses.asdict(whole)
 
@@ -152,10 +152,10 @@ def _fail(error: BaseException) -> None:
 # What the newest checkpoints name; None if one cannot be read, which may name anything: then nothing is removed.
 def _kept(directory: str, keep: int) -> list[Shards] | None:
     try:
-        found = [read_manifest(directory, number).shards for number in there(directory)[:keep]]
+        shards = [read_manifest(directory, number).shards for number in there(directory)[:keep]]
     except (CorruptCheckpointError, FileNotFoundError):
         return None
-    return [one for one in found if one is not None]
+    return [one for one in shards if one is not None]
 
 
 def _tidy(directory: str, keep: int) -> None:

@@ -42,11 +42,11 @@ def to_dm_env(spec: object) -> Any:
 
 def _read(specs: ModuleType, spec: object, narrow: bool, path: Path) -> SpecNest:
     if isinstance(spec, Mapping):
-        parts = {name: _read(specs, part, narrow, (*path, name)) for name, part in spec.items()}
+        parts = {name: _read(specs, child, narrow, (*path, name)) for name, child in spec.items()}
         with at(FROM, path):
             return Composite(parts)
     if isinstance(spec, tuple | list):
-        return _sequence(spec, lambda part, key: _read(specs, part, narrow, (*path, key)))
+        return _sequence(spec, lambda child, key: _read(specs, child, narrow, (*path, key)))
     if not isinstance(spec, specs.Array):
         raise TypeError(
             f"{FROM}: {shown(path)}: expected a spec of dm_env (Array, BoundedArray, DiscreteArray, StringArray), "
@@ -69,9 +69,9 @@ def _read(specs: ModuleType, spec: object, narrow: bool, path: Path) -> SpecNest
 
 def _write(specs: ModuleType, spec: Any, path: Path) -> object:
     if isinstance(spec, Mapping) and getattr(spec, "_container", None) is None:
-        return {name: _write(specs, part, (*path, name)) for name, part in spec.items()}
+        return {name: _write(specs, child, (*path, name)) for name, child in spec.items()}
     if isinstance(spec, tuple | list):
-        return _sequence(spec, lambda part, key: _write(specs, part, (*path, key)))
+        return _sequence(spec, lambda child, key: _write(specs, child, (*path, key)))
     with at(TO, path):
         if isinstance(spec, NonTensor):
             return specs.Array(spec.shape, object, _name(path))
@@ -113,6 +113,6 @@ def _remedy(spec: object) -> str:
 
 def _sequence(parts: Any, function: Callable[[object, str | int], object]) -> object:
     converted = [
-        function(part, key) for key, part in zip(getattr(parts, "_fields", range(len(parts))), parts, strict=True)
+        function(child, key) for key, child in zip(getattr(parts, "_fields", range(len(parts))), parts, strict=True)
     ]
     return type(parts)(*converted) if hasattr(parts, "_fields") else type(parts)(converted)

@@ -105,10 +105,10 @@ class _FromSpaces:
         for name in space.spaces:
             if not isinstance(name, str):
                 raise TypeError(f"expected names that are strings, got {name!r}; rename it to '{name}'")
-        return Composite({name: self.spec(part, (*path, name)) for name, part in space.spaces.items()})
+        return Composite({name: self.spec(child, (*path, name)) for name, child in space.spaces.items()})
 
     def _tuple(self, space: spaces.Tuple, path: Path) -> tuple[SpecNest, ...]:
-        return tuple(self.spec(part, (*path, i)) for i, part in enumerate(space.spaces))
+        return tuple(self.spec(child, (*path, i)) for i, child in enumerate(space.spaces))
 
     def _sequence(self, space: spaces.Sequence, path: Path) -> SpecNest:
         element = self.spec(space.feature_space, (*path, "elements"))
@@ -202,10 +202,10 @@ class _ToSpaces:
         if isinstance(spec, Composite) and spec._kind is not None:
             raise TypeError(f"a space has no {spec._kind.__name__}; write Composite(spec.parts)")
         # A plain dict would be sorted.
-        return self.spaces.Dict(OrderedDict((name, self.space(part, (*path, name))) for name, part in spec.items()))
+        return self.spaces.Dict(OrderedDict((name, self.space(child, (*path, name))) for name, child in spec.items()))
 
     def _tuple(self, spec: tuple[SpecNest, ...], path: Path) -> AnySpace:
-        return self.spaces.Tuple([self.space(part, (*path, i)) for i, part in enumerate(spec)])
+        return self.spaces.Tuple([self.space(child, (*path, i)) for i, child in enumerate(spec)])
 
     def _sequence(self, spec: Sequence, path: Path) -> AnySpace:
         return self.spaces.Sequence(self.space(spec.element, (*path, "elements")), stack=spec.stack)
@@ -215,7 +215,7 @@ class _ToSpaces:
         return self.spaces.Graph(self.space(spec.node, (*path, "nodes")), edge)
 
     def _one_of(self, spec: OneOf, path: Path) -> AnySpace:
-        return self.spaces.OneOf([self.space(part, (*path, i)) for i, part in enumerate(spec.options)])
+        return self.spaces.OneOf([self.space(option, (*path, i)) for i, option in enumerate(spec.options)])
 
 
 def _numpy(spec: ArraySpec) -> type[np.generic]:

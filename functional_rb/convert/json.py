@@ -149,7 +149,7 @@ def _encoded(value: object, path: Path) -> object:
         # Equal specs have equal texts, and -0.0 equals 0.0.
         return value + 0.0 if math.isfinite(value) else {"type": "float", "value": "inf" if value > 0 else "-inf"}
     if isinstance(value, tuple | list) and type(value) in (tuple, list, Keys):
-        parts = [_encoded(part, (*path, i)) for i, part in enumerate(value)]
+        parts = [_encoded(child, (*path, i)) for i, child in enumerate(value)]
         return {"type": "list", "parts": parts} if type(value) is list else parts
     if type(value) is dict:
         return {"type": "dict", "parts": _encoded_parts(value, path)}
@@ -166,7 +166,7 @@ def _encoded_parts(parts: Mapping[Any, object], path: Path) -> dict[str, object]
     for key in parts:
         if not isinstance(key, str):
             raise TypeError(f"to_json: {_shown(path)}: expected names that are strings, got {key!r}; rename it")
-    return {key: _encoded(part, (*path, key)) for key, part in parts.items()}
+    return {key: _encoded(child, (*path, key)) for key, child in parts.items()}
 
 
 def _encoded_composite(spec: Composite, path: Path) -> dict[str, object]:
@@ -197,7 +197,7 @@ def _encoded_composite(spec: Composite, path: Path) -> dict[str, object]:
 def _encoded_static(value: object, path: Path) -> object:
     """The static fields of a registered container, among which there may be classes."""
     if type(value) is tuple:
-        return [_encoded_static(part, path) for part in value]
+        return [_encoded_static(child, path) for child in value]
     return {"type": "function", "name": _name_of(value, path, "to_json")} if callable(value) else _encoded(value, path)
 
 
@@ -268,7 +268,7 @@ class _Reader:
 
     def read(self, data: object, path: Path) -> Any:
         if isinstance(data, list):
-            return tuple(self.read(part, (*path, i)) for i, part in enumerate(data))
+            return tuple(self.read(child, (*path, i)) for i, child in enumerate(data))
         if not isinstance(data, dict):
             return data
         kind = data.get("type")
@@ -283,7 +283,7 @@ class _Reader:
             there = [*CLASSES]
             raise OtherVersionError(f"from_json: {_shown(path)}: there is no type {kind!r}; expected one of {there}")
         self._check(data, arguments_of(ours), path)
-        arguments = {name: self.read(part, (*path, name)) for name, part in data.items() if name != "type"}
+        arguments = {name: self.read(child, (*path, name)) for name, child in data.items() if name != "type"}
         # Of several keys an array has one each; elsewhere it may be a path.
         several = [name for name in SEVERAL & arguments.keys() if isinstance(arguments[name], tuple)]
         arguments |= {name: list(arguments[name]) for name in several}
@@ -306,7 +306,7 @@ class _Reader:
 
     def _named(self, data: Json, path: Path) -> dict[str, Any]:
         parts = self._instance(data["parts"], dict, path)
-        return {name: self.read(part, (*path, name)) for name, part in parts.items()}
+        return {name: self.read(child, (*path, name)) for name, child in parts.items()}
 
     def _composite(self, data: Json, path: Path) -> object:
         arguments = {"parts": self._named(data, path), "batch_shape": self.read(data["batch_shape"], path)}

@@ -77,10 +77,10 @@ class _FromTorchrl:
         raise TypeError(f"{FROM}: {shown(path)}: expected a spec of torchrl, got {spec!r:.80}")
 
     def _stacked(self, spec: TensorSpec, path: Path) -> SpecNest:
-        return Stacked(tuple(self.spec(part, (*path, i)) for i, part in enumerate(spec._specs)), spec.dim)
+        return Stacked(tuple(self.spec(member, (*path, i)) for i, member in enumerate(spec._specs)), spec.dim)
 
     def _composite(self, spec: TensorSpec, path: Path) -> SpecNest:
-        parts = {name: self.spec(part, (*path, name)) for name, part in spec.items()}
+        parts = {name: self.spec(child, (*path, name)) for name, child in spec.items()}
         if spec.data_cls is None:
             return Composite(parts, batch_shape=tuple(spec.shape))
         return Composite.like(spec.data_cls, parts, tuple(spec.shape))
@@ -165,7 +165,7 @@ class _ToTorchrl:
         return self.specs.MultiCategorical(nvec, spec.shape, **self._dtype_and_mask(spec), remove_singleton=False)
 
     def _composite(self, spec: Composite, path: Path) -> TensorSpec:
-        parts = {name: self.spec(part, (*path, name)) for name, part in spec.items()}
+        parts = {name: self.spec(child, (*path, name)) for name, child in spec.items()}
         return self.specs.Composite(parts, shape=spec.batch_shape, data_cls=spec._kind)
 
     def _stacked(self, spec: Stacked, path: Path) -> TensorSpec:

@@ -40,11 +40,11 @@ class Counters:
     more: dict[str, Array]
 
     def replace(self, **fields: Any) -> Counters:
-        """With some fields exchanged."""
+        """These counters with some fields exchanged."""
         return dataclasses.replace(self, **fields)
 
     def with_more(self, **numbers: Array) -> Counters:
-        """With some of the sampler's or the writer's numbers exchanged."""
+        """These counters with some of the sampler's or the writer's numbers exchanged."""
         return dataclasses.replace(self, more=self.more | numbers)
 
 
@@ -82,7 +82,7 @@ def place(plan: Plan, name: str) -> int | None:
 
 
 def write(ops: Ops, plan: Plan, counters: Counters) -> Array:
-    """The vector for them."""
+    """The vector int32 that holds counters."""
     ends = counters.ends
     size = total(ops, ends.sizes)
     # Several lanes have cursors of their own behind, and there is none of the whole.

@@ -25,7 +25,7 @@ class Arrays(NamedTuple):
     auxiliary: dict[str, BackendArray]
 
     def each(self, change: Callable[[BackendArray], BackendArray]) -> Arrays:
-        """All of them, each changed."""
+        """The arrays after a function has changed each of them."""
         tree = None if self.tree is None else change(self.tree)
         auxiliary = {name: change(array) for name, array in self.auxiliary.items()}
         return Arrays(change(self.rows), tuple(map(change, self.wide)), tree, change(self.counters), auxiliary)
@@ -89,7 +89,7 @@ class Draft:
 
     @classmethod
     def of(cls, state: HasArrays, plan: Plan) -> Draft:
-        """Begin with a state."""
+        """A draft that begins as a state is."""
         numbers = counters.read(plan, state.counters)
         origin = numbers, state.counters
         return cls(plan, state.rows, state.wide, state.tree, dict(state.auxiliary), numbers, origin)
@@ -132,14 +132,14 @@ class Draft:
     def read(self, ops: Ops, slots: Array, wanted: Sequence[int]) -> dict[int, BackendArray]:
         """The leaves at some positions, [n, *shape], of the items in slots int32 [n]: stored rows or shared frames."""
         plan = self.plan
-        found: dict[int, Array] = {}
+        frames: dict[int, Array] = {}
         if plan.frames is not None and not plan.frames.leaves.isdisjoint(wanted):
-            found = frame_ring.read(ops, plan.frames, self.auxiliary, slots, wanted)
+            frames = frame_ring.read(ops, plan.frames, self.auxiliary, slots, wanted)
         stored = tuple(k for k, position in enumerate(plan.stored) if position in set(wanted))
         if not stored:
-            return found
+            return frames
         leaves = row_layout.read_part(ops, plan.layout, self.rows, self.wide, slots, stored)
-        return found | {plan.stored[k]: leaf for k, leaf in zip(stored, leaves, strict=True)}
+        return frames | {plan.stored[k]: leaf for k, leaf in zip(stored, leaves, strict=True)}
 
     def store(self, ops: Ops, slots: Array, source: Array | None, live: Array | None, leaves: Sequence[Array]) -> None:
         """Write rows of a batch, leaves [B, *shape] by position, to slots, those that are not stored as frames."""

@@ -54,11 +54,11 @@ def counters(plan: Plan) -> tuple[tuple[str, int], ...]:
     return steps, (NEWEST_ID, plan.ring.lanes * max(ITEMSIZE[leaf.dtype] // 4, 1))
 
 
-def problem(found: Found) -> str | None:
+def problem(contents: Found) -> str | None:
     """Why these cannot be of such a buffer, or None: no step has less than none before it."""
-    if found.plan.boundaries is None:
+    if contents.plan.boundaries is None:
         return None
-    steps, following = found.auxiliary[STEP_IN_EPISODE], found.numbers.more[NEXT_STEP_IN_EPISODE]
+    steps, following = contents.auxiliary[STEP_IN_EPISODE], contents.numbers.more[NEXT_STEP_IN_EPISODE]
     return soundness.problem_of_range(STEP_IN_EPISODE, steps, 0, ring.INT32_MAX) or soundness.problem_of_range(
         NEXT_STEP_IN_EPISODE, following, 0, ring.INT32_MAX
     )

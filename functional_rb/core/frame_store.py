@@ -51,13 +51,13 @@ def counters(plan: Plan) -> tuple[tuple[str, int], ...]:
     return () if plan.frames is None else ((CURSOR, plan.ring.lanes),)
 
 
-def problem(found: Found) -> str | None:
+def problem(contents: Found) -> str | None:
     """Why the frames' arrays cannot be of such a buffer, or None: every item has its frames somewhere in the ring."""
-    chain = found.plan.frames
+    chain = contents.plan.frames
     if chain is None:
         return None
-    at = soundness.problem_of_range(AT, found.auxiliary[AT], 0, 2 * chain.limit - 1)
-    return at or soundness.problem_of_range(CURSOR, found.numbers.more[CURSOR], 0, chain.limit - 1)
+    at = soundness.problem_of_range(AT, contents.auxiliary[AT], 0, 2 * chain.limit - 1)
+    return at or soundness.problem_of_range(CURSOR, contents.numbers.more[CURSOR], 0, chain.limit - 1)
 
 
 class FramePlan(NamedTuple):
@@ -114,15 +114,15 @@ def _compared(ops: Ops, draft: Draft, chain: Chain, leaves: Sequence[Array]) -> 
 
 # Which steps can share what is there of the step before, bool [T * lanes]; tails are [lanes, *leaf's shape].
 def _shares(ops: Ops, stack: Stack, tail: Array, leaves: Sequence[Array]) -> Array:
-    own = leaves[stack.leaf]
-    before, alike = own, _moved_on
+    current = leaves[stack.leaf]
+    before, alike = current, _moved_on
     if stack.following is not None:
         before, alike = leaves[stack.following], _equal
     lanes = tail.shape[0]
-    first = alike(ops, stack, tail, own[:lanes])
-    if own.shape[0] == lanes:
+    first = alike(ops, stack, tail, current[:lanes])
+    if current.shape[0] == lanes:
         return first
-    return ops.concat([first, alike(ops, stack, before[:-lanes], own[lanes:])], 0)
+    return ops.concat([first, alike(ops, stack, before[:-lanes], current[lanes:])], 0)
 
 
 # Whether stacks y [n, *leaf's shape] are x with the oldest frame dropped and a new one added, bool [n].
@@ -151,24 +151,24 @@ def plan_frames(ops: Ops, chain: Chain, cursor: Array, written: Array, shares: A
         moves: bool [T * lanes], whether M takes one; None if it always does.
     """
     lanes, depth = chain.items.lanes, chain.depth
-    own = depth - ops.cast(ring.by_lane(lanes, shares), "int32") * (depth if chain.paired else depth - 1)
-    following = ops.full_like(own, 1 if chain.paired else 0)
+    current = depth - ops.cast(ring.by_lane(lanes, shares), "int32") * (depth if chain.paired else depth - 1)
+    following = ops.full_like(current, 1 if chain.paired else 0)
     if moves is not None:
         following = depth - ops.cast(ring.by_lane(lanes, moves), "int32") * (depth - 1)
-    real = ops.arange(own.shape[1], like=own) < written[:, None]
-    takes = ops.where(real, own + following, ops.full_like(own, 0))
+    real = ops.arange(current.shape[1], like=current) < written[:, None]
+    takes = ops.where(real, current + following, ops.full_like(current, 0))
     end = ops.cumsum(takes)
     last = ring.retreat(ops, cursor, 1, chain.limit)
-    at = ring.advance(ops, last[:, None], end - takes + own, chain.limit)
+    at = ring.advance(ops, last[:, None], end - takes + current, chain.limit)
     after = ring.advance(ops, cursor, end[:, -1], chain.limit)
-    slots, source, live = _last_frames(ops, chain, own, following, end, after)
+    slots, source, live = _last_frames(ops, chain, current, following, end, after)
     # The lowest bit tells whether next values have all of their frames for themselves, which `places` reads.
     return FramePlan(slots, source, live, after, 2 * at + ops.cast(following > 1, "int32"))
 
 
 # Slots, source and live of a `FramePlan`, from how many frames S and M take, and all steps so far, [lanes, T].
 def _last_frames(
-    ops: Ops, chain: Chain, own: Array, following: Array, end: Array, after: Array
+    ops: Ops, chain: Chain, current: Array, following: Array, end: Array, after: Array
 ) -> tuple[Array, Array, Array]:
     lanes, steps = end.shape
     # As many as there may be: shapes must not depend on how many frames can be shared.
@@ -182,11 +182,11 @@ def _last_frames(
     offset = lane * (chain.most * steps + 1)
     step = ops.searchsorted((end + offset).reshape(-1), (number + offset).reshape(-1), "right")
     step = ops.minimum(step, ops.full_like(step, lanes * steps - 1))
-    own, following, end = (ops.take(x.reshape(-1), step) for x in (own, following, end))
-    rank = number.reshape(-1) - (end - own - following)
+    current, following, end = (ops.take(x.reshape(-1), step) for x in (current, following, end))
+    rank = number.reshape(-1) - (end - current - following)
     # Of S, or M, that takes one frame this is the newest.
-    which = chain.depth - own + rank
-    which = ops.where(rank < own, which, which + chain.depth - following)
+    which = chain.depth - current + rank
+    which = ops.where(rank < current, which, which + chain.depth - following)
     source = (step % steps * lanes + step // steps) * chain.most + which
     return slots, ops.where(live, source, ops.full_like(source, 0)), live
 
@@ -234,11 +234,11 @@ def newest(ops: Ops, draft: Draft, chain: Chain) -> dict[int, Array]:
     """The stacks [lanes, *leaf's shape], by their place in the chain, that the last frames of each lane are."""
     last = ring.retreat(ops, draft.counters.more[CURSOR], 1, chain.limit)
     lane = ops.arange(chain.items.lanes, like=last)
-    found: dict[int, Array] = {}
+    stacks: dict[int, Array] = {}
     for depth in chain.depths:
         chosen = tuple(k for k, stack in enumerate(chain.stacks) if stack.depth == depth)
-        found |= gathered(ops, chain, draft.auxiliary, chosen, [places_before(ops, chain, lane, last, depth)])[0]
-    return found
+        stacks |= gathered(ops, chain, draft.auxiliary, chosen, [places_before(ops, chain, lane, last, depth)])[0]
+    return stacks
 
 
 def held(ops: Ops, draft: Draft, chain: Chain, room: int, sizes: Array) -> Array:
@@ -290,12 +290,12 @@ def move(
     old = ours.slots(lane, ring.retreat(ops, cursor[:, None], room - place, ours.limit)).reshape(-1)
     new = theirs.slots(lane, place + ops.full_like(lane, 0)).reshape(-1)
     for start in range(0, room * lanes, step or room * lanes):
-        part = slice(start, start + (step or room * lanes))
+        chunk = slice(start, start + (step or room * lanes))
         if prepare is not None:
-            prepare(new[part])
+            prepare(new[chunk])
         for name in (ROWS, *(WIDE.format(k) for k in range(len(ours.layout.wide)))):
-            values = ops.take(before.auxiliary[name], old[part])
-            after.auxiliary[name] = ops.set_at(after.auxiliary[name], new[part], values)
+            values = ops.take(before.auxiliary[name], old[chunk])
+            after.auxiliary[name] = ops.set_at(after.auxiliary[name], new[chunk], values)
     after.count(frame_cursor=ops.full_like(cursor, room))
     at = ops.take(before.auxiliary[AT], slots)
     behind = ring.retreat(ops, ring.of_lane(ops, cursor, slots // ours.items.length), at >> 1, ours.limit)

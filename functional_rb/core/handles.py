@@ -59,6 +59,6 @@ def renewed(ops: Ops, capacity: int, current: Array, slots: Array) -> Array:
 
 
 def vacated(ops: Ops, current: Array) -> Array:
-    """The same array once all items are taken out."""
+    """The current handles once all items are taken out."""
     # The last handle of each slot stays known, as the next item must not get one that somebody may still hold.
     return ops.where(current < 0, current, -2 - current)

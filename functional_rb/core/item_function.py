@@ -133,14 +133,14 @@ def item_after(function: ItemFunction, item: object, lead: int = 1) -> object:
     return regrouped(item, function.spec(leaves_of(item), lead))
 
 
-def check_leaves(who: str, expected: Specs, found: Leaves, lead: tuple[int, ...]) -> None:
+def check_leaves(who: str, expected: Specs, leaves: Leaves, lead: tuple[int, ...]) -> None:
     """Refuse leaves that a function gives and that are not those of its spec, each [*lead, *shape]."""
-    if found.keys() != expected.keys():
-        path = next(iter(found.keys() ^ expected.keys()))
-        what = "got none" if path not in found else f"got one that is not among {list(map(nest.show, expected))}"
+    if leaves.keys() != expected.keys():
+        path = next(iter(leaves.keys() ^ expected.keys()))
+        what = "got none" if path not in leaves else f"got one that is not among {list(map(nest.show, expected))}"
         raise ValueError(f"{who}: leaf {nest.show(path)!r}: {what}; give exactly the leaves of its spec")
     for path, spec in expected.items():
-        leaf = found[path]
+        leaf = leaves[path]
         if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
             raise TypeError(f"{who}: leaf {nest.show(path)!r}: expected an array, got {type(leaf).__name__}")
         shape = (*lead, *spec.shape)
@@ -176,7 +176,7 @@ def chosen(
     paths = tuple(leaves)
     if keys is None:
         return tuple(path for path in paths if of is None or _kind(leaves, path) in of)
-    found: dict[Path, None] = {}
+    selected: dict[Path, None] = {}
     for key in nest.checked_keys(keys, "keys", who) or ():
         name, first = nest.show_key(key), (key,) if isinstance(key, str) else key
         named = [path for path in paths if path[: len(first)] == first]
@@ -192,8 +192,8 @@ def chosen(
                     f"{who}: leaf {nest.show(path)!r}: expected a dtype of {' or '.join(of)}, got "
                     f"{_dtype(leaves, path)}; leave it out of keys, or cast it first"
                 )
-        found |= dict.fromkeys(named)
-    return tuple(found)
+        selected |= dict.fromkeys(named)
+    return tuple(selected)
 
 
 def _kind(leaves: object, path: Path) -> str:

@@ -36,36 +36,36 @@ def problem_of_range(what: str, numbers: Array, low: int, high: int) -> str | No
     return f"{what}: expected {low} to {high}, found {numbers[wrong[0]]}" if wrong.size else None
 
 
-def is_stored(found: Found, slots: NumpyArray) -> NumpyArray:
+def is_stored(contents: Found, slots: NumpyArray) -> NumpyArray:
     """In which of slots an item is stored, bool [n]."""
-    if not found.plan.in_order:
-        held: NumpyArray = found.auxiliary[handles.CURRENT][slots] >= 0
+    if not contents.plan.in_order:
+        held: NumpyArray = contents.auxiliary[handles.CURRENT][slots] >= 0
         return held
-    length, lane = found.plan.ring.length, slots // found.plan.ring.length
+    length, lane = contents.plan.ring.length, slots // contents.plan.ring.length
     # In 64 bits: numbers from a file may be anything, and their difference must not wrap.
-    cursors, sizes = (np.asarray(ends, np.int64)[lane] for ends in found.numbers.ends)
+    cursors, sizes = (np.asarray(ends, np.int64)[lane] for ends in contents.numbers.ends)
     stored: NumpyArray = (slots - (cursors - sizes)) % length < sizes
     return stored
 
 
-def problem_of_weights(found: Found) -> str | None:
+def problem_of_weights(contents: Found) -> str | None:
     """Why the leaves of the sum tree are not those of stored items alone, or None."""
-    if found.leaves is None:
+    if contents.leaves is None:
         return None
-    slots = np.flatnonzero(found.leaves)
-    stored = is_stored(found, slots)
+    slots = np.flatnonzero(contents.leaves)
+    stored = is_stored(contents, slots)
     if stored.all():
         return None
     return f"slot {slots[~stored][0]} has a weight, and no item is stored there"
 
 
-def problem_of_handles(found: Found) -> str | None:
+def problem_of_handles(contents: Found) -> str | None:
     """Why the handles that a writer keeps, which chooses slots, are not those of the stored items; or None."""
     # In 64 bits, as -2 - h of a damaged number would wrap.
-    current = found.auxiliary[handles.CURRENT].astype(np.int64)
+    current = contents.auxiliary[handles.CURRENT].astype(np.int64)
     last = np.where(current < -1, -2 - current, current)
     wrong = np.flatnonzero((last >= 0) & (last % len(last) != np.arange(len(last))) | (last >= modulus(len(last))))
     if wrong.size:
         return f"the handle of slot {wrong[0]} is {current[wrong[0]]}"
-    held, size = int((current >= 0).sum()), int(found.numbers.ends.sizes[0])
+    held, size = int((current >= 0).sum()), int(contents.numbers.ends.sizes[0])
     return None if held == size else f"{held} slots have items, and its size is {size}"

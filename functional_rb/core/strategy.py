@@ -79,7 +79,7 @@ class Transform:
         return None
 
     def __iter__(self) -> Iterator[Transform]:
-        """One that stands alone goes where several go."""
+        """Yield itself: a transform that stands alone goes where several go."""
         yield self
 
     # A value is its own copy. Else copying would pickle the functions that some transforms hold, which may be lambdas.
@@ -133,12 +133,12 @@ class Transform:
     def cleared(self, ops: Ops, draft: Draft) -> None:
         """Forget what waits to be written, in new arrays."""
 
-    def problem(self, found: Found) -> str | None:
+    def problem(self, contents: Found) -> str | None:
         """Why what it keeps, read from a file, cannot be of such a buffer; or None."""
         return None
 
     def reading(
-        self, ops: Ops, draft: Draft, own: Array, real: Array, draws: Array | None, read: Reader
+        self, ops: Ops, draft: Draft, slots: Array, real: Array, draws: Array | None, read: Reader
     ) -> tuple[Reader, dict[str, Array]]:
         """A reader of items in their own slots int32 [m, 1], and a sample's entries beside them, [m].
 

@@ -126,13 +126,13 @@ def parts_are_whole(directory: str, manifest: Manifest, files: Files) -> bool:
     whole = True
     for k in range(of_shards):
         try:
-            ((place, part),) = places.manifests_of(directory, manifest, [k]).values()
+            ((place, part_manifest),) = places.manifests_of(directory, manifest, [k]).values()
         except (CheckpointError, OSError) as error:
             files.note(str(getattr(error, "file", directory)), reason(error))
             whole = False
             continue
-        files.note(os.path.join(place, manifests.name_of(part.generation)), None)
-        whole = read(place, part, None, (), files)[0] and whole
+        files.note(os.path.join(place, manifests.name_of(part_manifest.generation)), None)
+        whole = read(place, part_manifest, None, (), files)[0] and whole
     return whole
 
 
@@ -153,11 +153,11 @@ class _Reading:
 
     def segment(self, k: int, files: Files) -> bool:
         path = self.opened.paths[k]
-        part = self.opened.manifest.segments[k]
+        stored_segment = self.opened.manifest.segments[k]
         if self.spec is None and path in files.problems:  # verified for another checkpoint that shares it
             return files.problems[path] is None
         try:
-            for name in part.arrays:
+            for name in stored_segment.arrays:
                 stored = self.opened.manifest.arrays[name]
                 if name in self.opened.manifest.in_place:
                     self.opened.table(k, name)  # its checksums alone are here: `in_place` compares the rows with them
@@ -195,8 +195,8 @@ class _Reading:
         for position, column in self.rows.items():
             leaf = self.spec.plan.layout.leaves[self.spec.plan.stored.index(position)]
             assert leaf.offset is not None
-            own = np.ascontiguousarray(content[:, leaf.offset : leaf.offset + leaf.nbytes])
-            column[start:stop] = own.view(column.dtype).reshape(column[start:stop].shape)
+            leaf_bytes = np.ascontiguousarray(content[:, leaf.offset : leaf.offset + leaf.nbytes])
+            column[start:stop] = leaf_bytes.view(column.dtype).reshape(column[start:stop].shape)
 
 
 def readable(spec: BufferSpec, position: int) -> bool:

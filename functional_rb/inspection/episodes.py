@@ -99,8 +99,8 @@ def _pieces(rows: dict[int, Array], leaves: EpisodeLeaves, slots: Array) -> tupl
     over = np.zeros(len(slots), bool)
     last_step = [rows[k][slots].reshape(len(slots), math.prod(rows[k].shape[1:])) for k in leaves.last_step]
     for of_agents in (False, True):  # an episode of several agents is over when all are done
-        found = [flags for flags in last_step if (flags.shape[1] > 1) == of_agents]
-        over |= functools.reduce(np.logical_or, found).all(1) if found else False
+        group = [flags for flags in last_step if (flags.shape[1] > 1) == of_agents]
+        over |= functools.reduce(np.logical_or, group).all(1) if group else False
     if leaves.identity is not None:
         identity = rows[leaves.identity][slots].reshape(len(slots))
         over[:-1] |= identity[1:] != identity[:-1]
@@ -111,10 +111,10 @@ def _pieces(rows: dict[int, Array], leaves: EpisodeLeaves, slots: Array) -> tupl
 
 
 def _ways(flags_by_name: dict[str, Array], slots: Array) -> dict[str, int]:
-    found = {name: flags[slots] for name, flags in flags_by_name.items()}
-    if len(found) < 2:
-        return {name: int(flags.sum()) for name, flags in found.items()}
-    terminated, truncated = found["terminated"], found["truncated"]
+    at_slots = {name: flags[slots] for name, flags in flags_by_name.items()}
+    if len(at_slots) < 2:
+        return {name: int(flags.sum()) for name, flags in at_slots.items()}
+    terminated, truncated = at_slots["terminated"], at_slots["truncated"]
     return {
         "terminated": int((terminated & ~truncated).sum()),
         "truncated": int((truncated & ~terminated).sum()),

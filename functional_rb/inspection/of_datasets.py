@@ -25,23 +25,23 @@ def draw_dataset(reader: Stored, path: str) -> None:
     figure = new_figure(8, 5 if seen else 3, WHO)
     above, *below = figure.subfigures(2, 1, height_ratios=[3, 2]) if seen else [figure]
     histograms(above, _distributions(reader))
-    for part in below:
-        for axes, (slot, image) in zip(part.subplots(1, len(seen), squeeze=False)[0], seen, strict=True):
+    for subfigure in below:
+        for axes, (slot, image) in zip(subfigure.subplots(1, len(seen), squeeze=False)[0], seen, strict=True):
             axes.imshow(image, cmap=None if image.ndim == 3 else "gray", vmin=0, vmax=255)
             axes.set_title(f"step {slot:,}", fontsize="small")
             axes.set_axis_off()
-    told = reader.description
-    figure.suptitle(f"{told.name}: {told.episodes:,} episodes, {told.steps:,} steps")
+    description = reader.description
+    figure.suptitle(f"{description.name}: {description.episodes:,} episodes, {description.steps:,} steps")
     figure.savefig(path, dpi=150)
 
 
 def _distributions(reader: Stored) -> list[tuple[str, str, Report]]:
     summaries = list(reader.description.summaries())
-    found = [
+    rows = [
         ("steps of an episode", "episodes", distribution(np.array([episode.steps for episode in summaries]))),
         ("return of an episode", "episodes", distribution(np.array([episode.total for episode in summaries]))),
     ]
-    return [row for row in found if row[2]["histogram"] is not None]
+    return [row for row in rows if row[2]["histogram"] is not None]
 
 
 def _frames(reader: Stored) -> list[tuple[int, Array]]:

@@ -31,7 +31,7 @@ def printable(text: str) -> str:
 
 def _lines(report: Report) -> Iterator[str]:
     yield f"Checkpoints in {report['path']}"
-    yield from _table([_generation(report, part) for part in report["generations"]])
+    yield from _table([_generation(report, generation) for generation in report["generations"]])
     if report["checkpoint"] is None:
         yield ""
         yield "No checkpoint is whole."
@@ -64,13 +64,13 @@ def _lines(report: Report) -> Iterator[str]:
         yield f"DAMAGED: see above; {how}."
 
 
-def _generation(report: Report, part: Report) -> list[str]:
-    state = "whole" if part["whole"] else "DAMAGED"
-    shown = ", shown below" if part["generation"] == report["checkpoint"] else ""
-    name = f"generation {part['generation']}"
-    if part["items"] is None:
+def _generation(report: Report, generation: Report) -> list[str]:
+    state = "whole" if generation["whole"] else "DAMAGED"
+    shown = ", shown below" if generation["generation"] == report["checkpoint"] else ""
+    name = f"generation {generation['generation']}"
+    if generation["items"] is None:
         return [name, "", "", "", state]
-    return [name, part["time"] or "", _items(part["items"]), _bytes(part["bytes"]), state + shown]
+    return [name, generation["time"] or "", _items(generation["items"]), _bytes(generation["bytes"]), state + shown]
 
 
 def _buffer(report: Report) -> Iterator[str]:

@@ -41,16 +41,16 @@ def histograms(figure: Figure, shown: list[tuple[str, str, Report]]) -> None:
 
 
 def _distributions(report: Report) -> list[tuple[str, str, Report]]:
-    found: list[tuple[str, str, Report | None]] = []
+    rows: list[tuple[str, str, Report | None]] = []
     if report.get("priorities"):
-        found.append(("priority, after alpha", "items", report["priorities"]))
+        rows.append(("priority, after alpha", "items", report["priorities"]))
     if report.get("episodes"):
-        found += [
+        rows += [
             ("steps of an episode", "episodes", report["episodes"]["lengths"]),
             ("return of an episode", "episodes", report["episodes"]["returns"]),
         ]
     return [
         (name, what, numbers)
-        for name, what, numbers in found
+        for name, what, numbers in rows
         if numbers is not None and numbers["histogram"] is not None
     ]

@@ -60,13 +60,13 @@ def inspect(path: str | os.PathLike[str], known: Iterable[object] = ()) -> Repor
         (0, 5, [None])
     """
     directory, known = os.path.abspath(as_path(path, "inspect")), tuple(known)
-    found = there(directory)
-    if not found:
+    present = there(directory)
+    if not present:
         raise NoCheckpointError(f"{directory}: no checkpoint is there; frb.save(state, path) writes one")
     files = Files()
     generations: list[Report] = []
     chosen: Report | None = None
-    for generation in found:
+    for generation in present:
         manifest = manifest_of(directory, generation, files)
         if manifest is None:
             generations.append({"generation": generation, "items": None, "bytes": None, "time": None, "whole": False})
@@ -84,19 +84,19 @@ def inspect(path: str | os.PathLike[str], known: Iterable[object] = ()) -> Repor
 
 
 def is_whole(report: Report) -> bool:
-    return all(part["whole"] for part in report["generations"])
+    return all(generation["whole"] for generation in report["generations"])
 
 
 def _of_checkpoint(
     directory: str, manifest: Manifest, known: tuple[object, ...], files: Files, in_detail: bool
 ) -> tuple[bool, Report]:
-    found = spec_in(directory, manifest, known, files)
-    if found is None:
+    spec_or_problem = spec_in(directory, manifest, known, files)
+    if spec_or_problem is None:
         return False, {}
     of_parts = parts_are_whole(directory, manifest, files)
     if not in_detail:
         return read(directory, manifest, None, (), files)[0] and of_parts, {}
-    spec, problem = (None, found) if isinstance(found, str) else (found, None)
+    spec, problem = (None, spec_or_problem) if isinstance(spec_or_problem, str) else (spec_or_problem, None)
     leaves = "no spec" if spec is None else episodes.find(spec)
     whole, contents = read(directory, manifest, spec, leaves.all if isinstance(leaves, EpisodeLeaves) else (), files)
     whole = whole and of_parts
@@ -126,8 +126,8 @@ def _described(manifest: Manifest, contents: Contents, leaves: EpisodeLeaves | s
 
 
 def _spec(spec: BufferSpec) -> Report:
-    given = spec.plan.structure.as_given()
-    named = zip(map(nest.show, given.paths), nest.flatten_as(given, spec.stored), strict=True)
+    structure = spec.plan.structure.as_given()
+    named = zip(map(nest.show, structure.paths), nest.flatten_as(structure, spec.stored), strict=True)
     members = ("sampler", "writer", "storage", "compact")
     return {
         "item": [{"leaf": name, "dtype": x.dtype, "shape": list(x.shape), "spec": repr(x)} for name, x in named],
@@ -153,14 +153,14 @@ def shown(member: Any) -> str:
     return f"{type(member).__name__}({arguments})"
 
 
-def _episodes(found: Episodes) -> Report:
+def _episodes(held: Episodes) -> Report:
     return {
-        "whole": len(found.lengths),
-        "ended": found.ended,
-        "going_on": found.going_on,
-        "cut": found.cut,
-        "lengths": distribution(found.lengths),
-        "returns": None if found.returns is None else distribution(found.returns),
+        "whole": len(held.lengths),
+        "ended": held.ended,
+        "going_on": held.going_on,
+        "cut": held.cut,
+        "lengths": distribution(held.lengths),
+        "returns": None if held.returns is None else distribution(held.returns),
     }
 
 

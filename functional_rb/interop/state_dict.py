@@ -74,31 +74,31 @@ def text_of(spec: BufferSpec) -> str:
 
 
 def as_arrays(
-    spec: BufferSpec, given: object, take: Callable[[str, object], Array], look: Callable[[str, object], Values]
+    spec: BufferSpec, arrays: object, take: Callable[[str, object], Array], look: Callable[[str, object], Values]
 ) -> Arrays:
     """The arrays of a state out of a dict that `state_dict` made, of either backend, once all is known to fit.
 
     `take` makes an array of the backend from a given one and its name. `look` gives the values of one in NumPy, which
     are only read; or raises where there are none.
     """
-    if not isinstance(given, Mapping):
-        raise TypeError(f"load_state_dict: expected a dict from rb.state_dict, got {type(given).__name__}")
-    _check_spec(spec, given.get(SPEC))
+    if not isinstance(arrays, Mapping):
+        raise TypeError(f"load_state_dict: expected a dict from rb.state_dict, got {type(arrays).__name__}")
+    _check_spec(spec, arrays.get(SPEC))
     # Arrays without elements are left out of the dict, as some checkpoints cannot have them.
     planned = planned_shapes(spec)
     needed = [name for name, (shape, _) in planned.items() if 0 not in shape]
-    extra = [name for name in given if name not in planned and name != SPEC]
-    missing = [name for name in needed if name not in given]
+    extra = [name for name in arrays if name not in planned and name != SPEC]
+    missing = [name for name in needed if name not in arrays]
     if extra or missing:
         raise ValueError(
-            f"load_state_dict: expected the names {[*needed, SPEC]}, got {list(given)} "
+            f"load_state_dict: expected the names {[*needed, SPEC]}, got {list(arrays)} "
             f"(missing {missing}, not known {extra}); give the dict as rb.state_dict made it"
         )
     for name in needed:
-        _check_array(name, given[name], *planned[name])
-    _check_values(spec, {name: given[name] for name in needed}, look)
+        _check_array(name, arrays[name], *planned[name])
+    _check_values(spec, {name: arrays[name] for name in needed}, look)
     blank = {name: np.zeros(shape, dtype) for name, (shape, dtype) in planned.items() if 0 in shape}
-    whole = {name: blank[name] if name in blank else given[name] for name in planned}
+    whole = {name: blank[name] if name in blank else arrays[name] for name in planned}
     return Arrays.of_names(spec.plan, {name: take(name, array) for name, array in whole.items()})
 
 
@@ -146,7 +146,7 @@ def of_mixture(
 
 def mixture_of(
     target: Mixture,
-    given: object,
+    dicts: object,
     one: Callable[[State | Mixture, object], State | Mixture],
     take: Callable[[str, object], Array],
 ) -> Mixture:
@@ -154,14 +154,14 @@ def mixture_of(
 
     `one` makes a state of one of the targets and its dict; `take` makes an array from a given one and its name.
     """
-    if not isinstance(given, Mapping):
-        raise TypeError(f"load_state_dict: expected a dict from rb.state_dict, got {type(given).__name__}")
+    if not isinstance(dicts, Mapping):
+        raise TypeError(f"load_state_dict: expected a dict from rb.state_dict, got {type(dicts).__name__}")
     needed = [*(str(k) for k in range(len(target))), MIXTURE, *(() if target.p is None else ("p",))]
-    if set(given) != set(needed):
+    if set(dicts) != set(needed):
         raise ValueError(
-            f"load_state_dict: expected the names {needed} of a mixture of {len(target)} buffers, got {list(given)}"
+            f"load_state_dict: expected the names {needed} of a mixture of {len(target)} buffers, got {list(dicts)}"
         )
-    info = given[MIXTURE]
+    info = dicts[MIXTURE]
     try:
         kind = json.loads(info if isinstance(info, (str, bytes)) else np.asarray(info).tobytes())
     except (ValueError, RecursionError) as error:
@@ -169,8 +169,8 @@ def mixture_of(
     wanted = json.loads(json.dumps(dataclasses.asdict(target.spec)))
     if kind != wanted:
         raise ValueError(f"load_state_dict: expected a mixture of the kind {wanted}, got {kind}; give one of that kind")
-    p = None if target.p is None else take("p", given["p"])
-    states = [one(state, given[str(k)]) for k, state in enumerate(target.states)]
+    p = None if target.p is None else take("p", dicts["p"])
+    states = [one(state, dicts[str(k)]) for k, state in enumerate(target.states)]
     mixture = Mixture(tuple(states), p, spec=target.spec)
     try:
         mixture.check()

@@ -76,8 +76,8 @@ class ColorJitter(ImageFunction):
             images = _blended(ops, images, luma(ops, images), _factor(amounts[2], self.saturation))
         if self.hue:
             images = _turned(ops, images, (amounts[3] * 2.0 - 1.0) * self.hue)
-        made = images.reshape(*lead, count, rows, columns)
-        return channels_back(ops, made, where)
+        images = images.reshape(*lead, count, rows, columns)
+        return channels_back(ops, images, where)
 
 
 # Uniform between `max(0, 1 - strength)` and `1 + strength`, of numbers in [0, 1).

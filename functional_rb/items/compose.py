@@ -36,8 +36,8 @@ class Compose(ItemFunction):
         start = 0
         for function in self.functions:
             words = function.words
-            own = None if draws is None or not words else draws[:, start : start + words]
-            leaves, start = function.apply(ops, leaves, lead, own, mask), start + words
+            function_draws = None if draws is None or not words else draws[:, start : start + words]
+            leaves, start = function.apply(ops, leaves, lead, function_draws, mask), start + words
         return leaves
 
     def inverse(self, item: object) -> ItemFunction:

@@ -65,14 +65,14 @@ class Windows(ImageFunction):
 
     def common(self, ops: ItemOps, arrays: Sequence[Array], lead: tuple[int, ...], draws: Array | None) -> Corners:
         # The first row and column of each window, for images of so many rows and columns.
-        words, found = draws, {}
+        words, corners = draws, {}
         for x in arrays:
             rows, columns, _ = self.sizes(tuple(x.shape[len(lead) :]))
             if words is None:
                 words = ops.arange(math.prod(lead), like=x)[:, None]
-            if (rows, columns) not in found:
-                found[rows, columns] = self.corner(ops, words, rows, columns)
-        return found
+            if (rows, columns) not in corners:
+                corners[rows, columns] = self.corner(ops, words, rows, columns)
+        return corners
 
     def leaf_spec(self, spec: ArraySpec, name: str) -> ArraySpec:
         rows, columns, count = self.sizes(spec.shape)
@@ -83,12 +83,12 @@ class Windows(ImageFunction):
         (rows, columns, count), n = self.sizes(shape), math.prod(lead)
         size, (top, left) = self.window(rows, columns), common[rows, columns]
         if self.where(shape) == "first":
-            made = windows(
+            cut = windows(
                 ops, x.reshape(n * count, rows, columns, 1), repeated(ops, top, count), repeated(ops, left, count), size
             )
         else:
-            made = windows(ops, x.reshape(n, rows, columns, count), top, left, size)
-        return made.reshape(*lead, *self.shape(*size, count, shape))
+            cut = windows(ops, x.reshape(n, rows, columns, count), top, left, size)
+        return cut.reshape(*lead, *self.shape(*size, count, shape))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -65,7 +65,7 @@ class RewardToGo(InSlices):
         self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
     ) -> Leaves:
         # Add up from behind.
-        made, ends = {}, self.ends(ops, leaves, lead)
+        sums, ends = {}, self.ends(ops, leaves, lead)
         for origin, to in self._pairs(leaves).items():
             x = leaves[origin].reshape(*lead, -1)
             factors = ops.full_like(x[:, :, :1], self.gamma)
@@ -73,8 +73,8 @@ class RewardToGo(InSlices):
                 factors = ops.where(ends[:, :, None], ops.full_like(factors, 0), factors)
             if mask is not None:  # what is not there adds nothing
                 x = ops.where(mask[:, :, None], x, ops.full_like(x, 0))
-            made[to] = ops.cast(discounted(ops, x, factors), shown(x.dtype)).reshape(leaves[origin].shape)
-        return leaves | made
+            sums[to] = ops.cast(discounted(ops, x, factors), shown(x.dtype)).reshape(leaves[origin].shape)
+        return leaves | sums
 
     def inverse(self, item: object) -> ItemFunction:
         return super().inverse(item) if self.out is None else Select((self.out,), left_out=True)

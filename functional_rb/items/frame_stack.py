@@ -71,21 +71,21 @@ class FrameStack(InSlices):
         first = self.starts(ops, leaves, lead)
         step = ops.arange(steps, like=first)[None, :]
         row = ops.arange(batch, like=first)[:, None] * steps
-        made = {}
+        stacked = {}
         for path in self._chosen(leaves):
             x = leaves[path]
             shape = tuple(x.shape[2:]) or (1,)
-            flat, parts = x.reshape(batch * steps, *shape), []
+            flat, frames = x.reshape(batch * steps, *shape), []
             for back in range(self.n - 1, 0, -1):
-                part = ops.take(flat, (row + ops.maximum(step - back, first)).reshape(-1))
+                frame = ops.take(flat, (row + ops.maximum(step - back, first)).reshape(-1))
                 if self.padding == "zeros":
                     there = (first + back <= step).reshape(-1, *(1,) * len(shape))
-                    part = ops.where(there, part, ops.full_like(part, 0))
-                parts.append(part)
+                    frame = ops.where(there, frame, ops.full_like(frame, 0))
+                frames.append(frame)
             axis = axis_of(shape, self.axis)
-            joined = ops.concat([*parts, flat], axis + 1)
-            made[path] = joined.reshape(*lead, *joined.shape[1:])
-        return leaves | made
+            joined = ops.concat([*frames, flat], axis + 1)
+            stacked[path] = joined.reshape(*lead, *joined.shape[1:])
+        return leaves | stacked
 
     def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
         # The newest observation of each stack.

@@ -23,7 +23,7 @@ def luma(ops: ItemOps, x: Array) -> Array:
     """The brightness of images [..., 3 k, H, W], each three channels in turn being red, green and blue."""
     red, green, blue = x[..., 0::3, :, :], x[..., 1::3, :, :], x[..., 2::3, :, :]
     if "uint8" in str(x.dtype):
-        parts = [ops.cast(part, "int32") * weight for part, weight in zip((red, green, blue), FIXED, strict=True)]
+        parts = [ops.cast(channel, "int32") * weight for channel, weight in zip((red, green, blue), FIXED, strict=True)]
         return ops.cast((parts[0] + parts[1] + parts[2] + 2**15) >> 16, "uint8")
     return red * LUMA[0] + green * LUMA[1] + blue * LUMA[2]
 

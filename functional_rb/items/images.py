@@ -59,20 +59,20 @@ class ImageFunction(Leafwise):
             raise ValueError(f"{self.who}: expected channels as 'first' or 'last', got {self.channels!r}")
 
     def chosen(self, leaves: Specs | Leaves, lead: int) -> Sequence[Path]:
-        """The images.
+        """The paths of the leaves that are images.
 
         Raises:
             ValueError: if there are none, or what is named is none.
         """
         if self.keys is None:
-            found = [path for path, leaf in leaves.items() if not self._problem(leaf, lead)]
-            if not found:
+            images = [path for path, leaf in leaves.items() if not self._problem(leaf, lead)]
+            if not images:
                 raise ValueError(
                     f"{self.who}: no leaf has the shape of an image, [H, W, C] or [C, H, W] with fewer channels than "
                     f"rows and columns, and a dtype of {' or '.join(self.dtypes)}; name leaves by keys=..., with "
                     f"channels='first' or 'last', of {tuple(map(nest.show, leaves))}"
                 )
-            return found
+            return images
         paths = chosen(leaves, self.keys, self.who)
         for path in paths:
             if problem := self._problem(leaves[path], lead):
@@ -91,9 +91,9 @@ class ImageFunction(Leafwise):
 
     def where(self, shape: tuple[int, ...]) -> Channels:
         """Where an image of this shape has its channels."""
-        found = self.channels or channels_of(shape)
-        assert found is not None  # as `_problem` has seen
-        return found
+        channels = self.channels or channels_of(shape)
+        assert channels is not None  # as `_problem` has seen
+        return channels
 
     def sizes(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
         """Rows, columns and channels of an image."""

@@ -49,10 +49,10 @@ class InSlices(ItemFunction):
                 f"{self.who}: needs slices [B, T], and these are single items; "
                 "use sampler=frb.Slices(...), and at='sample'"
             )
-        found = self._boundaries(leaves)
-        for key in (*found.end_keys, *(() if found.trajectory_key is None else (found.trajectory_key,))):
+        boundaries = self._boundaries(leaves)
+        for key in (*boundaries.end_keys, *(() if boundaries.trajectory_key is None else (boundaries.trajectory_key,))):
             path = self._path(leaves, key)
-            spec, kind = array_spec(leaves[path]), "int" if key == found.trajectory_key else "bool"
+            spec, kind = array_spec(leaves[path]), "int" if key == boundaries.trajectory_key else "bool"
             if kind not in spec.dtype or math.prod(spec.shape) != 1:
                 raise ValueError(
                     f"{self.who}: leaf {nest.show(path)!r}: expected one {kind} an item, got {spec.dtype} of shape "
@@ -61,14 +61,14 @@ class InSlices(ItemFunction):
 
     def ends(self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...]) -> Array | None:
         """Whether an episode ends with each step, bool [B, T]; for the slice's last step anything; None for never."""
-        found = self._boundaries(leaves)
-        parts = [leaves[self._path(leaves, key)].reshape(lead) for key in found.end_keys]
-        if found.trajectory_key is not None:
-            ids = leaves[self._path(leaves, found.trajectory_key)].reshape(lead)
+        boundaries = self._boundaries(leaves)
+        parts = [leaves[self._path(leaves, key)].reshape(lead) for key in boundaries.end_keys]
+        if boundaries.trajectory_key is not None:
+            ids = leaves[self._path(leaves, boundaries.trajectory_key)].reshape(lead)
             parts.append(ids != ops.concat([ids[:, 1:], ids[:, -1:]], 1))
         together = None
-        for part in parts:
-            together = part if together is None else together | part
+        for flags in parts:
+            together = flags if together is None else together | flags
         return together
 
     def starts(self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...]) -> Array:

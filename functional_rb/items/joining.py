@@ -46,28 +46,28 @@ class Cat(ItemFunction):
         rest = {path: leaf for path, leaf in leaves.items() if path not in paths}
         if path_of(self.out) in rest:
             raise ValueError(f"cat: there is a leaf {nest.show_key(self.out)!r} already; give another name by out=...")
-        parts = [array_spec(leaves[path]) for path in paths]
-        shapes = [part.shape or (1,) for part in parts]
-        for path, part, shape in zip(paths, parts, shapes, strict=True):
+        specs = [array_spec(leaves[path]) for path in paths]
+        shapes = [spec.shape or (1,) for spec in specs]
+        for path, spec, shape in zip(paths, specs, shapes, strict=True):
             if not -len(shape) <= self.axis < len(shape):
-                raise ValueError(f"cat: leaf {nest.show(path)!r}: expected an axis {self.axis}, got shape {part.shape}")
+                raise ValueError(f"cat: leaf {nest.show(path)!r}: expected an axis {self.axis}, got shape {spec.shape}")
             others = _without(shape, self.axis), _without(shapes[0], self.axis)
-            if part.dtype != parts[0].dtype or others[0] != others[1]:
+            if spec.dtype != specs[0].dtype or others[0] != others[1]:
                 raise ValueError(
-                    f"cat: leaf {nest.show(path)!r}: expected {parts[0].dtype} of shape {shapes[0]} but for axis "
-                    f"{self.axis}, as {nest.show(paths[0])!r} has, got {part.dtype} of shape {shape}; cast or flatten "
+                    f"cat: leaf {nest.show(path)!r}: expected {specs[0].dtype} of shape {shapes[0]} but for axis "
+                    f"{self.axis}, as {nest.show(paths[0])!r} has, got {spec.dtype} of shape {shape}; cast or flatten "
                     f"it first"
                 )
         sizes = list(shapes[0])
         sizes[self.axis] = sum(shape[self.axis] for shape in shapes)
-        if all(isinstance(part, Bounded) for part in parts):
-            pairs = list(zip(parts, shapes, strict=True))
+        if all(isinstance(spec, Bounded) for spec in specs):
+            pairs = list(zip(specs, shapes, strict=True))
             low, high = (
-                np.concatenate([part.table(name).reshape(shape) for part, shape in pairs], self.axis)
+                np.concatenate([spec.table(name).reshape(shape) for spec, shape in pairs], self.axis)
                 for name in ("low", "high")
             )
-            return rest | {path_of(self.out): Bounded(low, high, tuple(sizes), parts[0].dtype)}
-        return rest | {path_of(self.out): plain(tuple(sizes), parts[0].dtype)}
+            return rest | {path_of(self.out): Bounded(low, high, tuple(sizes), specs[0].dtype)}
+        return rest | {path_of(self.out): plain(tuple(sizes), specs[0].dtype)}
 
     def apply(
         self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
@@ -102,13 +102,13 @@ class Split(ItemFunction):
         self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
     ) -> Leaves:
         (joined,) = chosen(leaves, [self.out], "cat, inverted")
-        made, start, x = {path: leaf for path, leaf in leaves.items() if path != joined}, 0, leaves[joined]
+        separate, start, x = {path: leaf for path, leaf in leaves.items() if path != joined}, 0, leaves[joined]
         axis = self.axis + len(x.shape) if self.axis < 0 else self.axis + len(lead)
         for path, spec in self.before:
             size = (spec.shape or (1,))[axis - len(lead)]
-            part = x[(*[slice(None)] * axis, slice(start, start + size))]
-            made[path], start = part.reshape(*lead, *spec.shape), start + size
-        return self._ordered(made)
+            piece = x[(*[slice(None)] * axis, slice(start, start + size))]
+            separate[path], start = piece.reshape(*lead, *spec.shape), start + size
+        return self._ordered(separate)
 
     def _ordered(self, leaves: dict[Path, X]) -> dict[Path, X]:
         return {path: leaves[path] for path in (*self.order, *leaves) if path in leaves}

@@ -70,7 +70,7 @@ class HasBack(Protocol):
         """How users call it."""
 
     def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
-        """A leaf as it was, of this spec, of what became of it, [*lead, *shape]."""
+        """The leaf [*lead, *shape] of this spec that it was before the function changed it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +91,8 @@ class Inverse(ItemFunction):
     def apply(
         self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
     ) -> Leaves:
-        found = {path: self.function.back(ops, leaves[path], array_spec(spec), lead) for path, spec in self.before}
-        return leaves | found
+        restored = {path: self.function.back(ops, leaves[path], array_spec(spec), lead) for path, spec in self.before}
+        return leaves | restored
 
 
 class Invertible(Leafwise):
@@ -100,7 +100,7 @@ class Invertible(Leafwise):
 
     @abc.abstractmethod
     def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
-        """As `HasBack` says."""
+        """The leaf as it was before, see `HasBack.back`."""
 
     def inverse(self, item: object) -> ItemFunction:
         return inverted(self, item, self.chosen(leaves_of(item), 0))

@@ -45,7 +45,7 @@ class Moments(NamedTuple):
 
 def problem(moments: Moments) -> str | None:
     """Why what a file has, of NumPy, cannot be moments; or None. Of what is no number the mean is none either."""
-    arrays = [np.asarray(part) for part in moments]
+    arrays = [np.asarray(array) for array in moments]
     count, mean, m2 = arrays
     if any(array.dtype.kind != "f" for array in arrays):
         return f"expected floats, found {', '.join(array.dtype.name for array in arrays)}"

@@ -23,8 +23,8 @@ class Rename(ItemFunction):
 
     def __post_init__(self) -> None:
         pairs = self.pairs
-        found = tuple((name_of(old, "names", "rename"), name_of(new, "names", "rename")) for old, new in pairs)
-        object.__setattr__(self, "pairs", found)
+        named = tuple((name_of(old, "names", "rename"), name_of(new, "names", "rename")) for old, new in pairs)
+        object.__setattr__(self, "pairs", named)
 
     def _renamed(self, leaves: dict[Path, T]) -> dict[Path, T]:
         new = {path: path for path in leaves}

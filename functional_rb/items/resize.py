@@ -59,10 +59,10 @@ def weights(before: int, after: int, method: str, antialias: bool) -> Floats:
     centre = (np.arange(after) + 0.5) * scale - 0.5
     distance = np.abs(centre[:, None] - np.arange(before)) / (max(scale, 1.0) if antialias else 1.0)
     raw = _KERNELS[method](distance)
-    made: Floats = (raw / raw.sum(1, keepdims=True)).astype(np.float32)
-    made.flags.writeable = False
-    _KEPT[before, after, method, antialias] = made
-    return made
+    matrix: Floats = (raw / raw.sum(1, keepdims=True)).astype(np.float32)
+    matrix.flags.writeable = False
+    _KEPT[before, after, method, antialias] = matrix
+    return matrix
 
 
 def nearest(before: int, after: int) -> list[int]:
@@ -114,9 +114,9 @@ class Resize(ImageFunction):
             for before, after in zip((rows, columns), self.size, strict=True)
         )
         flat = ops.cast(images, "float32").reshape(math.prod(images.shape[:-2]), rows, columns)
-        made = ops.resampled(ops.resampled(flat, down, 1), across, 2)
-        made = made.reshape(*images.shape[:-2], *self.size)
-        return channels_back(ops, to_bytes(ops, made - A_HALF) if "uint8" in str(x.dtype) else made, where)
+        resized = ops.resampled(ops.resampled(flat, down, 1), across, 2)
+        resized = resized.reshape(*images.shape[:-2], *self.size)
+        return channels_back(ops, to_bytes(ops, resized - A_HALF) if "uint8" in str(x.dtype) else resized, where)
 
 
 def resize(

@@ -87,9 +87,9 @@ def init(
     sharding: object = None,
 ) -> Any:
     if isinstance(spec, Description) and not isinstance(spec, BufferSpec):
-        own = called_on(spec, "init")
+        implementation = called_on(spec, "init")
         refuse("init", spec, validate=validate, sharding=sharding)
-        return own(lib, spec, device, items)
+        return implementation(lib, spec, device, items)
     if sharding is not None:
         return lib.sharded.init(spec, device, items, validate, sharding)
     engine = lib.engine_for(spec)
@@ -110,9 +110,9 @@ def add(
 ) -> AnyState:
     chain = lib.chain(state)
     if chain is not None:
-        made = chain.add(state, items, mask, priorities, key, validate, time_major, to)
-        if made is not NotImplemented:
-            return made
+        result = chain.add(state, items, mask, priorities, key, validate, time_major, to)
+        if result is not NotImplemented:
+            return result
     return _add(lib, "add", state, items, mask, priorities, key, validate, time_major, to)
 
 
@@ -130,29 +130,29 @@ def add_(
 ) -> AnyState:
     chain = lib.chain(state)
     if chain is not None:
-        made = chain.add_(state, items, mask, priorities, key, validate, time_major, to)
-        if made is not NotImplemented:
-            return made
+        result = chain.add_(state, items, mask, priorities, key, validate, time_major, to)
+        if result is not NotImplemented:
+            return result
     return _add(lib, "add_", state, items, mask, priorities, key, validate, time_major, to)
 
 
-def _add(lib: Lib[A], function: str, state: Nest, items: Nest, *given: Any) -> Nest:
+def _add(lib: Lib[A], function: str, state: Nest, items: Nest, *arguments: Any) -> Nest:
     if isinstance(state, Described):
-        own = called_on(state, function)
-        mask, priorities, key, validate, time_major, to = given
+        implementation = called_on(state, function)
+        mask, priorities, key, validate, time_major, to = arguments
         lane_major = not time_major  # of the two ways, the one that is no default
         refuse(function, state, priorities=priorities, key=key, validate=validate, time_major=lane_major, to=to)
-        return own(lib, state, items, mask)
+        return implementation(lib, state, items, mask)
     if isinstance(state, Mixture):
-        *given_each, to = given
+        *each, to = arguments
         write = add if function == "add" or state.repeats else add_
-        return mixed.add(lambda one, *args, **named: write(lib, one, *args, **named), state, to, items, *given_each)
+        return mixed.add(lambda one, *args, **named: write(lib, one, *args, **named), state, to, items, *each)
     if isinstance(state, lib.sharded.ShardedState):
-        return lib.sharded.add_items(state, items, *given, function)
+        return lib.sharded.add_items(state, items, *arguments, function)
     engine = lib.engine(state)
     if function == "add":
-        return api.add(engine, state, items, *given)
-    return in_place.add_(engine, lib.in_place(engine), state, items, *given)
+        return api.add(engine, state, items, *arguments)
+    return in_place.add_(engine, lib.in_place(engine), state, items, *arguments)
 
 
 @documented_by(api.sample)
@@ -172,9 +172,9 @@ def sample(
         lib.sharded.check_asked(state, axis_name, group, draw, "sample")
     chain = lib.chain(state)
     if chain is not None:
-        made = chain.sample(state, key, batch_size, beta, p)
-        if made is not NotImplemented:
-            return made
+        result = chain.sample(state, key, batch_size, beta, p)
+        if result is not NotImplemented:
+            return result
     return _sample(lib, "sample", state, key, batch_size, beta, p, axis_name, draw)
 
 
@@ -195,9 +195,9 @@ def sample_(
         lib.sharded.check_asked(state, axis_name, group, draw, "sample_")
     chain = lib.chain(state)
     if chain is not None:
-        made = chain.sample_(state, key, batch_size, beta, p)
-        if made is not NotImplemented:
-            return made
+        result = chain.sample_(state, key, batch_size, beta, p)
+        if result is not NotImplemented:
+            return result
     return _sample(lib, "sample_", state, key, batch_size, beta, p, axis_name, draw)
 
 
@@ -220,9 +220,9 @@ def update(
 ) -> AnyState:
     chain = lib.chain(state)
     if chain is not None:
-        made = chain.update(state, indices, priorities, items)
-        if made is not NotImplemented:
-            return made
+        result = chain.update(state, indices, priorities, items)
+        if result is not NotImplemented:
+            return result
     return _update(lib, "update", state, indices, priorities, items)
 
 
@@ -232,9 +232,9 @@ def update_(
 ) -> AnyState:
     chain = lib.chain(state)
     if chain is not None:
-        made = chain.update_(state, indices, priorities, items)
-        if made is not NotImplemented:
-            return made
+        result = chain.update_(state, indices, priorities, items)
+        if result is not NotImplemented:
+            return result
     return _update(lib, "update_", state, indices, priorities, items)
 
 
@@ -263,8 +263,8 @@ def clear_(lib: Lib[A], state: OneState) -> OneState:
 @documented_by(api.with_spec)
 def with_spec(lib: Lib[A], state: AnyState, spec: Description | Sequence[object]) -> AnyState:
     if isinstance(state, Described):
-        made: AnyState = called_on(state, "with_spec")(lib, state, spec)
-        return made
+        result: AnyState = called_on(state, "with_spec")(lib, state, spec)
+        return result
     if isinstance(state, Mixture):
         return mixed.with_spec(lambda one, new: with_spec(lib, one, new), state, spec)
     return api.with_spec(lib.engine(state), state, spec, lib.elsewhere)
@@ -275,8 +275,8 @@ def with_spec(lib: Lib[A], state: AnyState, spec: Description | Sequence[object]
 
 @documented_by(reading.get)
 def get(lib: Lib[A], state: State[AnySample[Items]] | Mixture[AnySample[Items]], indices: ArrayLike) -> Items:
-    found: Items = _read(lib, reading.get, mixed.get, state, indices)
-    return found
+    stored: Items = _read(lib, reading.get, mixed.get, state, indices)
+    return stored
 
 
 @documented_by(reading.items)
@@ -314,10 +314,10 @@ def cursor(lib: Lib[A], state: State) -> A:
 @documented_by(reading.size)
 def size(lib: Lib[A], state: State | Mixture | Described, *, each: bool = False) -> A:
     if isinstance(state, Described):
-        own = called_on(state, "size")
+        implementation = called_on(state, "size")
         refuse("size", state, each=each)
-        found: A = own(lib, state)
-        return found
+        count: A = implementation(lib, state)
+        return count
     return lib.as_array(_read(lib, reading.size, mixed.size, state, each=each), None)
 
 

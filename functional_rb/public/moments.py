@@ -29,9 +29,9 @@ def moments(lib: Lib[A], x: object, shape: Sequence[int] = (), mask: ArrayLike =
 
 def merge(lib: Lib[A], one: Moments, other: Moments) -> Moments:
     """What `rb.merge` makes of moments."""
-    for given in (one, other):
-        check_moments(lib, given, "merge")
-    ours, theirs = ([tuple(x.shape) for x in (given.count, given.mean)] for given in (one, other))
+    for operand in (one, other):
+        check_moments(lib, operand, "merge")
+    ours, theirs = ([tuple(x.shape) for x in (operand.count, operand.mean)] for operand in (one, other))
     if ours != theirs:
         raise ValueError(f"merge: expected moments of vectors of the same shape, {ours[1]}, got {theirs[1]}")
     return core.merged(lib.ops, one, other)
@@ -68,9 +68,9 @@ def _array(lib: Lib[A], x: ArrayLike, like: A | None, who: str, name: str, kinds
             f"{who}: {name}: expected an array of this backend or NumPy, got {type(x).__module__}.{type(x).__name__}; "
             f"bring it over by rb.from_dlpack, or convert it by np.asarray"
         )
-    given = dtypes.name_of(x.dtype if hasattr(x, "dtype") else type(x).__name__)
-    if dtypes.kind_of(given) not in kinds:
+    dtype = dtypes.name_of(x.dtype if hasattr(x, "dtype") else type(x).__name__)
+    if dtypes.kind_of(dtype) not in kinds:
         raise TypeError(
-            f"{who}: {name}: expected numbers of kind {' or '.join(kinds)}, got {given}; convert it yourself"
+            f"{who}: {name}: expected numbers of kind {' or '.join(kinds)}, got {dtype}; convert it yourself"
         )
     return lib.as_array(x, like)

@@ -31,32 +31,32 @@ def is_record(data: object) -> bool:
 
 def state_dict(lib: Lib[A], data: object) -> dict[str, BackendArray]:
     """What `rb.state_dict` makes of a record: its arrays by their paths, not copied."""
-    for part in _described(data):
-        called_on(part, "check")(lib, part, "state_dict")
+    for described in _described(data):
+        called_on(described, "check")(lib, described, "state_dict")
     leaves, structure = _apart(data, "state_dict")
     return dict(zip(_names(structure), leaves, strict=True))
 
 
-def load_state_dict(lib: Lib[A], like: T, given: object, device: object = None) -> T:
+def load_state_dict(lib: Lib[A], like: T, arrays: object, device: object = None) -> T:
     """What `rb.load_state_dict` makes of a record's dict, and of a record of the same leaves, shapes and dtypes."""
     if device is not None:
         raise TypeError(
             "load_state_dict: device is for a buffer's spec; a record is loaded where its arrays are: leave it out"
         )
-    for part in _described(like):  # whose leaves may tell shapes and dtypes alone, and be no arrays of the backend
-        if any(getattr(part, field.name) is None for field in dataclasses.fields(cast("Any", part))):
+    for described in _described(like):  # whose leaves may tell shapes and dtypes alone, and be no arrays of the backend
+        if any(getattr(described, field.name) is None for field in dataclasses.fields(cast("Any", described))):
             raise consumed()
-    if not isinstance(given, Mapping):
-        raise TypeError(f"load_state_dict: expected a dict from rb.state_dict, got {type(given).__name__}")
+    if not isinstance(arrays, Mapping):
+        raise TypeError(f"load_state_dict: expected a dict from rb.state_dict, got {type(arrays).__name__}")
     leaves, structure = _apart(like, "load_state_dict")
     names = _names(structure)
-    if set(names) != set(given):
+    if set(names) != set(arrays):
         raise ValueError(
-            f"load_state_dict: expected the names {names}, got {list(given)}; give a dict of the same record"
+            f"load_state_dict: expected the names {names}, got {list(arrays)}; give a dict of the same record"
         )
     taken = []
     for name, leaf in zip(names, leaves, strict=True):
-        array = lib.convert(given[name], Unbounded(tuple(leaf.shape), dtypes.shown(leaf.dtype)), name)
+        array = lib.convert(arrays[name], Unbounded(tuple(leaf.shape), dtypes.shown(leaf.dtype)), name)
         if tuple(array.shape) != tuple(leaf.shape):
             raise ValueError(
                 f"load_state_dict: leaf {name!r}: expected the shape {tuple(leaf.shape)}, got {tuple(array.shape)}; "

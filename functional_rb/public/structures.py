@@ -69,10 +69,10 @@ def _refusal(value: object, name: str) -> str:
     kinds = [kind.__name__ for kind, has in _FUNCTIONS.items() if name in has]
     if name in _OF_BUFFERS:
         kinds.insert(0, _OF_BUFFERS[name])
-    given = type(value).__name__
-    remedy = _REMEDIES.get((name, given))
+    got = type(value).__name__
+    remedy = _REMEDIES.get((name, got))
     listed = " or ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
-    return f"{name}: expected {listed}, got {given}" + ("" if remedy is None else f"; use {remedy}")
+    return f"{name}: expected {listed}, got {got}" + ("" if remedy is None else f"; use {remedy}")
 
 
 def lookup(lib: Lib[A], state: object, keys: object) -> A:
@@ -95,8 +95,8 @@ def lookup(lib: Lib[A], state: object, keys: object) -> A:
         >>> rb.lookup(seen, np.array([0.0, 1.0], np.float32)).tolist()
         [1, -1]
     """
-    found: A = called_on(state, "lookup")(lib, state, keys)
-    return found
+    ids: A = called_on(state, "lookup")(lib, state, keys)
+    return ids
 
 
 def visits(lib: Lib[A], state: object, keys: object, action: object = None) -> A:
@@ -124,8 +124,8 @@ def visits(lib: Lib[A], state: object, keys: object, action: object = None) -> A
     function = called_on(state, "visits")
     if isinstance(state, HashMap):
         refuse("visits", state, action=action)
-    found: A = function(lib, state, keys) if action is None else function(lib, state, keys, action=action)
-    return found
+    counts: A = function(lib, state, keys) if action is None else function(lib, state, keys, action=action)
+    return counts
 
 
 def merge(lib: Lib[A], state: T, other: T) -> T:
@@ -153,5 +153,5 @@ def merge(lib: Lib[A], state: T, other: T) -> T:
         >>> np.asarray(rb.merge(rb.moments(np.ones(3)), rb.moments(np.full(1, 5.0))).mean).item()
         2.0
     """
-    made: T = called_on(state, "merge")(lib, state, other)
-    return made
+    merged: T = called_on(state, "merge")(lib, state, other)
+    return merged

@@ -31,7 +31,7 @@ class Allowed:
 
     @property
     def words(self) -> int:
-        """Random words of 31 bits that all elements take together."""
+        """How many random words of 31 bits all elements take together."""
         return self.of.size * self._whole.words
 
     def draw(self, ops: SpecOps, bits: Array) -> Array:
@@ -65,15 +65,15 @@ class Allowed:
 
     @property
     def words_among(self) -> int:
-        """Random words that `draw_among` takes."""
+        """How many random words `draw_among` takes."""
         return 2 * self.of.size
 
     def draw_among(self, ops: SpecOps, bits: Array, mask: Array) -> Array:
         """Choices that a further mask bool [N, *elements, n] allows too; where that leaves none, it is ignored."""
-        own = self._table(ops, bits)
-        both = mask & own
+        allowed = self._table(ops, bits)
+        both = mask & allowed
         # The last of the running sums is how many choices both masks allow.
-        both = ops.where(ops.cumsum(ops.cast(both, "int32"))[..., -1:] > 0, both, own)
+        both = ops.where(ops.cumsum(ops.cast(both, "int32"))[..., -1:] > 0, both, allowed)
         rank = ops.cumsum(ops.cast(both, "int32"))
         # How many choices there are is known with the values alone: so two words are drawn, whatever that is.
         bits = bits.reshape(bits.shape[0], *self.of.shape, 2)

@@ -94,11 +94,11 @@ class ArraySpec(Unit):
         (low, high), (least, largest) = self._bounds, self._limits
         y = order.comparable(ops, x, self.dtype)
         # Bounds that the dtype has anyway are not compared with; NaN fails every comparison.
-        found = [y >= order.limit(ops, low, self.dtype, x)] if least else []
-        found += [y <= order.limit(ops, high, self.dtype, x)] if largest else []
-        if not found:
-            found = [y == y]
-        return rows_of(ops, found[0] if len(found) == 1 else found[0] & found[1], self.size)
+        masks = [y >= order.limit(ops, low, self.dtype, x)] if least else []
+        masks += [y <= order.limit(ops, high, self.dtype, x)] if largest else []
+        if not masks:
+            masks = [y == y]
+        return rows_of(ops, masks[0] if len(masks) == 1 else masks[0] & masks[1], self.size)
 
     def nearest(self, ops: SpecOps, x: Array) -> Array:
         kind = dtypes.kind_of(self.dtype)
@@ -290,11 +290,11 @@ class Binary(ArraySpec):
         return ops.cast(y > order.limit(ops, np.asarray(half), self.dtype, x), self.dtype)
 
 
-def rows_of(ops: SpecOps, found: Array, size: int) -> Array:
+def rows_of(ops: SpecOps, mask: Array, size: int) -> Array:
     """Whether all of the `size` elements of each row bool [N, ...] are true, bool [N]."""
-    if len(found.shape) == 1:  # of scalars
-        return found
-    return ops.all_rows(found if len(found.shape) == 2 else found.reshape(found.shape[0], size))
+    if len(mask.shape) == 1:  # of scalars
+        return mask
+    return ops.all_rows(mask if len(mask.shape) == 2 else mask.reshape(mask.shape[0], size))
 
 
 def whole_domain(dtype: str) -> Domain:

@@ -160,10 +160,10 @@ class Spec(abc.ABC):
         parts, left = index_parts(self, index)
         # `changed` also moves what tables hold for each element, so the index is applied to arrays, not to the shape.
         try:
-            if not left and any(part is Ellipsis for part in parts):
+            if not left and any(entry is Ellipsis for entry in parts):
                 # Even an ellipsis for no axes says where arrays stand apart: let NumPy find the elements.
-                found = np.arange(math.prod(axes)).reshape(axes)[parts]
-                return self.changed(len(axes), lambda x: x.reshape((-1, *x.shape[len(axes) :]))[found])
+                elements = np.arange(math.prod(axes)).reshape(axes)[parts]
+                return self.changed(len(axes), lambda x: x.reshape((-1, *x.shape[len(axes) :]))[elements])
             parts = without_ellipsis(parts, left)
             return self.changed(len(axes), lambda x: x[parts])
         except IndexError as error:
@@ -225,7 +225,7 @@ class Unit(Spec):
     @property
     @abc.abstractmethod
     def words(self) -> int:
-        """Random words of 31 bits that `draw` takes for a value."""
+        """How many random words of 31 bits `draw` takes for a value."""
 
     @abc.abstractmethod
     def draw(self, ops: SpecOps, bits: Array) -> Nest:
@@ -353,22 +353,22 @@ def index_parts(spec: Spec, index: object) -> tuple[tuple[Any, ...], int]:
     """The parts of an index, and how many of a spec's axes are left for an Ellipsis."""
     parts = index if isinstance(index, tuple) else (index,)
     # Torch's tensors may lie on a GPU, where NumPy does not read them.
-    parts = tuple(part.detach().cpu() if hasattr(part, "detach") else part for part in parts)
+    parts = tuple(entry.detach().cpu() if hasattr(entry, "detach") else entry for entry in parts)
     left = len(spec.axes)
-    for part in parts:
-        if isinstance(part, slice):
+    for entry in parts:
+        if isinstance(entry, slice):
             left -= 1
-        elif part is not None and part is not Ellipsis:
-            array = np.asarray(part)
+        elif entry is not None and entry is not Ellipsis:
+            array = np.asarray(entry)
             left -= array.ndim if array.dtype == bool else 1
     if left < 0:
         raise IndexError(f"{type(spec).__name__} has {len(spec.axes)} axes to index, {spec.axes}, got {index!r}")
-    if sum(part is Ellipsis for part in parts) > 1:
+    if sum(entry is Ellipsis for entry in parts) > 1:
         raise IndexError(f"{type(spec).__name__}: expected an index with a single ellipsis, got {index!r}")
     return parts, left
 
 
 def without_ellipsis(parts: tuple[object, ...], left: int) -> tuple[Any, ...]:
     """The parts of an index with a slice for each of the `left` axes that an Ellipsis stands for."""
-    at = next((i for i, part in enumerate(parts) if part is Ellipsis), None)
+    at = next((i for i, entry in enumerate(parts) if entry is Ellipsis), None)
     return parts if at is None else (*parts[:at], *[slice(None)] * left, *parts[at + 1 :])

@@ -93,7 +93,7 @@ class Choices(ArraySpec):
         else:
             of = np.arange(np.prod(axes, dtype=int)).reshape(axes)
             rows = self.mask_table().reshape(-1, self.choices)
-        return [Allowed(part, of) for part in np.split(rows, np.cumsum(self.counts)[:-1], -1)]
+        return [Allowed(mask, of) for mask in np.split(rows, np.cumsum(self.counts)[:-1], -1)]
 
     def _drawn(self, ops: SpecOps, bits: Array) -> Array:
         # int32 [N, *choice_axes]; of several choices side by side [N, *choice_axes, len(counts)].
@@ -104,15 +104,15 @@ class Choices(ArraySpec):
         return self._together(ops, parts)
 
     def _allowed_nearest(self, ops: SpecOps, index: Array) -> Array:
-        parts = zip(self.allowed, self._apart(index), strict=True)
-        return self._together(ops, [one.nearest(ops, part) for one, part in parts])
+        pairs = zip(self.allowed, self._apart(index), strict=True)
+        return self._together(ops, [permitted.nearest(ops, choice) for permitted, choice in pairs])
 
     def _together(self, ops: SpecOps, parts: Sequence[Array]) -> Array:
-        return ops.concat([part[..., None] for part in parts], -1) if self.several else parts[0]
+        return ops.concat([choice[..., None] for choice in parts], -1) if self.several else parts[0]
 
     @functools.cached_property
     def words_among(self) -> int:
-        """Random words that `draw_among` takes."""
+        """How many random words `draw_among` takes."""
         return self.allowed[0].words_among
 
     def draw_among(self, ops: SpecOps, bits: Array, mask: Array) -> Array:
@@ -215,17 +215,16 @@ class Vectors(Choices):
 
     def inside(self, ops: SpecOps, x: Array) -> Array:
         # A single one, where it is allowed, and zeros elsewhere.
-        ones, found = x, []
+        ones, masks = x, []
         if self.dtype != "bool":
             y = order.comparable(ops, x, self.dtype)
             zero, one = (order.limit(ops, np.asarray(n), self.dtype, x) for n in (0, 1))
             ones = y == one
-            found = [(y == zero) | ones]
-        for part, of in zip(self._pieces(ones), self.allowed, strict=True):
-            found.append(part.sum(-1) == 1)
-            found += of.only(ops, part)
-        together = [rows_of(ops, each, math.prod(each.shape[1:])) for each in found]
-        return functools.reduce(operator.and_, together)
+            masks = [(y == zero) | ones]
+        for vector, permitted in zip(self._pieces(ones), self.allowed, strict=True):
+            masks.append(vector.sum(-1) == 1)
+            masks += permitted.only(ops, vector)
+        return functools.reduce(operator.and_, [rows_of(ops, mask, math.prod(mask.shape[1:])) for mask in masks])
 
     def _pieces(self, x: Array) -> list[Array]:
         if not self.several:
@@ -251,20 +250,20 @@ class Vectors(Choices):
 
     def decoded(self, ops: SpecOps, x: Array) -> Nest:
         """The choices int32 of vectors [*batch, *shape]: where the largest allowed element is."""
-        found = [one.largest(ops, part, self.dtype) for one, part in zip(self.allowed, self._pieces(x), strict=True)]
-        return self._together(ops, found)
+        pairs = zip(self.allowed, self._pieces(x), strict=True)
+        return self._together(ops, [permitted.largest(ops, vector, self.dtype) for permitted, vector in pairs])
 
     def from_host(self, value: object, batch: tuple[int, ...]) -> NumpyArray:
         # What is encoded and decoded again is the same if it was allowed.
         choices = self._read(value)
-        made = super().from_host(choices, batch)
-        wrong = np.asarray(self.decoded(numpy_ops.OPS, made) != choices)
+        vectors = super().from_host(choices, batch)
+        wrong = np.asarray(self.decoded(numpy_ops.OPS, vectors) != choices)
         if wrong.any():
             raise ValueError(
                 f"expected choices below {self.counts if self.several else self.counts[0]}"
                 f"{'' if self.mask is None else ' that the mask allows'}, got {choices[wrong].flat[0]}"
             )
-        return made
+        return vectors
 
     def _read(self, value: object) -> NumpyArray:
         return dtypes.as_dtype(value, "int64")

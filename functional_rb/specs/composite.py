@@ -69,7 +69,7 @@ class Composite(Mapping[str, SpecNest], Spec):
         for name in merged:
             if not isinstance(name, str):
                 raise TypeError(f"Composite: expected names that are strings, got {name!r}")
-        parts = {name: checked(part, "Composite", (name,), self._batch_shape) for name, part in merged.items()}
+        parts = {name: checked(child, "Composite", (name,), self._batch_shape) for name, child in merged.items()}
         object.__setattr__(self, "_parts", parts)
         for path, leaf in members(parts):
             if leaf.leading[: len(self._batch_shape)] != self._batch_shape:
@@ -113,7 +113,7 @@ class Composite(Mapping[str, SpecNest], Spec):
         composite = cls(parts, batch_shape=batch_shape)
         # Names that are all None are those that a container without names has: the spec has one form.
         names = names if any(name is not None for name in names) else ()
-        below = any(isinstance(part, Composite) and part._is_named for part in composite._parts.values())
+        below = any(isinstance(child, Composite) and child._is_named for child in composite._parts.values())
         if isinstance(container, type) and (names or device or below):
             object.__setattr__(composite, "_container", Container(container, names, device, below))
         else:
@@ -202,7 +202,7 @@ class Composite(Mapping[str, SpecNest], Spec):
         head = "Composite(" if kind is None else f"Composite.like({kind.__name__}, "
         others = {"batch_shape": batch_shape, "names": names, "device": device}
         rest = "".join(f", {name}={value}" for name, value in others.items() if value)
-        return f"{head}{{", [f"{name!r}: {show(part)}" for name, part in self._parts.items()], f"}}{rest})"
+        return f"{head}{{", [f"{name!r}: {show(child)}" for name, child in self._parts.items()], f"}}{rest})"
 
     @property
     def parts(self) -> Mapping[str, SpecNest]:
@@ -220,10 +220,10 @@ class Composite(Mapping[str, SpecNest], Spec):
 
     def changed(self, k: int, change: Change) -> Composite:
         shape = change(np.broadcast_to(np.int8(0), self._batch_shape)).shape
-        return self.with_parts({name: changed(part, k, change) for name, part in self._parts.items()}, shape)
+        return self.with_parts({name: changed(child, k, change) for name, child in self._parts.items()}, shape)
 
     def _nest_of(self, field: str) -> PartFields:
-        return {name: map_members(part, lambda leaf: getattr(leaf, field)) for name, part in self._parts.items()}
+        return {name: map_members(child, lambda leaf: getattr(leaf, field)) for name, child in self._parts.items()}
 
     @property
     def shape(self) -> PartFields:
@@ -265,8 +265,8 @@ def freeze(nest: SpecNest, batch_shape: tuple[int, ...] = ()) -> SpecNest:
 
 def checked(nest: SpecNest, who: str, path: Path = (), batch_shape: tuple[int, ...] = ()) -> SpecNest:
     """A nest of specs, frozen, after a check that all its leaves are specs."""
-    found = members(nest, path) if nest is not None or path else [((), None)]
-    for place, leaf in found:
+    leaves = members(nest, path) if nest is not None or path else [((), None)]
+    for place, leaf in leaves:
         if not isinstance(leaf, Spec):
             got = f"the class {leaf.__name__}" if isinstance(leaf, type) else type(leaf).__name__
             raise TypeError(
@@ -287,9 +287,9 @@ def map_members(nest: SpecNest, function: Callable[[SpecNest], object]) -> SpecN
     if isinstance(nest, Spec) or apart(nest) is not None:
         return function(nest)
     if isinstance(nest, tuple) and hasattr(nest, "_fields"):
-        return type(nest)(*(map_members(part, function) for part in nest))
+        return type(nest)(*(map_members(child, function) for child in nest))
     if isinstance(nest, tuple | list):
-        return type(nest)(map_members(part, function) for part in nest)
+        return type(nest)(map_members(child, function) for child in nest)
     if dataclasses.is_dataclass(nest) and not isinstance(nest, type):
         names = [field.name for field in dataclasses.fields(nest)]
         return of_fields(type(nest), {name: map_members(getattr(nest, name), function) for name in names})
@@ -303,8 +303,8 @@ def members(nest: SpecNest, path: Path = ()) -> Iterator[tuple[Path, SpecNest]]:
     if parts is None:
         yield path, nest
         return
-    for key, part in zip(parts[0].keys, parts[1], strict=True):
-        yield from members(part, (*path, key))
+    for key, child in zip(parts[0].keys, parts[1], strict=True):
+        yield from members(child, (*path, key))
 
 
 def changed(nest: SpecNest, k: int, change: Change) -> SpecNest:

@@ -111,12 +111,12 @@ def values_at(unit: ArraySpec, index: Vector) -> Vector:
         return unit.from_host(np.array(texts, object).reshape(digits.shape), index.shape)
     if isinstance(unit, Choices):
         parts = [digits[..., i] for i in range(digits.shape[-1])] if unit.several else [digits]
-        chosen = [one.ranked(numpy_ops.OPS, part) for one, part in zip(unit.allowed, parts, strict=True)]
+        chosen = [one.ranked(numpy_ops.OPS, ranks) for one, ranks in zip(unit.allowed, parts, strict=True)]
         return np.asarray(unit._made(numpy_ops.OPS, unit._together(numpy_ops.OPS, chosen)))
     if not unit.domain.discrete:
         return np.broadcast_to(unit._bounds[0], (len(index), *unit.shape)).copy()
-    made = np.asarray(unit.domain.low, object) + digits.astype(object)
-    return made != 0 if unit.dtype == "bool" else dtypes.as_numpy(unit.dtype, made)
+    numbers = np.asarray(unit.domain.low, object) + digits.astype(object)
+    return numbers != 0 if unit.dtype == "bool" else dtypes.as_numpy(unit.dtype, numbers)
 
 
 def _text(unit: Text, number: int) -> str:

@@ -69,7 +69,7 @@ def _spec_of(example: Nest, path: nest.Path) -> SpecNest:
     structure, values = parts
     structure = dataclasses.replace(structure, children=(nest.LEAF,) * len(values))
     structure.check_names("spec_of")
-    made = [_spec_of(value, (*path, key)) for key, value in zip(structure.keys, values, strict=True)]
+    children = [_spec_of(value, (*path, key)) for key, value in zip(structure.keys, values, strict=True)]
 
     def mapping(container: type | Registered | None, parts: dict[str, SpecNest], _: tuple[int, ...]) -> Composite:
         if container is None:
@@ -80,4 +80,4 @@ def _spec_of(example: Nest, path: nest.Path) -> SpecNest:
         names = tuple(example.names) if batch else ()
         return Composite.like(container, parts, batch, names, example.device is not None)
 
-    return nest.unflatten(structure, made, mapping)
+    return nest.unflatten(structure, children, mapping)

@@ -35,7 +35,7 @@ def consolidate(spec: SpecNest) -> SpecNest:
 
 def _consolidated(leaf: SpecNest) -> SpecNest:
     if isinstance(leaf, Composite):
-        return leaf.with_parts({name: consolidate(part) for name, part in leaf.items()})
+        return leaf.with_parts({name: consolidate(child) for name, child in leaf.items()})
     if isinstance(leaf, Varying):
         nests = {name: consolidate(getattr(leaf, name)) for name in leaf.nests}
         return dataclasses.replace(leaf, **nests)  # type: ignore[type-var]  # each kind is a dataclass
@@ -47,15 +47,15 @@ def _consolidated(leaf: SpecNest) -> SpecNest:
 def _alike(side_by_side: list[SpecNest]) -> list[SpecNest]:
     # Gives composites the names that any of them has. What is a composite only in some members stays as it is.
     if all(isinstance(one, Stacked) for one in side_by_side):
-        made = iter(_alike([member for one in side_by_side for member in one.members]))
-        return [Stacked(tuple(itertools.islice(made, len(one.members))), one.axis) for one in side_by_side]
+        members = iter(_alike([member for one in side_by_side for member in one.members]))
+        return [Stacked(tuple(itertools.islice(members, len(one.members))), one.axis) for one in side_by_side]
     if not all(isinstance(one, Composite) for one in side_by_side):
         return side_by_side
     # Of each name the first member that has it, whose part says what is missing elsewhere.
     examples: dict[str, tuple[SpecNest, int]] = {}
     for one in side_by_side:
-        for name, part in one.items():
-            examples.setdefault(name, (part, len(one.batch_shape)))
+        for name, child in one.items():
+            examples.setdefault(name, (child, len(one.batch_shape)))
     columns = {
         name: _alike([one[name] if name in one else _empty(*example, one.batch_shape) for one in side_by_side])
         for name, example in examples.items()
@@ -64,7 +64,7 @@ def _alike(side_by_side: list[SpecNest]) -> list[SpecNest]:
 
 
 # A part that others have, without elements: `k` is how many batch axes the example has in front.
-def _empty(part: SpecNest, k: int, batch_shape: tuple[int, ...]) -> SpecNest:
+def _empty(spec: SpecNest, k: int, batch_shape: tuple[int, ...]) -> SpecNest:
     def emptied(leaf: SpecNest) -> SpecNest:
         if isinstance(leaf, Varying):
             leaf = leaf.parts
@@ -76,4 +76,4 @@ def _empty(part: SpecNest, k: int, batch_shape: tuple[int, ...]) -> SpecNest:
         shape = (*batch_shape, *(0,) * max(len(leaf.shape) - k, 1))
         return NonTensor(shape) if isinstance(leaf, NonTensor) else ArraySpec(shape, leaf.dtype)
 
-    return map_members(part, emptied)
+    return map_members(spec, emptied)

@@ -96,11 +96,11 @@ def zeros(lib: Lib[A], spec: SpecNest, batch: int | Sequence[int] = (), device: 
         [[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
     """
     outline, lead = outline_of(lib, spec, "zeros"), _lead(batch)
-    made = {}
+    arrays = {}
     for k in outline.arrays:
         leaf = outline.leaves[k]
-        made[k] = lib.ops.zeros((*lead, *leaf.shape), leaf.dtype, device)
-    return built(lib, outline, made, lead)
+        arrays[k] = lib.ops.zeros((*lead, *leaf.shape), leaf.dtype, device)
+    return built(lib, outline, arrays, lead)
 
 
 def enumerate_values(lib: Lib[A], spec: SpecNest) -> Nest:
@@ -172,10 +172,10 @@ def contains(lib: Lib[A], spec: SpecNest, x: Nest) -> A:
         arrays, lead = as_batch(lib, outline, leaves)
     except ValueError:  # batch axes that differ
         return lib.ops.zeros((), "bool")
-    found: Sequence[BackendArray] = lib.inside(outline, arrays)
-    if not found:
+    masks: Sequence[BackendArray] = lib.inside(outline, arrays)
+    if not masks:
         return lib.ops.zeros(lead, "bool") == 0
-    return functools.reduce(operator.and_, found).reshape(lead)
+    return functools.reduce(operator.and_, masks).reshape(lead)
 
 
 def project(lib: Lib[A], spec: SpecNest, x: Nest) -> Nest:
@@ -202,9 +202,9 @@ def project(lib: Lib[A], spec: SpecNest, x: Nest) -> Nest:
     outline = outline_of(lib, spec, "project")
     leaves = nest.flatten_as(outline.structure, x)
     arrays, lead = as_batch(lib, outline, leaves)
-    made = _apart(lib.nearest(outline, arrays), lead)
-    kept = {k: leaf for k, leaf in enumerate(leaves) if k not in made}
-    return built(lib, outline, made | kept, lead)
+    projected = _apart(lib.nearest(outline, arrays), lead)
+    kept = {k: leaf for k, leaf in enumerate(leaves) if k not in projected}
+    return built(lib, outline, projected | kept, lead)
 
 
 def encode(lib: Lib[A], spec: SpecNest, value: object, batch: int | Sequence[int] = ()) -> Nest:

@@ -152,7 +152,7 @@ class Graph(Varying):
         # Gymnasium's `GraphInstance`s where it is installed, else NamedTuples with the same fields.
         make = graph_instance()
         nodes = self._nodes.real_rows(x["nodes"], x["n_nodes"])
-        graphs = [make(rows.to_host(self.node, own), None, None) for own in nodes]
+        graphs = [make(rows.to_host(self.node, graph_nodes), None, None) for graph_nodes in nodes]
         if self.edge is not None:
             edges = self._edges.real_rows(x["edges"], x["n_edges"])
             links = x["edge_links"].reshape(len(graphs), self.max_edges, 2)

@@ -68,20 +68,20 @@ class OneOf(Varying):
         choice = draw_length(ops, some, self.batch_shape, 0, len(self.options) - 1)
         options = []
         for i, option in enumerate(self.options):
-            own = cut(self._many * rows.words(option)).reshape(bits.shape[0] * self._many, rows.words(option))
-            made = rows.regrouped(option, rows.draw(ops, option, own), 1, (bits.shape[0], *self.batch_shape))
-            options.append(rows.cleared(ops, option, made, choice == i))
+            option_bits = cut(self._many * rows.words(option)).reshape(bits.shape[0] * self._many, rows.words(option))
+            drawn = rows.regrouped(option, rows.draw(ops, option, option_bits), 1, (bits.shape[0], *self.batch_shape))
+            options.append(rows.cleared(ops, option, drawn, choice == i))
         return {"choice": choice, "options": tuple(options)}
 
     def inside(self, ops: SpecOps, x: Nest) -> Array:
         choice = x["choice"]
-        found = (choice >= 0) & (choice < len(self.options))
+        valid = (choice >= 0) & (choice < len(self.options))
         for i, (option, value) in enumerate(zip(self.options, x["options"], strict=True)):
             flat = rows.regrouped(option, value, 1 + len(self.batch_shape), (choice.shape[0] * self._many,))
             # `choice == choice` is true everywhere, in an array of the values' own library.
-            own = rows.inside(ops, option, flat, (choice == choice).reshape(choice.shape[0] * self._many))
-            found = found & (own.reshape(choice.shape) | (choice != i))
-        return all_of(ops, found, self._many)
+            valid_option = rows.inside(ops, option, flat, (choice == choice).reshape(choice.shape[0] * self._many))
+            valid = valid & (valid_option.reshape(choice.shape) | (choice != i))
+        return all_of(ops, valid, self._many)
 
     def nearest(self, ops: SpecOps, x: Nest) -> dict[str, Nest]:
         choice = ops.clamp(x["choice"], 0, len(self.options) - 1)
@@ -101,22 +101,22 @@ class OneOf(Varying):
         self._check_choice(choice)
         options = []
         for i, option in enumerate(self.options):
-            made = rows.from_host(option, [own for number, own in values if number == i])
-            options.append(rows.regrouped(option, rows.scattered(option, made, choice == i), 1, lead))
+            stored = rows.from_host(option, [option_value for number, option_value in values if number == i])
+            options.append(rows.regrouped(option, rows.scattered(option, stored, choice == i), 1, lead))
         return {"choice": choice.reshape(lead), "options": tuple(options)}
 
     def to_host(self, x: Nest) -> object:
         lead = x["choice"].shape
         choice = x["choice"].reshape(-1)
         self._check_choice(choice)
-        made: list[object] = [None] * len(choice)
+        pairs: list[object] = [None] * len(choice)
         for i, (option, value) in enumerate(zip(self.options, x["options"], strict=True)):
-            own = np.flatnonzero(choice == i)
+            positions = np.flatnonzero(choice == i)
             flat = rows.regrouped(option, value, len(lead), (len(choice),))
-            chosen = rows.each_array(lambda leaf, part, own=own: part[own], option, flat)
-            for k, one in zip(own, rows.to_values(option, chosen, len(own)), strict=True):
-                made[k] = (i, one)
-        return rows.nested(made, lead)
+            chosen = rows.each_array(lambda leaf, array, positions=positions: array[positions], option, flat)
+            for k, one in zip(positions, rows.to_values(option, chosen, len(positions)), strict=True):
+                pairs[k] = (i, one)
+        return rows.nested(pairs, lead)
 
     def _check_choice(self, choice: NumpyArray) -> None:
         wrong = choice[(choice < 0) | (choice >= len(self.options))]

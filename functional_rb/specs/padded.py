@@ -112,19 +112,19 @@ class Padded:
 
 def in_rows(function: Callable[[Nest], Nest], nest: SpecNest, value: Nest, lead: tuple[int, ...]) -> Nest:
     """Values [*lead, ...] after a function of rows [R, ...]."""
-    made = function(rows.regrouped(nest, value, len(lead), (math.prod(lead),)))
-    return rows.regrouped(nest, made, 1, lead)
+    result = function(rows.regrouped(nest, value, len(lead), (math.prod(lead),)))
+    return rows.regrouped(nest, result, 1, lead)
 
 
-def all_last(ops: SpecOps, found: Array, size: int) -> Array:
+def all_last(ops: SpecOps, mask: Array, size: int) -> Array:
     """Whether all along the last axis, of size `size`, are true."""
-    lead = found.shape[:-1]
-    return ops.all_rows(found.reshape(math.prod(lead), size)).reshape(lead)
+    lead = mask.shape[:-1]
+    return ops.all_rows(mask.reshape(math.prod(lead), size)).reshape(lead)
 
 
-def all_of(ops: SpecOps, found: Array, many: int) -> Array:
+def all_of(ops: SpecOps, mask: Array, many: int) -> Array:
     """Whether all of the `many` values of each item are true, bool [N]."""
-    return ops.all_rows(found.reshape(found.shape[0], many))
+    return ops.all_rows(mask.reshape(mask.shape[0], many))
 
 
 def in_front(nest: SpecNest, lead: tuple[int, ...]) -> SpecNest:

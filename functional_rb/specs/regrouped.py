@@ -57,13 +57,13 @@ def regrouped(spec: SpecNest, leaves: Mapping[Path, object]) -> SpecNest:
     before = dict(zip(parts[0].keys, parts[1], strict=True))
     # What was there stays in its order, and what is new comes behind.
     order = [*(key for key in before if key in below), *(key for key in below if key not in before)]
-    made = {key: regrouped(before.get(key), below[key]) for key in order}
-    named = {str(key): part for key, part in made.items()}
-    same = set(made) == set(before)
+    children = {key: regrouped(before.get(key), below[key]) for key in order}
+    named = {str(key): child for key, child in children.items()}
+    same = set(children) == set(before)
     if isinstance(spec, Composite):
         return _like(spec, named, same)
-    if parts[0].kind == "sequence" and isinstance(spec, tuple | list) and set(made) == set(range(len(made))):
-        return type(spec)(made[k] for k in range(len(made)))
+    if parts[0].kind == "sequence" and isinstance(spec, tuple | list) and set(children) == set(range(len(children))):
+        return type(spec)(children[k] for k in range(len(children)))
     if same and parts[0].kind in ("namedtuple", "dataclass"):
         return type(spec)(**named) if parts[0].kind == "namedtuple" else of_fields(type(spec), named)
     return Composite(named)

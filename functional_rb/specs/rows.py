@@ -39,11 +39,11 @@ def each(function: Callable[..., object], spec: SpecNest, *values: Nest) -> Nest
     if is_unit(spec):
         return function(spec, *values)
     if isinstance(spec, Composite):
-        return {name: each(function, part, *(value[name] for value in values)) for name, part in spec.items()}
+        return {name: each(function, child, *(value[name] for value in values)) for name, child in spec.items()}
     if isinstance(spec, Stacked):
         spec = spec.members
     if isinstance(spec, tuple | list):
-        parts = [each(function, part, *(value[i] for value in values)) for i, part in enumerate(spec)]
+        parts = [each(function, child, *(value[i] for value in values)) for i, child in enumerate(spec)]
         return type(spec)(*parts) if hasattr(spec, "_fields") else type(spec)(parts)
     if spec is None:
         return None
@@ -55,9 +55,9 @@ def each(function: Callable[..., object], spec: SpecNest, *values: Nest) -> Nest
 
 
 def units(nest: SpecNest) -> list[Unit]:
-    found: list[Unit] = []
-    each(found.append, nest)
-    return found
+    collected: list[Unit] = []
+    each(collected.append, nest)
+    return collected
 
 
 def words(nest: SpecNest) -> int:
@@ -81,16 +81,16 @@ def inside(ops: SpecOps, nest: SpecNest, value: Nest, all_true: Array) -> Array:
     """Whether rows lie in the domain, bool [R]; `all_true` bool [R] is the answer for a nest without units."""
     good = all_true
 
-    def look(unit: Unit, part: Nest) -> None:
+    def look(unit: Unit, unit_value: Nest) -> None:
         nonlocal good
-        good = good & unit.inside(ops, part)
+        good = good & unit.inside(ops, unit_value)
 
     each(look, nest, value)
     return good
 
 
 def nearest(ops: SpecOps, nest: SpecNest, value: Nest) -> Nest:
-    return each(lambda unit, part: unit.nearest(ops, part), nest, value)
+    return each(lambda unit, unit_value: unit.nearest(ops, unit_value), nest, value)
 
 
 def each_array(function: Callable[..., object], nest: SpecNest, *values: Nest) -> Nest:
@@ -121,7 +121,7 @@ def from_host(nest: SpecNest, values: Rows[Nest], stacked: bool = False) -> Nest
     """Rows in NumPy for values of an environment: one row for each value; of stacked values, all rows of each."""
 
     def read(unit: Unit, *parts: Nest) -> Nest:
-        rows = [row for part in parts for row in part] if stacked else list(parts)
+        rows = [row for unit_value in parts for row in unit_value] if stacked else list(parts)
         if not rows and isinstance(unit, ArraySpec):
             return numpy_ops.zeros((0, *unit.shape), unit.dtype)
         return unit.from_host(rows, (len(rows),))
@@ -135,7 +135,7 @@ def from_host(nest: SpecNest, values: Rows[Nest], stacked: bool = False) -> Nest
 def count(nest: SpecNest, stacked: Nest) -> int:
     try:
         counts: set[int] = set()
-        each(lambda unit, part: counts.add(len(part)), nest, stacked)
+        each(lambda unit, unit_rows: counts.add(len(unit_rows)), nest, stacked)
     except (LookupError, AttributeError, TypeError) as error:
         raise ValueError(f"expected stacked values of {nest!r:.80}, got {type(stacked).__name__}: {error}") from None
     if len(counts) != 1:
@@ -145,7 +145,7 @@ def count(nest: SpecNest, stacked: Nest) -> int:
 
 def to_host(nest: SpecNest, rows: Nest) -> Nest:
     """Rows as an environment has them, in one stacked value."""
-    return each(lambda unit, part: unit.to_host(part), nest, rows)
+    return each(lambda unit, unit_rows: unit.to_host(unit_rows), nest, rows)
 
 
 def to_values(nest: SpecNest, rows: Nest, count: int) -> list[Nest]:
@@ -153,7 +153,7 @@ def to_values(nest: SpecNest, rows: Nest, count: int) -> list[Nest]:
     stacked = to_host(nest, rows)
 
     def at(i: int) -> Nest:
-        return each(lambda unit, part: part[i, ...] if isinstance(part, np.ndarray) else part[i], nest, stacked)
+        return each(lambda unit, x: x[i, ...] if isinstance(x, np.ndarray) else x[i], nest, stacked)
 
     return [at(i) for i in range(count)]
 
@@ -164,9 +164,9 @@ def scattered(nest: SpecNest, rows: Nest, real: NumpyArray) -> Nest:
 
 
 def placed(x: NumpyArray, real: NumpyArray) -> NumpyArray:
-    made = np.zeros((*real.shape, *x.shape[1:]), x.dtype)
-    made[real] = x
-    return made
+    padded = np.zeros((*real.shape, *x.shape[1:]), x.dtype)
+    padded[real] = x
+    return padded
 
 
 def listed(value: Nest, lead: tuple[int, ...]) -> list[Nest]:
@@ -176,12 +176,12 @@ def listed(value: Nest, lead: tuple[int, ...]) -> list[Nest]:
     if not isinstance(value, list | tuple | np.ndarray) or len(value) != lead[0]:
         got = f"{len(value)}" if isinstance(value, list | tuple | np.ndarray) else f"a {type(value).__name__}"
         raise ValueError(f"expected a sequence of {lead[0]} values, got {got}; tell the batch")
-    return [one for part in value for one in listed(part, lead[1:])]
+    return [one for inner in value for one in listed(inner, lead[1:])]
 
 
 def nested(values: Rows[object], lead: tuple[int, ...]) -> object:
     """Values in nested lists of lengths `lead`, or the single value if there are none: the inverse of `listed`."""
-    made = np.empty(len(values), object)
+    objects = np.empty(len(values), object)
     for i, value in enumerate(values):  # one by one, as NumPy would take sequences among them apart
-        made[i] = value
-    return made.reshape(lead).tolist() if lead else made[0]
+        objects[i] = value
+    return objects.reshape(lead).tolist() if lead else objects[0]

@@ -92,7 +92,7 @@ class Sequence(Varying):
     def to_host(self, x: Nest) -> object:
         values = self._padded.real_rows(x["elements"], x["length"])
         if self.stack:
-            return rows.nested([rows.to_host(self.element, own) for own in values], x["length"].shape)
+            return rows.nested([rows.to_host(self.element, elements) for elements in values], x["length"].shape)
         counts = x["length"].reshape(-1).tolist()
-        tuples = [tuple(rows.to_values(self.element, own, n)) for own, n in zip(values, counts, strict=True)]
+        tuples = [tuple(rows.to_values(self.element, elements, n)) for elements, n in zip(values, counts, strict=True)]
         return rows.nested(tuples, x["length"].shape)

@@ -124,7 +124,7 @@ class Stacked(Spec):
         if is_path(key):
             return at_path(self, key)
         parts = without_ellipsis(*index_parts(self, key))
-        if any(not isinstance(part, int | np.integer | slice) or isinstance(part, bool) for part in parts):
+        if any(not isinstance(entry, int | np.integer | slice) or isinstance(entry, bool) for entry in parts):
             raise IndexError(
                 f"Stacked has {len(self.axes)} axes to index by numbers and slices, {self.axes}, got {key!r}"
             )
@@ -133,7 +133,7 @@ class Stacked(Spec):
         if isinstance(chosen, Spec):
             return chosen[(*before, *after)] if before or after else chosen
         # Each number in front of the members takes an axis away, a slice leaves it.
-        axis = self.axis - sum(not isinstance(part, slice) for part in before)
+        axis = self.axis - sum(not isinstance(entry, slice) for entry in before)
         return Stacked(tuple(member[(*before, *after)] if before or after else member for member in chosen), axis)
 
     def changed(self, k: int, change: Change) -> SpecNest:

@@ -17,8 +17,8 @@ LONG = 24
 def shown(value: Nest, full: bool) -> str:
     """The text of a spec, a nest or an argument: in full, which Python reads back, or with long tables abbreviated."""
 
-    def show(part: object) -> str:
-        return shown(part, full)
+    def show(inner: object) -> str:
+        return shown(inner, full)
 
     if hasattr(type(value), "call_parts"):
         return laid_out(*value.call_parts(show))
@@ -26,7 +26,7 @@ def shown(value: Nest, full: bool) -> str:
         parts = [f"{field.name}={show(getattr(value, field.name))}" for field in dataclasses.fields(value)]
         return laid_out(f"{type(value).__name__}(", parts, ")")
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        parts = [f"{name}={show(part)}" for name, part in zip(value._fields, value, strict=True)]
+        parts = [f"{name}={show(inner)}" for name, inner in zip(value._fields, value, strict=True)]
         return laid_out(f"{type(value).__name__}(", parts, ")")
     if not (isinstance(value, tuple | list) and value):
         return repr(value)
@@ -42,7 +42,7 @@ def shown(value: Nest, full: bool) -> str:
             return f"<{shape} truth values, {int(table.sum())} of them true>"
         return f"<{shape} numbers from {table.min().item()} to {table.max().item()}>"
     opening, closing = "()" if isinstance(value, tuple) else "[]"
-    return laid_out(opening, [show(part) for part in value], ",)" if len(value) == 1 and closing == ")" else closing)
+    return laid_out(opening, [show(inner) for inner in value], ",)" if len(value) == 1 and closing == ")" else closing)
 
 
 def laid_out(opening: str, parts: list[str], closing: str) -> str:
@@ -50,5 +50,5 @@ def laid_out(opening: str, parts: list[str], closing: str) -> str:
     line = f"{opening}{', '.join(parts)}{closing}"
     if len(line) <= WIDTH:
         return line
-    lines = "".join("\n    " + part.replace("\n", "\n    ") + "," for part in parts)
+    lines = "".join("\n    " + text.replace("\n", "\n    ") + "," for text in parts)
     return f"{opening}{lines}\n{closing.removeprefix(',')}"

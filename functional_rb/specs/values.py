@@ -78,9 +78,9 @@ class Outline:
         """Take a spec, or a nest of specs, apart; errors name the function that asks, and a leaf that is no spec."""
         frozen = checked(spec, who)
 
-        def taken_apart(part: SpecNest, whole: Callable[[object], bool]) -> tuple[list[SpecNest], Structure]:
-            structure = nest.flatten(part, whole)[1].sorted()
-            return nest.flatten_as(structure, part), structure
+        def taken_apart(subtree: SpecNest, whole: Callable[[object], bool]) -> tuple[list[SpecNest], Structure]:
+            structure = nest.flatten(subtree, whole)[1].sorted()
+            return nest.flatten_as(structure, subtree), structure
 
         # Sorted by name, as JAX sorts dicts: random values are then the same on both backends, leaf by leaf.
         leaves, structure = taken_apart(frozen, is_leaf)
@@ -108,23 +108,23 @@ def cached_outline(spec: SpecNest, who: str) -> Outline:
     """`Outline.of`, cached for the next call with the same spec objects: specs never change, so their ids suffice."""
     specs: list[object] = []
     key = _ids(spec, specs)
-    found = _CACHE.get(key)
-    if found is None:
+    entry = _CACHE.get(key)
+    if entry is None:
         if len(_CACHE) >= _MOST_CACHED:  # specs that are made anew at each call are never found again
             _CACHE.clear()
         # The specs are kept alive, so that no other objects get their ids.
-        found = _CACHE[key] = (specs, Outline.of(spec, who))
-    return found[1]
+        entry = _CACHE[key] = (specs, Outline.of(spec, who))
+    return entry[1]
 
 
-def _ids(specs: SpecNest, found: list[object], depth: int = 0) -> int | tuple[object, ...]:
-    # The containers of a nest with the ids of its specs, which are appended to `found`.
+def _ids(specs: SpecNest, collected: list[object], depth: int = 0) -> int | tuple[object, ...]:
+    # The containers of a nest with the ids of its specs, which are appended to `collected`.
     check_depth(depth)
     parts = None if isinstance(specs, Spec) else nest.parts_of(specs)
     if parts is None:
-        found.append(specs)
+        collected.append(specs)
         return id(specs)
-    return parts[0], *(_ids(part, found, depth + 1) for part in parts[1])
+    return parts[0], *(_ids(subtree, collected, depth + 1) for subtree in parts[1])
 
 
 def words(outline: Outline, masked: bool) -> int:
@@ -155,7 +155,7 @@ def inside(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> list[Back
 
 def nearest(ops: SpecOps, outline: Outline, leaves: Sequence[Array]) -> dict[int, BackendArray]:
     """The nearest values of the domain, by position among the leaves."""
-    made: dict[int, BackendArray] = {}
+    projected: dict[int, BackendArray] = {}
     for member in outline.in_arrays:
-        made |= enumerate(member.scatter(member.spec.nearest(ops, member.gather(leaves))), member.first)
-    return made
+        projected |= enumerate(member.scatter(member.spec.nearest(ops, member.gather(leaves))), member.first)
+    return projected

@@ -48,8 +48,8 @@ class Duplicates(NamedTuple):
         step = ops.arange(self.order.shape[0], like=self.order)
         marked = ops.where(ops.take(applies, self.order), step, ops.full_like(step, -1))
         winner = ops.take(ops.cummax(marked), self.last)
-        found = winner >= self.first
-        return ops.take(self.order, ops.where(found, winner, self.last)), found
+        exists = winner >= self.first
+        return ops.take(self.order, ops.where(exists, winner, self.last)), exists
 
 
 def single(ops: Ops, slots: Array) -> Array:

@@ -189,18 +189,18 @@ def weights(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, lane: Array, 
     Returns:
         int32 [n], 0 to `length`; 0 for a `back` below 1 or above the lane's size.
     """
-    own = ops.take(in_episode, slot_of(ops, lanes, lane, back))
+    step = ops.take(in_episode, slot_of(ops, lanes, lane, back))
     size = ops.take(lanes.size, lane)
     # The steps before it are overwritten, or were never there: windows that begin before it begin with it.
-    first_live = (own == 0) | (back == size)
-    starts = own % rule.period == 0
+    first_live = (step == 0) | (back == size)
+    starts = step % rule.period == 0
     if rule.reach:
         long_enough = _goes_on(ops, lanes, in_episode, lane, back, ops.full_like(back, rule.reach))
         starts = starts & (long_enough if rule.strict else long_enough | first_live)
     count = ops.cast(starts, "int32")
     if rule.left:
         # Windows that would begin up to `left` steps before, of which only those on the grid count.
-        cut_short = _multiples(rule, own - rule.left, own - 1)
+        cut_short = _multiples(rule, step - rule.left, step - 1)
         count = count + ops.where(first_live, cut_short, ops.full_like(count, 0))
     return ops.where((back >= 1) & (back <= size), count, ops.full_like(count, 0))
 
@@ -218,8 +218,8 @@ def last_starts(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, lane: Arr
     Returns:
         int32 [n], 0 or 1; 0 for a `back` below 1 or above the lane's size.
     """
-    own = ops.take(in_episode, slot_of(ops, lanes, lane, back))
-    next_start = rule.period - own % rule.period
+    step = ops.take(in_episode, slot_of(ops, lanes, lane, back))
+    next_start = rule.period - step % rule.period
     more = _goes_on(ops, lanes, in_episode, lane, back, next_start + rule.reach)
     return ops.cast((weights(ops, rule, lanes, in_episode, lane, back) > 0) & ~more, "int32")
 
@@ -316,15 +316,15 @@ def of_trajectories(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, slots
         int32 [n] each.
     """
     before, after = extent(ops, lanes, in_episode, slots)
-    own = ops.take(in_episode, slots)
-    first, last = own - before, own + after
+    step = ops.take(in_episode, slots)
+    first, last = step - before, step + after
     lowest = first - rule.left
     highest = last
     if rule.reach:
         highest = last - rule.reach
         highest = ops.maximum(highest, lowest - 1 if rule.strict else first)
     last_start = ops.maximum(highest - highest % rule.period, first)
-    return _multiples(rule, lowest, highest), shifted(ops, lanes, slots, last_start - own)
+    return _multiples(rule, lowest, highest), shifted(ops, lanes, slots, last_start - step)
 
 
 @replaceable
@@ -350,24 +350,24 @@ def expand(
             begins with the step.
     """
     lane, back = step_at(ops, lanes, slots)
-    own = ops.take(in_episode, slots)
+    step = ops.take(in_episode, slots)
     if by_trajectory:
         count = last_starts(ops, rule, lanes, in_episode, lane, back)
         drawn = count > 0 if live is None else live & (count > 0)
         # As far back as the lane goes, or to the trajectory's start.
-        first = ops.maximum(own - (ops.take(lanes.size, lane) - back), ops.full_like(own, 0))
+        first = ops.maximum(step - (ops.take(lanes.size, lane) - back), ops.full_like(step, 0))
         lowest = first - rule.left
-        count = ops.where(drawn, _multiples(rule, lowest, own), ops.full_like(own, 0))
+        count = ops.where(drawn, _multiples(rule, lowest, step), ops.full_like(step, 0))
     else:
         count = weights(ops, rule, lanes, in_episode, lane, back)
         drawn = count > 0 if live is None else live & (count > 0)
-        first = own
+        first = step
     # The windows begin at the count's multiples of the period up to the step's number. This holds for a step off the
     # grid too: only windows that reach out before the first live step begin with one.
-    v = own - own % rule.period - below(ops, draws, count) * rule.period
+    v = step - step % rule.period - below(ops, draws, count) * rule.period
     start = ops.maximum(v, first)
     steps = ops.where(drawn, v + rule.length - start, ops.full_like(v, 0))
-    return _slices(ops, rule.length, lanes, in_episode, next_in_episode, lane, back + (own - start), start, steps)
+    return _slices(ops, rule.length, lanes, in_episode, next_in_episode, lane, back + (step - start), start, steps)
 
 
 @replaceable
@@ -385,8 +385,9 @@ def following(ops: Ops, lanes: Lanes, in_episode: Array, slots: Array, n: int) -
     lane, back = step_at(ops, lanes, slots)
     offset = ops.arange(n, like=back)[None, :]
     behind = back[:, None] - offset
-    found = slot_of(ops, lanes, lane[:, None] + ops.full_like(behind, 0), behind)
-    return found, (behind >= 1) & (ops.take(in_episode, found) - ops.take(in_episode, slots)[:, None] == offset)
+    next_slots = slot_of(ops, lanes, lane[:, None] + ops.full_like(behind, 0), behind)
+    distance = ops.take(in_episode, next_slots) - ops.take(in_episode, slots)[:, None]
+    return next_slots, (behind >= 1) & (distance == offset)
 
 
 @replaceable
@@ -414,9 +415,9 @@ def shifted(ops: Ops, lanes: Lanes, slots: Array, by: Array) -> Array:
 
 # Whether the trajectory of a live step has a live step so far (>= 0) after it.
 def _goes_on(ops: Ops, lanes: Lanes, in_episode: Array, lane: Array, back: Array, distance: Array) -> Array:
-    own = ops.take(in_episode, slot_of(ops, lanes, lane, back))
+    here = ops.take(in_episode, slot_of(ops, lanes, lane, back))
     there = ops.take(in_episode, slot_of(ops, lanes, lane, back - distance))
-    return (back - distance >= 1) & (there - own == distance)
+    return (back - distance >= 1) & (there - here == distance)
 
 
 # How many multiples of the period lie in [low, high], for -length < low <= high + 1.
@@ -441,13 +442,13 @@ def _slices(
     offset = ops.arange(length + 1, like=back)[None, :]
     behind = back[:, None] - offset
     lane = lane[:, None] + ops.full_like(behind, 0)
-    found = ops.take(in_episode, slot_of(ops, lanes, lane, behind))
+    numbers = ops.take(in_episode, slot_of(ops, lanes, lane, behind))
     # What comes behind the newest step is not stored, but its number is known: 0 if the trajectory has ended.
-    found = ops.where(behind >= 1, found, ops.take(next_in_episode, lane))
-    real = (behind >= 1) & (found - start[:, None] == offset) & (offset < steps[:, None])
-    mask, following = real[:, :-1], found[:, 1:]
+    numbers = ops.where(behind >= 1, numbers, ops.take(next_in_episode, lane))
+    real = (behind >= 1) & (numbers - start[:, None] == offset) & (offset < steps[:, None])
+    mask, following = real[:, :-1], numbers[:, 1:]
     # Padding repeats the last real step, as its slot is in bounds and its content harmless.
-    last_real = ops.cummax(ops.where(mask, offset[:, :-1], ops.full_like(found[:, :-1], 0)))
+    last_real = ops.cummax(ops.where(mask, offset[:, :-1], ops.full_like(numbers[:, :-1], 0)))
     ended = following == 0
     lane, behind = lane[:, :-1], back[:, None] - last_real
     sequence_number = ring.retreat(ops, ops.take(lanes.ends.cursors, lane), behind, lanes.ring.limit)
@@ -455,7 +456,7 @@ def _slices(
         slot_of(ops, lanes, lane, behind),
         ops.where(mask, ring.handle_of(lanes.ring, lane, sequence_number), ops.full_like(lane, -1)),
         mask,
-        mask & (found[:, :-1] == 0),
+        mask & (numbers[:, :-1] == 0),
         mask & ended,
         mask & ~real[:, 1:] & ~ended,
     )

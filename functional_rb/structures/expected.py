@@ -38,14 +38,11 @@ def problem_of_stack(
     for (name, shape, dtype), array in zip(expected, arrays, strict=True):
         ahead = getattr(array, "ndim", -1) - len(shape)
         if ahead < 0 or array.shape[ahead:] != shape or shown(array.dtype) != dtype:
-            return f"{name}: expected {dtype} {list(shape)}, found {_kind_of(array)}"
+            kind = f"{shown(array.dtype)} {list(array.shape)}" if hasattr(array, "dtype") else type(array).__name__
+            return f"{name}: expected {dtype} {list(shape)}, found {kind}"
         stacks.add(array.shape[:ahead])
     if len(stacks) > 1:
         return f"its arrays are stacked in different ways: {sorted(stacks)}"
     count = math.prod(next(iter(stacks)))
     flat = [array.reshape(count, *shape) for (_, shape, _), array in zip(expected, arrays, strict=True)]
     return next((problem for k in range(count) if (problem := of_one([array[k] for array in flat]))), None)
-
-
-def _kind_of(array: BackendArray) -> str:
-    return f"{shown(array.dtype)} {list(array.shape)}" if hasattr(array, "dtype") else type(array).__name__

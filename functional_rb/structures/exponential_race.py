@@ -66,14 +66,14 @@ def first(ops: Ops, tree: Array, capacity: int, draws: Array) -> tuple[Array, Ar
     nodes = ops.arange(1, like=tree)
     times = ops.cast(nodes, "float32")
     for depth, level in enumerate(reversed(geometry(capacity).levels)):
-        own = draws[: nodes.shape[0], depth]
+        level_draws = draws[: nodes.shape[0], depth]
         sums = ops.take(tree, level.sums + nodes)
         # One child of each node, in proportion to the sums.
         weights = as_integers(ops, sums)
         reach = ops.cumsum(weights)
-        target = fixed_point.mul_high(ops, own[:, 0], reach[:, -1])[:, None]
+        target = fixed_point.mul_high(ops, level_draws[:, 0], reach[:, -1])[:, None]
         chosen = (reach > target) & (reach - weights <= target)
-        numbers = exponentials(ops, own[:, 1:])
+        numbers = exponentials(ops, level_draws[:, 1:])
         at_once = ops.full_like(numbers, 0)
         if depth == 0:
             # When it all begins. The child that is chosen does not wait itself, so its number is free for this.

@@ -65,7 +65,7 @@ class Stack:
     def of(
         cls, path: Path, spec: ArraySpec | NonTensor, leaf: int, following: int | None, depth: int, axis: int
     ) -> Stack:
-        """For a leaf of a spec."""
+        """The stack for a leaf of a spec."""
         axis = axis % len(spec.shape) if depth > 1 else 0
         shape = spec.shape[:axis] + spec.shape[axis + 1 :] if depth > 1 else spec.shape
         return cls(path, leaf, following, depth, axis, shape, spec.dtype)
@@ -77,7 +77,7 @@ class Stack:
         return ops.moveaxis(leaf, self.axis + 1, 1) if self.axis else leaf
 
     def joined(self, ops: Ops, frames: Array) -> Array:
-        """And back, from frames [n * depth, *shape]."""
+        """Frames [n * depth, *shape] as stacks [n, *leaf's shape]: the inverse of `split`."""
         if self.depth == 1:
             return frames
         stacks = frames.reshape(frames.shape[0] // self.depth, self.depth, *self.shape)
@@ -122,7 +122,7 @@ class Chain:
 
     @property
     def most(self) -> int:
-        """Most frames that a step takes."""
+        """The largest number of frames that a step takes."""
         return 2 * self.depth if self.paired else self.depth
 
     @property
@@ -140,20 +140,20 @@ def read(
     ops: Ops, chain: Chain, auxiliary: Mapping[str, Array], slots: Array, wanted: Sequence[int]
 ) -> dict[int, Array]:
     """The rebuilt leaves at some positions, [n, *shape], of the items in slots int32 [n], from the auxiliary arrays."""
-    found: dict[int, Array] = {}
+    rebuilt: dict[int, Array] = {}
     for depth in chain.depths:
         stacks = [(k, stack) for k, stack in enumerate(chain.stacks) if stack.depth == depth]
-        own = {k: stack.leaf for k, stack in stacks if stack.leaf in wanted}
+        current = {k: stack.leaf for k, stack in stacks if stack.leaf in wanted}
         nexts = [(k, stack.following) for k, stack in stacks]
         following = {k: leaf for k, leaf in nexts if leaf is not None and leaf in wanted}
-        asked = [(which, positions) for which, positions in ((False, own), (True, following)) if positions]
+        asked = [(which, positions) for which, positions in ((False, current), (True, following)) if positions]
         # Mostly both of the same stacks.
-        for group in [asked] if len(asked) == 2 and own.keys() == following.keys() else [[one] for one in asked]:
+        for group in [asked] if len(asked) == 2 and current.keys() == following.keys() else [[one] for one in asked]:
             at = [places(ops, chain, auxiliary[AT], slots, depth, which) for which, _ in group]
             batches = gathered(ops, chain, auxiliary, tuple(group[0][1]), at)
             for (_, positions), leaves in zip(group, batches, strict=True):
-                found |= {positions[k]: leaf for k, leaf in leaves.items()}
-    return found
+                rebuilt |= {positions[k]: leaf for k, leaf in leaves.items()}
+    return rebuilt
 
 
 @replaceable

@@ -196,16 +196,16 @@ def insert(ops: Ops, plan: MapPlan, map: HashTable, rows: Array, mask: Array | N
     rank = ops.cumsum(ops.cast(placed, "int32")) - 1
     fresh = placed & (rank < room)
     nothing = ops.full_like(ids, -1)
-    own = ops.where(fresh, size + rank, nothing)
-    found = ops.where(equals < 0, own, ops.take(own, ops.maximum(equals, nothing + 1)))
-    ids = ops.where(wanted, found, ids)
-    counters = saturating_add(ops, map.counters, ops.stack([ops.count(fresh), ops.count(wanted & (found < 0))]))
+    new_ids = ops.where(fresh, size + rank, nothing)
+    wanted_ids = ops.where(equals < 0, new_ids, ops.take(new_ids, ops.maximum(equals, nothing + 1)))
+    ids = ops.where(wanted, wanted_ids, ids)
+    counters = saturating_add(ops, map.counters, ops.stack([ops.count(fresh), ops.count(wanted & (wanted_ids < 0))]))
     places = ops.maximum(ids, nothing + 1)
     counts = ops.add_at(map.counts, places, ops.cast(ids >= 0, "int32"))
     counted = ops.take(counts, places)  # less than 0 where it was more than an int32 holds
     counts = ops.set_at(counts, places, ops.where(counted < 0, ops.full_like(counted, INT32_MAX), counted))
-    table = _name(ops, plan, table, slots, own)
-    return HashTable(table, _keep(ops, map.keys, rows, own, fresh), counts, counters), ids, fresh
+    table = _name(ops, plan, table, slots, new_ids)
+    return HashTable(table, _keep(ops, map.keys, rows, new_ids, fresh), counts, counters), ids, fresh
 
 
 def taken_in(
@@ -240,9 +240,9 @@ def moved(ops: Ops, new: MapPlan, map: HashTable) -> HashTable:
     keys, like = map.keys, map.counts
     table, *others = (ops.arange(math.prod(shape), like=like).reshape(shape) * 0 for shape in shapes(new))
     fresh = HashTable(table + EMPTY, *others)
-    made, _ = taken_in(ops, new, fresh, keys, map.counts, live(ops, map))
-    refused = saturating_add(ops, made.counters[REFUSED], map.counters[REFUSED])
-    return made._replace(counters=ops.stack([made.counters[SIZE], refused]))
+    filled, _ = taken_in(ops, new, fresh, keys, map.counts, live(ops, map))
+    refused = saturating_add(ops, filled.counters[REFUSED], map.counters[REFUSED])
+    return filled._replace(counters=ops.stack([filled.counters[SIZE], refused]))
 
 
 def _match(
@@ -294,22 +294,22 @@ def _is_ticket(plan: MapPlan, batch: Array, entry: Array) -> Array:
 
 
 # The table with numbers in place of the batch's tickets, and nobody where there is no room.
-def _name(ops: Ops, plan: MapPlan, table: Array, slots: Array, own: Array) -> Array:
+def _name(ops: Ops, plan: MapPlan, table: Array, slots: Array, new_ids: Array) -> Array:
     entry = ops.take(table, slots)
-    ticket = _is_ticket(plan, own, entry)
-    number = ops.take(own, ops.where(ticket, entry - plan.capacity, ops.full_like(entry, 0)))
+    ticket = _is_ticket(plan, new_ids, entry)
+    number = ops.take(new_ids, ops.where(ticket, entry - plan.capacity, ops.full_like(entry, 0)))
     number = ops.where(number < 0, ops.full_like(number, EMPTY), number)
     return ops.set_at(table, slots, ops.where(ticket, number, entry))  # equal places say the same
 
 
 # The keys with the new ones; rows that are not new repeat what the last new one says, or change nothing.
-def _keep(ops: Ops, keys: Array, rows: Array, own: Array, fresh: Array) -> Array:
-    place = ops.arange(own.shape[0], like=own)
+def _keep(ops: Ops, keys: Array, rows: Array, new_ids: Array, fresh: Array) -> Array:
+    place = ops.arange(new_ids.shape[0], like=new_ids)
     last = ops.cummax(ops.where(fresh, place, ops.full_like(place, -1)))[-1:]
     at = ops.maximum(last, ops.full_like(last, 0))
-    number = ops.where(last < 0, ops.full_like(last, 0), ops.take(own, at))
+    number = ops.where(last < 0, ops.full_like(last, 0), ops.take(new_ids, at))
     row = ops.where((last < 0)[:, None], keys[:1], ops.take(rows, at))
-    return ops.set_at(keys, ops.where(fresh, own, number), ops.where(fresh[:, None], rows, row))
+    return ops.set_at(keys, ops.where(fresh, new_ids, number), ops.where(fresh[:, None], rows, row))
 
 
 def problem(plan: MapPlan, map: HashTable) -> str | None:

@@ -61,8 +61,8 @@ def find(ops: Ops, words: Array, live: Array, least: int) -> KeyGroups:
 
 def select(ops: Ops, groups: KeyGroups, ranks: Array) -> Array:
     """Where in `slots` groups begin, int32 [B], by their ranks int32 [B]; any place for a rank that none has."""
-    found = ops.searchsorted(groups.counted, ranks + 1, "left")
-    return ops.minimum(found, ops.full_like(found, groups.counted.shape[0] - 1))
+    positions = ops.searchsorted(groups.counted, ranks + 1, "left")
+    return ops.minimum(positions, ops.full_like(positions, groups.counted.shape[0] - 1))
 
 
 def sizes_of(ops: Ops, groups: KeyGroups, slots: Array) -> Array:

@@ -124,9 +124,9 @@ def lowest(ops: Ops, tree: Array, capacity: int, k: int) -> tuple[Array, Array]:
 def problem(tree: NumpyArray, capacity: int) -> str | None:
     """Why a tree of NumPy's cannot be one of its leaves; or None."""
     slots = np.arange(capacity, dtype=np.int32)
-    made = pad(numpy_ops.OPS, np.full_like(tree, EMPTY), capacity)
-    made = set_keys(numpy_ops.OPS, made, capacity, slots, get_keys(numpy_ops.OPS, tree, slots))
-    wrong = np.flatnonzero(made != tree)
+    rebuilt = pad(numpy_ops.OPS, np.full_like(tree, EMPTY), capacity)
+    rebuilt = set_keys(numpy_ops.OPS, rebuilt, capacity, slots, get_keys(numpy_ops.OPS, tree, slots))
+    wrong = np.flatnonzero(rebuilt != tree)
     return f"its minima are not those of its leaves, at {wrong[0]} for one" if wrong.size else None
 
 

@@ -46,10 +46,10 @@ def before(ops: Ops, tree: Array, capacity: int, slots: Array) -> Array:
     Returns:
         How many marked slots are smaller, int32 like the slots: the rank of a slot if it is marked itself.
     """
-    found = ops.full_like(slots, 0)
+    rank = ops.full_like(slots, 0)
     for level in geometry(capacity).levels:
         counts = ops.cast(ops.take(tree, level.sums + slots // FANOUT), "int32")
         left = ops.arange(FANOUT, like=slots) < (slots % FANOUT)[..., None]
-        found = found + ops.cumsum(ops.where(left, counts, ops.full_like(counts, 0)))[..., -1]
+        rank = rank + ops.cumsum(ops.where(left, counts, ops.full_like(counts, 0)))[..., -1]
         slots = slots // FANOUT
-    return found
+    return rank

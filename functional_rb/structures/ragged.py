@@ -41,15 +41,15 @@ def padded(
     ids, mask = np.full((texts, rows, length), pad, np.int32), np.zeros((texts, rows, length), np.bool_)
     commons = [0] * rows if shared is None else shared.tolist()
     for row, (high, low) in enumerate(starts.tolist()):
-        own = start = high * HALF + low
+        suffix = start = high * HALF + low
         common = 0
         for k, count in enumerate(lengths[row].tolist()):
-            last = max(start + common, own + count - common)
-            if not (0 <= common <= count <= length and own >= 0 and last <= len(tokens)):
+            last = max(start + common, suffix + count - common)
+            if not (0 <= common <= count <= length and suffix >= 0 and last <= len(tokens)):
                 return ids, mask, row
             to, first = ids[k, row], length - count if left else 0
             to[first : first + common] = tokens[start : start + common]
-            to[first + common : first + count] = tokens[own : own + count - common]
+            to[first + common : first + count] = tokens[suffix : suffix + count - common]
             mask[k, row, first : first + count] = True
-            own, common = own + count - common, commons[row]
+            suffix, common = suffix + count - common, commons[row]
     return ids, mask, -1

@@ -187,7 +187,7 @@ def by_time(of_lanes: Array) -> Array:
 
 
 def by_lane(lanes: int, of_rows: Array) -> Array:
-    """And back: a vector [n * lanes] as [lanes, n]."""
+    """A vector [n * lanes] as [lanes, n]: the inverse of `by_time`."""
     return of_rows.reshape(1, -1) if lanes == 1 else of_rows.reshape(-1, lanes).T
 
 
@@ -221,9 +221,9 @@ def compact(ops: Ops, lanes: int, mask: Array) -> tuple[Array, Array]:
     # One ascending vector of all lanes' ranks, a lane's above those of the one before, so that one search serves all.
     offset = lane * (steps + 1)
     wanted = offset + ops.arange(steps, like=ranks) + 1
-    found = ops.searchsorted((ranks + offset).reshape(-1), wanted.reshape(-1), "left").reshape(lanes, steps)
+    places = ops.searchsorted((ranks + offset).reshape(-1), wanted.reshape(-1), "left").reshape(lanes, steps)
     # A rank that the lane does not reach is found in the next lane, or nowhere. Any row will do then: it is not live.
-    column = ops.minimum(found - lane * steps, ops.full_like(found, steps - 1))
+    column = ops.minimum(places - lane * steps, ops.full_like(places, steps - 1))
     return column * lanes + lane, ranks[:, -1]
 
 

@@ -82,8 +82,8 @@ class Layout:
     @property
     def wide(self) -> tuple[LeafLayout, ...]:
         """The leaves with an array of their own, in the order of these."""
-        own = [leaf for leaf in self.leaves if leaf.wide is not None]
-        return tuple(sorted(own, key=lambda leaf: leaf.wide or 0))
+        leaves = [leaf for leaf in self.leaves if leaf.wide is not None]
+        return tuple(sorted(leaves, key=lambda leaf: leaf.wide or 0))
 
     def part(self, chosen: tuple[int, ...]) -> Layout:
         """Some of the leaves, in the order given, lying where they lie; of the wide arrays only theirs."""
@@ -128,7 +128,7 @@ def plan(leaves: tuple[tuple[Path, tuple[int, ...], str], ...], wide_bytes: floa
         if not apart[i]:
             offsets[i] = end
             end += nbytes[i]
-    wide = [i for i, own in enumerate(apart) if own]
+    wide = [i for i, is_apart in enumerate(apart) if is_apart]
     words = -(-end // 4)
     if any(dtypes.ITEMSIZE[leaves[i][2]] == 8 for i in offsets):
         words += words % 2  # so that every row is aligned
@@ -190,8 +190,8 @@ def unpack(ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array]) -> list
     leaves: list[Array] = []
     for leaf in layout.leaves:
         if leaf.wide is not None:
-            own = wide[leaf.wide]
-            leaves.append(ops.bitcast(own, leaf.dtype) if leaf.dtype in STORED_AS else own)
+            array = wide[leaf.wide]
+            leaves.append(ops.bitcast(array, leaf.dtype) if leaf.dtype in STORED_AS else array)
             continue
         assert leaf.offset is not None
         itemsize = dtypes.ITEMSIZE[leaf.dtype]
@@ -216,7 +216,7 @@ def read_part(
     ops: Ops, layout: Layout, rows: Array, wide: Sequence[Array], slots: Array, chosen: tuple[int, ...]
 ) -> list[Array]:
     """Some of the leaves alone, by their position."""
-    arrays = [wide[own] for own in (layout.leaves[k].wide for k in chosen) if own is not None]
+    arrays = [wide[index] for index in (layout.leaves[k].wide for k in chosen) if index is not None]
     return read(ops, layout.part(chosen), rows, arrays, slots)
 
 

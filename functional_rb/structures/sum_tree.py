@@ -241,7 +241,7 @@ class Spans(NamedTuple):
     smallest: Array
 
     def at(self, ops: Ops, which: Array) -> Spans:
-        """One of them, int32 [1]."""
+        """The one span that `which`, int32 [1], names."""
 
         def take(pair: tuple[Array, Array]) -> tuple[Array, Array]:
             return ops.take(pair[0], which), ops.take(pair[1], which)
@@ -351,9 +351,9 @@ def draw_in_span(
         Leaves, int32 [B], as `descend_span` has them; and of each span what it adds up to and its smallest positive
         leaf, float32 [n], as `spans` has them.
     """
-    found = spans(ops, tree, capacity, first, end)
-    leaves = descend_span(ops, tree, capacity, found.at(ops, which), draws)
-    return leaves, found.totals, found.smallest
+    sums = spans(ops, tree, capacity, first, end)
+    leaves = descend_span(ops, tree, capacity, sums.at(ops, which), draws)
+    return leaves, sums.totals, sums.smallest
 
 
 class _Runs(NamedTuple):
@@ -397,12 +397,12 @@ def _runs(ops: Ops, tree: Array, level: Level, span: Spans, height: int) -> _Run
 # The largest draws whose targets lie below given ones, int32 [n, 3]; -1 for none.
 def _draws_below(ops: Ops, reach: Array, total: Array) -> Array:
     total = total[:, None] + ops.full_like(reach, 0)
-    found = ops.full_like(reach, 0)
+    draws = ops.full_like(reach, 0)
     # The target grows with the draw, so its bits are found from the top, without a branch.
     for bit in reversed(range(31)):
-        further = found + 2**bit
-        found = ops.where(fixed_point.mul_high(ops, further, total) < reach, further, found)
-    return ops.where(reach > 0, found, ops.full_like(found, -1))
+        further = draws + 2**bit
+        draws = ops.where(fixed_point.mul_high(ops, further, total) < reach, further, draws)
+    return ops.where(reach > 0, draws, ops.full_like(draws, -1))
 
 
 # Which draws lead to each run, int32 [2 * levels, levels]: the first, how many, and whether any does.
@@ -420,5 +420,7 @@ def _ways(ops: Ops, runs: list[_Runs], below: Array) -> tuple[Array, Array, Arra
         first.append([*led, low + 1, *[nothing] * height])
         width.append([*[nothing] * len(led), ops.where(every, nothing, high - low), *[nothing] * height])
         free.append([*[nothing] * len(led), ops.cast(every, "int32"), *[nothing + 1] * height])
-    made = [ops.concat([ops.concat([x[:, None] for x in row], 1) for row in rows], 0) for rows in (first, width, free)]
-    return made[0], made[1], made[2]
+    tables = [
+        ops.concat([ops.concat([x[:, None] for x in row], 1) for row in rows], 0) for rows in (first, width, free)
+    ]
+    return tables[0], tables[1], tables[2]
