@@ -133,8 +133,8 @@ def add(
         (4, [0.0, 1.0, 2.0, 7.0])
     """
     checks.check_single("add", to=to)
-    *given, outside = check_add(backend, state, items, mask, priorities, key, validate, "add", time_major)
-    state = backend.add(state, *given)
+    *arguments, outside = check_add(backend, state, items, mask, priorities, key, validate, "add", time_major)
+    state = backend.add(state, *arguments)
     return state if outside is None else backend.count_invalid(state, outside)
 
 
@@ -180,14 +180,14 @@ def _validated(
         ValueError: for a marked row outside of its spec, where that is known, naming leaf and row.
     """
     outline = state.spec.added
-    found = backend.inside(outline, leaves)
-    if not found:
+    in_domain = backend.inside(outline, leaves)
+    if not in_domain:
         return mask, None
-    valid = functools.reduce(operator.and_, found)
+    valid = functools.reduce(operator.and_, in_domain)
     outside = ~valid if mask is None else ~valid & mask
     known = backend.known(state, outside)
     if known is not None:
-        checks.check_valid(outline, leaves, [~one for one in found], known[1])
+        checks.check_valid(outline, leaves, [~one for one in in_domain], known[1])
         return mask, None
     return valid if mask is None else valid & mask, outside
 

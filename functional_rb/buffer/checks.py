@@ -56,11 +56,11 @@ def batch(
         )
     if spec.added.objects:
         leaves, convert = _with_objects(spec, leaves, convert, time_major)
-    made = []
+    arrays = []
     size: tuple[int, ...] | None = None
     for leaf, expected, name in zip(leaves, spec.added.leaves, spec.added.names, strict=True):
         array = convert(leaf, expected, name)
-        made.append(array)
+        arrays.append(array)
         shape = array.shape
         if size is not None and shape == (*size, *expected.shape):
             continue  # the usual case first: this runs at every call of eager backends
@@ -76,12 +76,12 @@ def batch(
         check_prioritized(spec, "add")
     rows = math.prod(size)
     if len(size) == 2 and not time_major:
-        made = [leaf.swapaxes(0, 1) for leaf in made]
+        arrays = [leaf.swapaxes(0, 1) for leaf in arrays]
         mask, priorities = (None if x is None else x.swapaxes(0, 1) for x in (mask, priorities))
     if len(size) != 1:
-        made = [leaf.reshape(rows, *expected.shape) for leaf, expected in zip(made, spec.added.leaves, strict=True)]
+        arrays = [leaf.reshape(rows, *expected.shape) for leaf, expected in zip(arrays, spec.added.leaves, strict=True)]
     flat = [None if x is None else x.reshape(rows) for x in (mask, priorities)]
-    return Batch(made, rows, *flat)
+    return Batch(arrays, rows, *flat)
 
 
 # Leaves of which objects are object arrays with the batch axes of the others, and how only these are converted.
@@ -95,10 +95,10 @@ def _with_objects(
         if lead is None and k not in spec.added.objects:
             lead = _leading(spec, tuple(convert(leaf, expected, name).shape), expected.shape, name, time_major)
     if lead is None:
-        whole = zip(leaves, spec.added.leaves, strict=True)
+        pairs = zip(leaves, spec.added.leaves, strict=True)
         batches = [
-            leaf.shape[: max(leaf.ndim - len(own.shape), 0)]
-            for leaf, own in whole
+            leaf.shape[: max(leaf.ndim - len(leaf_spec.shape), 0)]
+            for leaf, leaf_spec in pairs
             if object_arrays.is_object_array(leaf)
         ]
         if not batches and spec.storage.takes_objects:
@@ -198,20 +198,20 @@ def check_dtype(name: str, array: object, expected: str) -> None:
 
 
 # What errors add about a whole sample in place of its indices, and about plain numbers.
-def _remedy(given: object) -> str:
-    if is_pair(given):
+def _remedy(argument: object) -> str:
+    if is_pair(argument):
         return f"; {UNPACK}, and give sample.indices"
-    if isinstance(given, Sample | MaskedSample | SliceSample):
+    if isinstance(argument, Sample | MaskedSample | SliceSample):
         return "; give sample.indices"
-    return "; make an array of it" if isinstance(given, int | float | list | tuple) else ""
+    return "; make an array of it" if isinstance(argument, int | float | list | tuple) else ""
 
 
 UNPACK = "unpack it: state, sample = rb.sample(...)"
 
 
-def is_pair(given: object) -> bool:
+def is_pair(argument: object) -> bool:
     """Whether something is what `sample` returns, a state and a sample, in place of one of them."""
-    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], State | StateHolder)
+    return isinstance(argument, tuple) and len(argument) == 2 and isinstance(argument[0], State | StateHolder)
 
 
 def check_unpacked(items: Nest, function: str) -> None:
@@ -222,20 +222,20 @@ def check_unpacked(items: Nest, function: str) -> None:
         raise TypeError(f"{function}: expected items, got a {type(items).__name__}; give sample.items")
 
 
-def are_listed(given: object, name: str) -> bool:
+def are_listed(indices: object, name: str) -> bool:
     """Whether handles come as a list of whole numbers, or of such lists, one for each of a mixture.
 
     Raises:
         TypeError: for handles in a list of other things.
     """
-    if name != "indices" or not isinstance(given, list):
+    if name != "indices" or not isinstance(indices, list):
         return False
-    widths = {len(row) if isinstance(row, list) else -1 for row in given}
-    numbers = [x for row in given for x in (row if isinstance(row, list) else [row])]
+    widths = {len(row) if isinstance(row, list) else -1 for row in indices}
+    numbers = [x for row in indices for x in (row if isinstance(row, list) else [row])]
     if len(widths) > 1 or not all(
         (type(x) is int or isinstance(x, np.integer)) and -(2**63) <= x < 2**63 for x in numbers
     ):
-        raise TypeError(f"indices: expected handles, whole numbers as sample.indices has them, got {given!r:.80}")
+        raise TypeError(f"indices: expected handles, whole numbers as sample.indices has them, got {indices!r:.80}")
     return True
 
 
@@ -329,9 +329,9 @@ def replacements(spec: BufferSpec, items: Nest, convert: Convert, size: int) -> 
     if items is None:
         return {}
     check_writable(spec)
-    found = nest.flatten_some(spec.plan.structure, items)
-    made: dict[int, BackendArray] = {}
-    for position, leaf in found.items():
+    leaves = nest.flatten_some(spec.plan.structure, items)
+    arrays: dict[int, BackendArray] = {}
+    for position, leaf in leaves.items():
         expected, name = spec.plan.leaves[position], spec.plan.names[position]
         if spec.plan.boundaries is not None:
             who = "a transform" if spec.sampler.boundaries is None else type(spec.sampler).__name__
@@ -342,16 +342,16 @@ def replacements(spec: BufferSpec, items: Nest, convert: Convert, size: int) -> 
                 f"rewritten; leave it out, or leave it out of compact"
             )
         if position in spec.plan.objects:
-            made[position] = object_arrays.gather(leaf, (size,), expected.shape, name)
+            arrays[position] = object_arrays.gather(leaf, (size,), expected.shape, name)
             continue
         assert isinstance(expected, ArraySpec)
-        made[position] = convert(leaf, expected, name)
-        if tuple(made[position].shape) != (size, *expected.shape):
+        arrays[position] = convert(leaf, expected, name)
+        if tuple(arrays[position].shape) != (size, *expected.shape):
             raise ValueError(
                 f"leaf {name!r}: expected shape {(size, *expected.shape)}, one row for each index, "
-                f"got {tuple(made[position].shape)}"
+                f"got {tuple(arrays[position].shape)}"
             )
-    return made
+    return arrays
 
 
 def one_for_each(priorities: BackendArray, size: int) -> BackendArray:
@@ -365,11 +365,11 @@ def one_for_each(priorities: BackendArray, size: int) -> BackendArray:
     raise ValueError(f"priorities: expected shape ({size},), one for each index, got {shape}")
 
 
-def check_not_a_size(key: object, given: object, function: str) -> None:
+def check_not_a_size(key: object, batch_size: object, function: str) -> None:
     """Refuse a number where the key stands: then it is meant as the batch size, which may be where the key belongs."""
     if not isinstance(key, int | float | np.number) or isinstance(key, bool):
         return
-    size = key if given is None or hasattr(given, "dtype") else given
+    size = key if batch_size is None or hasattr(batch_size, "dtype") else batch_size
     raise TypeError(f"{function}: expected a key, got the number {key}; write {function}(state, rb.key(seed), {size})")
 
 
@@ -382,9 +382,9 @@ def check_single(function: str, to: object = None, p: object = None) -> None:
         )
 
 
-def batch_size(spec: BufferSpec, given: object, function: str = "sample") -> int:
+def batch_size(spec: BufferSpec, argument: object, function: str = "sample") -> int:
     """The batch size of a function that draws: the argument, or the spec's."""
-    size = spec.batch_size if given is None else given
+    size = spec.batch_size if argument is None else argument
     if type(size) is int and 0 <= size <= INT32_MAX:  # most often
         return size
     if size is None:
@@ -394,26 +394,26 @@ def batch_size(spec: BufferSpec, given: object, function: str = "sample") -> int
     return count(function, "batch_size", size)
 
 
-def count(function: str, name: str, given: object) -> int:
+def count(function: str, name: str, value: object) -> int:
     """A number that is a shape: known while tracing, and not negative."""
-    number = needed(given, function, name)
+    number = needed(value, function, name)
     if number > INT32_MAX:
         raise ValueError(f"{function}: expected {name} up to {INT32_MAX}, got {number}")
     return number
 
 
-def needed(given: Any, function: str = "can_sample", name: str = "n") -> int:
+def needed(value: Any, function: str = "can_sample", name: str = "n") -> int:
     """A number of items as a Python int, at least 0 and of any size: more than there can be is an answer, no error."""
-    number = given
-    if type(given) is not int:
+    number = value
+    if type(value) is not int:
         try:
-            number = None if isinstance(given, bool) else operator.index(given)
+            number = None if isinstance(value, bool) else operator.index(value)
         except Exception:
             number = None
     if number is None:
         raise TypeError(
             f"{function}: expected {name} as a Python int, because it must be known while tracing; "
-            f"got {type(given).__name__} (under jax.jit, make it a static argument)"
+            f"got {type(value).__name__} (under jax.jit, make it a static argument)"
         )
     if number < 0:
         raise ValueError(f"{function}: expected {name} >= 0, got {number}")
@@ -456,14 +456,14 @@ def _beta_in_range(beta: float) -> None:
         raise ValueError(f"beta: expected a number in [0, 100], got {beta!r}; clip the schedule that it comes from")
 
 
-def check_epochs(spec: BufferSpec, given: object) -> None:
+def check_epochs(spec: BufferSpec, size: object) -> None:
     """Refuse to go through a buffer whose sampler has no epochs, or in batches of nothing, which never ends."""
     if EPOCHS_DONE not in dict(spec.plan.counter_names):
         raise ValueError(
             f"epochs: the sampler {spec.sampler} draws with replacement; "
             f"use BufferSpec(sampler=frb.WithoutReplacement())"
         )
-    if batch_size(spec, given, "epochs") == 0:
+    if batch_size(spec, size, "epochs") == 0:
         raise ValueError("epochs: expected batch_size >= 1, got 0")
 
 
@@ -474,11 +474,11 @@ def check_nonempty(spec: BufferSpec, drawable: bool, size: int) -> None:
         raise ValueError(f"sample: none of the {size} stored items {spec.sampler.why_nothing}")
 
 
-def check_first_items(spec: BufferSpec, given: bool) -> None:
+def check_first_items(spec: BufferSpec, has_items: bool) -> None:
     """Refuse a dataset without items, and items for a writer that draws, as `init` has no key for it."""
-    if not given and isinstance(spec.writer, Immutable):
+    if not has_items and isinstance(spec.writer, Immutable):
         raise ValueError("init: an Immutable buffer is filled as it is made; give rb.init(spec, items=...)")
-    if given and spec.writer.words:
+    if has_items and spec.writer.words:
         raise ValueError(
             f"init: {spec.writer} draws which items to keep; give them to rb.add(state, items, key=key) instead"
         )

@@ -91,53 +91,54 @@ class Compact:
     # The position of each paired leaf's next value, by its own.
     def _pairs(self, plan: Plan) -> dict[int, int]:
         if self.next is None:
-            found = _find_pairs(plan)
+            candidates = _find_pairs(plan)
         else:
             at = {name: nest.position(plan.names, name, WHO) for pair in _items(self.next) for name in pair}
-            found = [(at[following], at[own]) for following, own in _items(self.next)]
+            candidates = [(at[following], at[current]) for following, current in _items(self.next)]
         pairs: dict[int, int] = {}
         used: set[int] = set()
-        for following, own in found:
-            for k in (following, own):
-                if k in used or following == own:
+        for following, current in candidates:
+            for k in (following, current):
+                if k in used or following == current:
                     raise ValueError(f"{WHO}: leaf {plan.names[k]!r} is in two pairs; name pairs by next={{...}}")
-            used |= {following, own}
-            ours, theirs = plan.leaves[own], plan.leaves[following]
+            used |= {following, current}
+            ours, theirs = plan.leaves[current], plan.leaves[following]
             if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
                 raise ValueError(
                     f"{WHO}: leaf {plan.names[following]!r}: expected shape {ours.shape} and dtype {ours.dtype} as "
-                    f"leaf {plan.names[own]!r} has, got {theirs.shape} and {theirs.dtype}; leave the pair out of next"
+                    f"leaf {plan.names[current]!r} has, got {theirs.shape} and {theirs.dtype}; leave the pair out of "
+                    f"next"
                 )
-            pairs[own] = following
+            pairs[current] = following
         return pairs
 
     # How many frames each stack is of, and along which axis, by the leaf's position.
     def _stacks(self, plan: Plan, pairs: dict[int, int]) -> dict[int, tuple[int, int]]:
         if isinstance(self.stack, int):
             candidates = sorted(pairs) if pairs else [k for k in range(len(plan.leaves)) if k not in plan.objects]
-            found: dict[int, tuple[int, int]] = {}
+            stacks: dict[int, tuple[int, int]] = {}
             for k in candidates:
                 axis, shape = self._axis_of(plan, k), plan.leaves[k].shape
                 if self.stack != 1 and -len(shape) <= axis < len(shape) and shape[axis] == self.stack:
-                    found[k] = self.stack, axis
-            if self.stack > 1 and not found:
+                    stacks[k] = self.stack, axis
+            if self.stack > 1 and not stacks:
                 names = [plan.names[k] for k in candidates]
                 raise ValueError(
                     f"{WHO}: none of the leaves {names} is a stack: expected {self.stack} frames along axis "
                     f"{self.axis}; give the axis, and name the leaves by stack={{key: {self.stack}}}"
                 )
         else:
-            found = self._named_stacks(plan, pairs)
-        if not pairs and not found:
+            stacks = self._named_stacks(plan, pairs)
+        if not pairs and not stacks:
             raise ValueError(
                 f"{WHO}: there is nothing to compact: none of the leaves {list(plan.names)} is the next value of "
                 f"another of the same shape and dtype (next/X or next_X, of X); name pairs by next={{next_key: key}}, "
                 f"stacks by stack={{key: k}}, or leave compact out"
             )
-        return found
+        return stacks
 
     def _named_stacks(self, plan: Plan, pairs: dict[int, int]) -> dict[int, tuple[int, int]]:
-        found: dict[int, tuple[int, int]] = {}
+        stacks: dict[int, tuple[int, int]] = {}
         for name, depth in _items(self.stack):
             k = nest.position(plan.names, name, WHO)
             if pairs and k not in pairs:
@@ -152,8 +153,8 @@ class Compact:
                     f"give the axis of the stack, or its size"
                 )
             if depth > 1:
-                found[k] = depth, axis
-        return found
+                stacks[k] = depth, axis
+        return stacks
 
     def _axis_of(self, plan: Plan, k: int) -> int:
         if isinstance(self.axis, int):
@@ -174,51 +175,52 @@ class Compact:
         return room
 
 
-# Leaves and those whose next value they are by name, of the same shape and dtype.
+# The positions of leaves that by name are next values, each with that of the leaf of the same shape and dtype.
 def _find_pairs(plan: Plan) -> list[tuple[int, int]]:
     paths = {path: k for k, path in enumerate(plan.structure.paths)}
-    found = []
+    pairs = []
     for path, following in paths.items():
         if path[:1] == ("next",):
-            own = paths.get(path[1:])
+            current = paths.get(path[1:])
         elif path and isinstance(path[0], str) and path[0].startswith("next_"):
-            own = paths.get((path[0].removeprefix("next_"), *path[1:]))
+            current = paths.get((path[0].removeprefix("next_"), *path[1:]))
         else:
             continue
-        if own is None or not {own, following}.isdisjoint(plan.objects):
+        if current is None or not {current, following}.isdisjoint(plan.objects):
             continue
-        ours, theirs = plan.leaves[own], plan.leaves[following]
+        ours, theirs = plan.leaves[current], plan.leaves[following]
         if (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype):
-            found.append((following, own))
-    return found
+            pairs.append((following, current))
+    return pairs
 
 
-def _items(given: Any) -> ByName:
-    pairs: ByName = given
+# The pairs that `__post_init__` has made of a mapping.
+def _items(field: Any) -> ByName:
+    pairs: ByName = field
     return pairs
 
 
 # A mapping, or the pairs of one, by leaves' names.
-def _by_name(field: str, given: object) -> ByName:
-    pairs = tuple(given.items()) if isinstance(given, Mapping) else given
+def _by_name(field: str, mapping: object) -> ByName:
+    pairs = tuple(mapping.items()) if isinstance(mapping, Mapping) else mapping
     if not isinstance(pairs, tuple) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-        raise TypeError(f"Compact.{field}: expected a mapping from keys of leaves, got {given!r}")
+        raise TypeError(f"Compact.{field}: expected a mapping from keys of leaves, got {mapping!r}")
     named = tuple((nest.show_key(key), value) for key, value in pairs)
     if len({name for name, _ in named}) < len(named):
-        raise ValueError(f"Compact.{field}: expected each leaf once, got {given!r}")
+        raise ValueError(f"Compact.{field}: expected each leaf once, got {mapping!r}")
     return tuple(sorted(named, key=lambda pair: pair[0]))  # equal ones, whatever order they came in
 
 
-def _ints(field: str, given: object, least: int | None) -> int | ByName:
-    if isinstance(given, Mapping | tuple) and given:
-        return tuple((name, _int(field, value, least)) for name, value in _by_name(field, given))
-    if isinstance(given, Mapping | tuple):
+def _ints(field: str, setting: object, least: int | None) -> int | ByName:
+    if isinstance(setting, Mapping | tuple) and setting:
+        return tuple((name, _int(field, value, least)) for name, value in _by_name(field, setting))
+    if isinstance(setting, Mapping | tuple):
         return least or 0  # for no leaf: as if none were given
-    return _int(field, given, least)
+    return _int(field, setting, least)
 
 
-def _int(field: str, given: object, least: int | None) -> int:
-    number = whole_number(given, f"Compact.{field}", "an int")
+def _int(field: str, setting: object, least: int | None) -> int:
+    number = whole_number(setting, f"Compact.{field}", "an int")
     if least is not None and number < least:
         raise ValueError(f"Compact.{field}: expected at least {least}, got {number}")
     return number

@@ -142,21 +142,21 @@ def read_drawn(
     Draws int32 [m, words] in [0, 2^31) are for transforms, None if none takes any; known is what has been read of these
     slots already, by position.
     """
-    own = slots[:, None]
+    drawn = slots[:, None]
     extras: dict[str, Array] = {}
 
     def stored(slots: Array, wanted: Sequence[int]) -> dict[int, Array]:
         # Known is what was read of the drawn slots themselves; transforms read others too.
-        found = {k: known[k] for k in wanted if k in known} if known is not None and slots is own else {}
-        return found | draft.read(ops, slots.reshape(-1), [k for k in wanted if k not in found])
+        at_hand = {k: known[k] for k in wanted if k in known} if known is not None and slots is drawn else {}
+        return at_hand | draft.read(ops, slots.reshape(-1), [k for k in wanted if k not in at_hand])
 
     read: Reader = stored
     for transform in spec.inner:
         words, draws = (None, None) if draws is None else (draws[:, : transform.words], draws[:, transform.words :])
-        read, info = transform.reading(ops, draft, own, handles.reshape(-1) != NOTHING, words, read)
+        read, info = transform.reading(ops, draft, drawn, handles.reshape(-1) != NOTHING, words, read)
         extras |= info
-    found = read(own, range(len(draft.plan.leaves)))
-    return [found[k] for k in range(len(found))], extras
+    leaves = read(drawn, range(len(draft.plan.leaves)))
+    return [leaves[k] for k in range(len(leaves))], extras
 
 
 def update(
@@ -239,8 +239,8 @@ def get(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> lis
     """The leaves of the items that handles name; zeros for those that are gone."""
     draft = Draft.of(state, spec.plan)
     slots, live = draft.locate(ops, wanted)
-    found = draft.read(ops, slots, range(len(spec.plan.leaves)))
-    return [_blank(ops, found[k], live) for k in range(len(spec.plan.leaves))]
+    leaves = draft.read(ops, slots, range(len(spec.plan.leaves)))
+    return [_blank(ops, leaves[k], live) for k in range(len(spec.plan.leaves))]
 
 
 def items(ops: Ops, state: State | Arrays, spec: BufferSpec) -> list[BackendArray]:

@@ -85,8 +85,8 @@ def add_(
         1
     """
     checks.check_single("add_", to=to)
-    *given, outside = api.check_add(backend, state, items, mask, priorities, key, validate, "add_", time_major)
-    state = in_place.add_(state, *given)
+    *arguments, outside = api.check_add(backend, state, items, mask, priorities, key, validate, "add_", time_major)
+    state = in_place.add_(state, *arguments)
     return state if outside is None else backend.count_invalid(state, outside)
 
 

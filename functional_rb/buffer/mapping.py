@@ -77,43 +77,43 @@ def carried_out(
     Draws are int32 [N, words], for an `ItemFunction` that takes any, and a key is for a function that takes one; mask
     bool [*lead] says which items are real, None that all are.
     """
-    function, given = transform.function, transform.given
+    function, outline = transform.function, transform.given
     if isinstance(function, ItemFunction):
         assert transform.after is not None
-        given_as = lead if transform.steps is None else (lead[0] // transform.steps, transform.steps)
-        if given_as != lead:  # what has one number for a slice, or looks along it, must know which steps are its own
-            leaves = [leaf.reshape(*given_as, *leaf.shape[1:]) for leaf in leaves]
-            mask = None if mask is None else mask.reshape(given_as)
-        found = function.apply(ops, dict(zip(transform.paths, leaves, strict=True)), given_as, draws, mask)
-        check_leaves(transform.who, transform.expected, found, given_as)
-        made = [found[path] for path in transform.expected]
-        if given_as != lead:
-            made = [leaf.reshape(*lead, *leaf.shape[2:]) for leaf in made]
-        return nest.unflatten(transform.after.structure, made, build_mapping, lead)
-    items = nest.unflatten(given.structure, leaves, build_mapping, lead)
+        axes = lead if transform.steps is None else (lead[0] // transform.steps, transform.steps)
+        if axes != lead:  # what has one number for a slice, or looks along it, must know which steps are its own
+            leaves = [leaf.reshape(*axes, *leaf.shape[1:]) for leaf in leaves]
+            mask = None if mask is None else mask.reshape(axes)
+        by_path = function.apply(ops, dict(zip(transform.paths, leaves, strict=True)), axes, draws, mask)
+        check_leaves(transform.who, transform.expected, by_path, axes)
+        mapped = [by_path[path] for path in transform.expected]
+        if axes != lead:
+            mapped = [leaf.reshape(*lead, *leaf.shape[2:]) for leaf in mapped]
+        return nest.unflatten(transform.after.structure, mapped, build_mapping, lead)
+    items = nest.unflatten(outline.structure, leaves, build_mapping, lead)
     if transform.masked:
         function = functools.partial(function, mask=mask)
     try:
-        found = call_users(ops, function, items, key) if transform.keyed else call_users(ops, function, items)
+        mapped = call_users(ops, function, items, key) if transform.keyed else call_users(ops, function, items)
     except Exception as error:
-        shapes = ", ".join(f"{name} {tuple(leaf.shape)}" for name, leaf in zip(given.names, leaves, strict=True))
+        shapes = ", ".join(f"{name} {tuple(leaf.shape)}" for name, leaf in zip(outline.names, leaves, strict=True))
         raise (TypeError if isinstance(error, TypeError) else ValueError)(
             f"{transform.who}: the function failed on a batch with the leaves {shapes:.300}: "
             f"{type(error).__name__}: {error!s:.300}; it has to be a pure function of arrays of this backend (for a "
             f"state that came from the other one: rb.with_spec(state, spec), with a function of this one)"
         ) from error
-    if found is None:
+    if mapped is None:
         raise TypeError(
             f"{transform.who}: expected the function to return the items, a nest of arrays, got None; return them also "
             f"where they were changed in place"
         )
-    return found
+    return mapped
 
 
 def on_host(transform: MapItems, leaves: Sequence[object], lead: Lead) -> tuple[list[BackendArray], Structure]:
     """What a bound `HostFunction` gives of arrays of NumPy [*lead, *shape]: checked, and their structure."""
-    found = transform.function.read(dict(zip(transform.given.names, leaves, strict=True)), lambda array: array)
-    return flattened(transform, found, lead, lambda x: isinstance(x, np.ndarray))
+    items = transform.function.read(dict(zip(transform.given.names, leaves, strict=True)), lambda array: array)
+    return flattened(transform, items, lead, lambda x: isinstance(x, np.ndarray))
 
 
 def known_of_host(transform: MapItems) -> Outline:
@@ -234,8 +234,9 @@ def stored(
         return leaves
     if transform.draws and key is None:
         raise ValueError(f"add: {transform.who} takes a key; give add(..., key=key), a new key at every call")
-    found: list[BackendArray] = backend.map_items(spec, "add", leaves, (batch,), key if transform.draws else None, mask)
-    return found
+    key = key if transform.draws else None
+    mapped: list[BackendArray] = backend.map_items(spec, "add", leaves, (batch,), key, mask)
+    return mapped
 
 
 def given_out(
@@ -270,14 +271,14 @@ def is_leaf(x: object) -> bool:
 
 def batch_spec(backend: Mapper, transform: MapItems, lead: Lead) -> Nest:
     """The spec of what a function that is bound gives of a batch, the leading axes included."""
-    found = spec_of(backend.evaluated(transform, transform.given, lead))
-    for path, leaf in leaves_of(found).items():
+    spec = spec_of(backend.evaluated(transform, transform.given, lead))
+    for path, leaf in leaves_of(spec).items():
         if leaf.leading[:1] != lead[:1]:
             raise ValueError(
                 f"{transform.who}: leaf {nest.show(path)!r}: expected a first axis of {lead[0]}, one entry for each "
                 f"item of the batch, got shape {leaf.leading}"
             )
-    return found
+    return spec
 
 
 def item_spec(backend: Mapper, transform: MapItems) -> Nest:
@@ -290,14 +291,14 @@ def check_gives(backend: Mapper, spec: BufferSpec) -> None:
     transform = spec.on_add
     if transform is None or isinstance(transform.function, ItemFunction):
         return
-    found = Outline.of(item_spec(backend, transform), transform.who)
+    evaluated = Outline.of(item_spec(backend, transform), transform.who)
     try:
-        leaves = nest.flatten_as(spec.plan.structure, nest.unflatten(found.structure, found.leaves))
+        leaves = nest.flatten_as(spec.plan.structure, nest.unflatten(evaluated.structure, evaluated.leaves))
     except ValueError as error:
         raise ValueError(f"{transform.who}: gives: {error}; rb.map_spec(function, item) finds it") from None
-    for leaf, told, name in zip(leaves, spec.plan.leaves, spec.plan.names, strict=True):
-        if (leaf.shape, leaf.dtype) != (told.shape, told.dtype):
-            raise (ValueError if leaf.dtype == told.dtype else TypeError)(
-                f"{transform.who}: gives: leaf {name!r}: expected {told.dtype} {told.shape}, and the function gives "
-                f"{leaf.dtype} {leaf.shape}; rb.map_spec(function, item) finds it"
+    for leaf, declared, name in zip(leaves, spec.plan.leaves, spec.plan.names, strict=True):
+        if (leaf.shape, leaf.dtype) != (declared.shape, declared.dtype):
+            raise (ValueError if leaf.dtype == declared.dtype else TypeError)(
+                f"{transform.who}: gives: leaf {name!r}: expected {declared.dtype} {declared.shape}, and the function "
+                f"gives {leaf.dtype} {leaf.shape}; rb.map_spec(function, item) finds it"
             )

@@ -78,9 +78,9 @@ def misfit(arrays: HasArrays, plan: Plan) -> str | None:
 
 def check_fits(arrays: HasArrays, plan: Plan, function: str) -> None:
     """Refuse arrays of other shapes than the spec says: beyond them kernels would write, and a GPU's context ends."""
-    found = misfit(arrays, plan)
-    if found is not None:
-        raise ValueError(f"{function}: {found}; give a state whose arrays were not cut, reshaped or put together")
+    problem = misfit(arrays, plan)
+    if problem is not None:
+        raise ValueError(f"{function}: {problem}; give a state whose arrays were not cut, reshaped or put together")
 
 
 class Reader:
@@ -127,7 +127,7 @@ class ArrayReader(Reader):
     """Reads arrays that do not change."""
 
     def __init__(self, state: HasArrays, spec: BufferSpec, lasting: bool) -> None:
-        """Of a state; lasting if what holds its arrays may write or delete them meanwhile: then they are copied."""
+        """Take a state's arrays; copied if `lasting`, as what holds them may write or delete them meanwhile."""
         super().__init__(spec)
         take = np.array if lasting else np.asarray
         self._arrays: dict[str, Piece] = {}

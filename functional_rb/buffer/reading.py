@@ -157,8 +157,8 @@ def newest(backend: Backend, state: State, n: int) -> Array:
     """
     check_one(backend, state, "newest")
     checks.need_order(state.spec, "newest")
-    found = backend.look(state, functions.newest, n=checks.count("newest", "n", n))
-    return found if state.spec.lanes is not None else found.reshape(-1)
+    handles = backend.look(state, functions.newest, n=checks.count("newest", "n", n))
+    return handles if state.spec.lanes is not None else handles.reshape(-1)
 
 
 def cursor(backend: Backend, state: State) -> Array:
@@ -180,8 +180,8 @@ def cursor(backend: Backend, state: State) -> Array:
     """
     check_one(backend, state, "cursor")
     checks.need_order(state.spec, "cursor")
-    found = backend.look(state, functions.cursor)
-    return found if state.spec.lanes is not None else found[0]
+    handles = backend.look(state, functions.cursor)
+    return handles if state.spec.lanes is not None else handles[0]
 
 
 def size(backend: Backend, state: State, *, each: bool = False) -> Array:

@@ -192,8 +192,8 @@ def with_spec(
 
     Args:
         state: of the old spec; its arrays are not written to.
-        old: this.
-        new: the other.
+        old: the state's spec.
+        new: the spec of the arrays that are returned.
         device: where the state's arrays lie.
         stored: arrays of zeros for the items, if they are to be moved there; frames by name among the auxiliary arrays.
         step: so many items are moved at a time; None for all at once, where the arrays' content is not known.
@@ -247,7 +247,7 @@ class _Change:
         self.after = Draft.of(functions.init(ops, new, device, stored), new.plan)
 
     def carry_counts(self) -> None:
-        """What has been counted stays so, and what waits to be written goes on waiting."""
+        """Take over what has been counted, and what waits to be written."""
         ops, after = self.ops, self.after
         ours, theirs, alpha, power = self.before.counters, after.counters, _alpha(self.old), _alpha(self.new)
         after.counters = theirs.replace(rejected=ours.rejected, stale=ours.stale, invalid=ours.invalid)
@@ -271,8 +271,8 @@ class _Change:
         if isinstance(self.new.writer, MaxValue):
             wanted.add(nest.position(new.names, self.new.writer.rank_key, WHO))
         places = _places(self.old.plan, new)
-        found = self.before.read(self.ops, self.items.slots, sorted({places[k] for k in wanted})) if wanted else {}
-        return [found[places[k]] if k in wanted else None for k in range(len(new.leaves))]
+        leaves = self.before.read(self.ops, self.items.slots, sorted({places[k] for k in wanted})) if wanted else {}
+        return [leaves[places[k]] if k in wanted else None for k in range(len(new.leaves))]
 
     @property
     def keeps_steps(self) -> bool:
@@ -280,7 +280,7 @@ class _Change:
         return self.old.plan.boundaries is not None and self.new.plan.boundaries == self.old.plan.boundaries
 
     def plan_write(self, leaves: Sequence[Array]) -> None:
-        """Where the items go, with handles that are either their own or nobody's."""
+        """Plan where the items go, with handles that are either their own or nobody's."""
         ops, before, after, items, new = self.ops, self.before, self.after, self.items, self.new.plan
         writer, ends = self.new.writer, before.counters.ends
         if self.same and not new.in_order:  # in slots that were chosen all is as it was
@@ -328,7 +328,7 @@ class _Change:
         return ops.where(turn <= ring.INT32_MAX // new.capacity - 2, turn, again)
 
     def carry_steps(self, leaves: Sequence[Array]) -> None:
-        """The steps in their episodes: kept, or else found by what marks the ends."""
+        """Take over the steps in their episodes, or else find them by what marks the ends."""
         if self.new.plan.boundaries is None:
             return
         if not self.keeps_steps:
@@ -336,22 +336,22 @@ class _Change:
             return
         steps = self.before.auxiliary[STEP_IN_EPISODE]
         if not self.same:
-            own = self.ops.take(steps, self.items.slots)
-            steps = self.set(self.after.auxiliary[STEP_IN_EPISODE], self.of_slots(own))
+            of_items = self.ops.take(steps, self.items.slots)
+            steps = self.set(self.after.auxiliary[STEP_IN_EPISODE], self.of_slots(of_items))
         self.after.auxiliary[STEP_IN_EPISODE] = steps
         numbers = self.before.counters.more
         self.after.count(**{name: numbers[name] for name in (NEXT_STEP_IN_EPISODE, NEWEST_ID) if name in numbers})
 
     def carried(self) -> Carried:
         """What the old sampler knows of the items, with values to the new power."""
-        found = self.old.sampler.carried(self.ops, self.before, self.items.slots)
+        carried = self.old.sampler.carried(self.ops, self.before, self.items.slots)
         ours, theirs = _alpha(self.old), _alpha(self.new)
-        if found.values is None or ours is None or theirs is None:
-            return found._replace(values=None, known=None)
-        return found._replace(values=raised(self.ops, found.values, ours, theirs))
+        if carried.values is None or ours is None or theirs is None:
+            return carried._replace(values=None, known=None)
+        return carried._replace(values=raised(self.ops, carried.values, ours, theirs))
 
     def of_slots(self, array: Array) -> Array:
-        """What belongs to the slots of the write, in their order, of what belongs to items, [n, ...]."""
+        """An array [n, ...] of the items in the order of the slots that are written."""
         return row_layout.pick(self.ops, array, self.write.source, self.write.slots.shape[0])
 
     @property
@@ -371,9 +371,9 @@ class _Change:
         places, origins, live = _places(old, new), self.of_slots(self.items.slots), self.live
         n = self.write.slots.shape[0]
         for start in range(0, n, step or max(n, 1)):
-            part = slice(start, start + (step or n))
-            came, slots = origins[part], self.write.slots[part]
-            real: Array | None = live[part]
+            chunk = slice(start, start + (step or n))
+            came, slots = origins[chunk], self.write.slots[chunk]
+            real: Array | None = live[chunk]
             if step is not None:  # what numbers there are is known, and nothing else is touched
                 came, slots, real = came[real], slots[real], None
             if prepare is not None:
@@ -382,8 +382,8 @@ class _Change:
             if old.layout == new.layout:
                 after.rows, after.wide = row_layout.copy(ops, before.rows, before.wide, came, *target, real)
                 continue
-            found = before.read(ops, came, old.stored)  # the same leaves in another order
-            leaves = [found[places[k]] for k in new.stored]
+            old_leaves = before.read(ops, came, old.stored)  # the same leaves in another order
+            leaves = [old_leaves[places[k]] for k in new.stored]
             after.rows, after.wide = row_layout.store(ops, new.layout, *target, None, real, leaves)
 
     def move_frames(self, step: int | None, prepare: Prepare | None) -> None:

@@ -59,9 +59,9 @@ def problem_of_arrays(
         leaves = flat[: spec.capacity]
         if problem := _problem_of_leaves(flat, spec.capacity):
             return problem
-    found = Found(spec.plan, counters.read(spec.plan, vector), auxiliary, leaves)
+    contents = Found(spec.plan, counters.read(spec.plan, vector), auxiliary, leaves)
     keepers = [frame_store.problem, episodes.problem, *(strategy.problem for strategy in spec.strategies)]
-    return next((problem for keeper in keepers if (problem := keeper(found))), None)
+    return next((problem for keeper in keepers if (problem := keeper(contents))), None)
 
 
 def _problem_of_leaves(leaves: NumpyArray, capacity: int) -> str | None:
@@ -78,9 +78,9 @@ def _problem_of_leaves(leaves: NumpyArray, capacity: int) -> str | None:
 def problem_of_nodes(tree: NumpyArray, capacity: int) -> str | None:
     """Why the nodes of a sum tree float32 [rows, 16] are not those of its leaves; or None."""
     levels = sum_tree.geometry(capacity).levels
-    made = np.zeros_like(tree)
-    made[: levels[0].groups] = tree[: levels[0].groups]
-    made = np.asarray(sum_tree.rebuild(numpy_ops.OPS, made, capacity))
+    rebuilt = np.zeros_like(tree)
+    rebuilt[: levels[0].groups] = tree[: levels[0].groups]
+    rebuilt = np.asarray(sum_tree.rebuild(numpy_ops.OPS, rebuilt, capacity))
     # Bit by bit: sums are made in one fixed order, so that a sound tree has exactly these.
-    wrong = np.flatnonzero(made.view(np.int32) != tree.view(np.int32))
+    wrong = np.flatnonzero(rebuilt.view(np.int32) != tree.view(np.int32))
     return f"its sums are not those of its leaves, at {wrong[0]} for one" if wrong.size else None

@@ -356,15 +356,15 @@ class BufferSpec(Description, Generic[Drawn]):
         return self.plan.item_bytes
 
 
-def _check_transforms(given: object) -> tuple[Transform, ...]:
-    transforms = given if isinstance(given, tuple | list) else (given,)
+def _check_transforms(setting: object) -> tuple[Transform, ...]:
+    transforms = setting if isinstance(setting, tuple | list) else (setting,)
     for transform in transforms:
         if not isinstance(transform, Transform):
             raise TypeError(f"BufferSpec.transforms: expected some such as frb.n_step(3, 0.99), got {transform!r}")
     ordered = tuple(sorted(transforms, key=lambda transform: transform.order))
     if len({transform.order for transform in ordered}) < len(ordered):
         raise ValueError(
-            f"BufferSpec.transforms: expected at most one of a kind, got {given!r}; leave one out, or compose "
+            f"BufferSpec.transforms: expected at most one of a kind, got {setting!r}; leave one out, or compose "
             f"functions of items to one"
         )
     return ordered

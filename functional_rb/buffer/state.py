@@ -145,7 +145,7 @@ class Counts(NamedTuple):
 
     @classmethod
     def of_refused(cls, refused: BackendArray) -> Counts:
-        """Those of what counts nothing else."""
+        """The counts of what counts its refusals alone, such as a hash map."""
         nothing = refused - refused
         return cls(nothing, nothing, nothing, refused, nothing, nothing)
 

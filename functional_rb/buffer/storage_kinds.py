@@ -34,7 +34,7 @@ class StorageBase:
 
 @dataclasses.dataclass(frozen=True)
 class Device(StorageBase):
-    """In the memory of a device: the default.
+    """Rows in the memory of a device: the default.
 
     Attributes:
         device: which, by name ("cuda:1", "cpu"); None for the backend's default. The device given to
@@ -61,7 +61,7 @@ class Device(StorageBase):
 
 @dataclasses.dataclass(frozen=True)
 class Host(StorageBase):
-    """In the memory of the host, while training runs on an accelerator.
+    """Rows in the memory of the host, while training runs on an accelerator.
 
     `init(device=...)` names that: what is sampled comes there, from pinned memory without waiting where it is CUDA, and
     what is added may lie on either.
@@ -74,7 +74,7 @@ class Host(StorageBase):
 
 @dataclasses.dataclass(frozen=True)
 class Memmap(StorageBase):
-    """In memory-mapped files, sparse until they are written: the capacity may be far beyond the machine's memory.
+    """Rows in memory-mapped files, sparse until written: the capacity may be far beyond the machine's memory.
 
     Attributes:
         path: the directory of the files; None for files in the temporary directory, which nobody else sees.

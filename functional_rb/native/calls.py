@@ -40,16 +40,14 @@ class Calls:
     def call(self, kernel: Kernel) -> Any:
         """Carry a kernel out; what it changes in place is changed."""
         outputs = kernel.in_order
-        told = [
+        output_specs = [
             (x.shape, *self._dtype(x.dtype)) if isinstance(x, Made) else None if x is ABSENT else x for x in outputs
         ]
         if kernel.cut:
-            told.append(((1,), *self._dtype("int32")))
-        arrays = self._chain.call(_native.HANDLERS[kernel.name], kernel.vectors, kernel.operands, told)
-        found = {id(x): array for x, array in zip(outputs, arrays, strict=False)}
-        results = rebuilt(kernel.results, lambda x: found.get(id(x), x))
-        return (
-            results
-            if not kernel.cut
-            else (*(x[: int(arrays[-1][0])] for x in results[: kernel.cut]), *results[kernel.cut :])
-        )
+            output_specs.append(((1,), *self._dtype("int32")))
+        arrays = self._chain.call(_native.HANDLERS[kernel.name], kernel.vectors, kernel.operands, output_specs)
+        by_output = {id(x): array for x, array in zip(outputs, arrays, strict=False)}
+        results = rebuilt(kernel.results, lambda x: by_output.get(id(x), x))
+        if not kernel.cut:
+            return results
+        return *(x[: int(arrays[-1][0])] for x in results[: kernel.cut]), *results[kernel.cut :]

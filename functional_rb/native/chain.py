@@ -56,22 +56,22 @@ class SavedBlock(_native.Saved):
     __slots__ = ()
 
     def writes(self, memory: Memory) -> Sequence[Entry]:
-        """Of rows, of wide arrays, of what lies beside, and of the tree's leaves; or of a sparse set."""
+        """What was overwritten: rows, wide arrays, what lies beside, and the tree's leaves; or a sparse set's moves."""
         begin, values, kept, steps, times, current, deck, room, copies, at, places, beside = self.offsets
         rows, leaves, moves, others = self.counts
         slots = self._numbers(memory, "int32", begin, rows)
         items = stored_arrays.named(memory.rows, memory.wide).items()
-        found = [
+        entries = [
             Entry(name, False, slots, self._copy(memory, array, first, rows))
             for (name, array), first in zip(items, copies, strict=False)
         ]
         where = self._numbers(memory, "int32", max(places, 0), others if beside else 0)
         for name, first in zip(self.names, beside, strict=False):
             old = self._copy(memory, memory.auxiliary[name], first, others)
-            found.append(Entry(auxiliary_name(name), False, *self._first(where, old)))
+            entries.append(Entry(auxiliary_name(name), False, *self._first(where, old)))
         if values >= 0:
             nodes, old = self._numbers(memory, "int32", begin, leaves), self._numbers(memory, "float32", values, leaves)
-            found.append(Entry(TREE, True, *self._first(nodes, old)))
+            entries.append(Entry(TREE, True, *self._first(nodes, old)))
         for name, dtype, column in (
             (VALUE, "float32", kept),
             (STEP_IN_EPISODE, "int32", steps),
@@ -79,17 +79,17 @@ class SavedBlock(_native.Saved):
             (CURRENT, "int32", current),
         ):
             if column >= 0:
-                found.append(Entry(auxiliary_name(name), False, slots, self._numbers(memory, dtype, column, rows)))
+                entries.append(Entry(auxiliary_name(name), False, slots, self._numbers(memory, dtype, column, rows)))
         if times >= 0:
-            found.append(
+            entries.append(
                 Entry(auxiliary_name(TIMES), False, *self._first(slots, self._numbers(memory, "int32", times, rows)))
             )
         half = moves // 2 if self.holder is not None and at >= 0 else moves  # items came, and others lost their frames
         for first in range(0, moves if deck >= 0 else 0, max(half, 1)):
             for name, column in ((epochs.ORDER, deck + 4 * first), (epochs.PLACE, deck + 8 * room + 4 * first)):
                 moved, old = (self._numbers(memory, "int32", each, half) for each in (column, column + 4 * room))
-                found.append(Entry(auxiliary_name(name), False, *self._first(moved, old)))
-        return found
+                entries.append(Entry(auxiliary_name(name), False, *self._first(moved, old)))
+        return entries
 
     def _first(self, places: NumpyArray, old: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
         """Of several writes to a place the first, which knows what was there. On a GPU all of them know it."""
@@ -106,7 +106,7 @@ class SavedBlock(_native.Saved):
         return self._array(memory, numpy_ops.dtype_of(shown(like.dtype)), begin, (count, *like.shape[1:]))
 
     def _array(self, memory: Memory, dtype: np.dtype[np.generic], begin: int, shape: tuple[int, ...]) -> BackendArray:
-        """A part of the piece."""
+        """The array of a shape that begins at a byte of the memory."""
         if self.holder is not None:
             return memory.part_of(self.holder, dtype.name, begin, shape)
         return np.frombuffer(memoryview(self), dtype, math.prod(shape), begin).reshape(shape)
@@ -148,7 +148,7 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     names = [str(path[0]) if len(path) == 1 else "" for path in plan.structure.paths]
     rewrites = known.rewrites and not plan.objects
     added = tuple(map(_leaf, names, plan.leaves)) if plain or appends or rewrites else ()
-    extras, discounts = _told_beside(spec)
+    extras, discounts = _extras_of_samples(spec)
     names += [""] * len(plan.columns)
     stored = names if extras else [""] * len(layout.leaves)
     leaves = added if plain else tuple(map(_leaf, stored, layout.leaves))
@@ -156,14 +156,14 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     is_dict = (
         (plain or appends) and plan.structure.kind == "mapping" and plan.structure.type is None and plan.structure.flat
     )
-    given = tuple(k for _, k in plan.structure.named) if is_dict else ()
+    order = tuple(k for _, k in plan.structure.named) if is_dict else ()
     batch_size = -1 if spec.batch_size is None else spec.batch_size
     on_host = plain and spec.on_sample is not None and spec.on_sample.on_host
     unit = sampler.length if isinstance(sampler, Trajectories) and sampler.batch == "steps" else 1
     lead = sampler.leading_shape(unit)
     is_epoch = isinstance(sampler, WithoutReplacement | SlicesWithoutReplacement)
     epoch = descriptor.encode_epoch(spec) if is_epoch else NO_RECORD
-    own = descriptor.encode_known(
+    record = descriptor.encode_known(
         words=spec.draw_shape(1)[1],
         batch_size=batch_size,
         unit=unit,
@@ -195,13 +195,13 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
         beside.frames,
     )
     beta = float(getattr(sampler, "beta", 0.0))
-    return _native.KnownBuffer(spec, beta, (own, *described), leaves, added, given, beside.names, extras, discounts)
+    return _native.KnownBuffer(spec, beta, (record, *described), leaves, added, order, beside.names, extras, discounts)
 
 
-def _told_beside(spec: BufferSpec) -> tuple[tuple[tuple[str, int], ...], tuple[float, ...]]:
-    """What samples tell beside their items that is stored with these, or follows from it: `returns.NStep.info`.
+def _extras_of_samples(spec: BufferSpec) -> tuple[tuple[tuple[str, int], ...], tuple[float, ...]]:
+    """The extras of samples that are stored with the items, or follow from what is: `returns.NStep.info`.
 
-    The entries by their names, each with its position in the layout, or -1 for discounts, and these by steps.
+    They come by name, each with its position in the layout, or -1 for discounts; and the discounts by steps.
     """
     plan = spec.plan
     if plan.frames is not None or len(spec.inner) != 1 or type(spec.inner[0]) is not NStepOfAdded:

@@ -200,8 +200,8 @@ def _counters_of_rings(spec: BufferSpec) -> dict[str, int]:
     if plan.ring.lanes > 1:
         places = {"cursors": counters.BASE, "sizes": counters.BASE + plan.ring.lanes}
     counted = {"refused": counters.REFUSED, "seen": reservoir.SEEN}
-    own = {field: counters.place(plan, name) or 0 for field, name in counted.items()}
-    return {"counters": counters.length(plan)} | places | own | _choice(spec)
+    of_writer = {field: counters.place(plan, name) or 0 for field, name in counted.items()}
+    return {"counters": counters.length(plan)} | places | of_writer | _choice(spec)
 
 
 def _choice(spec: BufferSpec) -> dict[str, int]:
@@ -227,7 +227,7 @@ def entries(ring: Ring, distances: Vector) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def encode_number(value: int) -> Vector:
-    """One number; no record."""
+    """A vector of one number, which is no record."""
     return _read_only([value])
 
 
@@ -287,7 +287,7 @@ NOTHING_BESIDE = Beside(NOTHING, (), NOTHING, NOTHING)
 
 
 def beside(spec: BufferSpec) -> Beside:
-    """For a buffer to which native code adds."""
+    """What additions to a buffer write beside the rows of its items."""
     plan = spec.plan
     if plan.frames is not None:
         names = frame_ring.ROWS, *(frame_ring.WIDE.format(k) for k in range(len(plan.frames.layout.wide)))
@@ -340,7 +340,7 @@ def encode_returns(spec: BufferSpec) -> Vector | None:
         *positions.terminated,
         *positions.truncations,
         *positions.ends,
-        *_own(plan, positions),
+        *_leaves_of_agents(plan, positions),
     }
     if type(transform) is not NStepOfStored or not alike or not needed <= {*plan.stored}:
         return None
@@ -348,8 +348,8 @@ def encode_returns(spec: BufferSpec) -> Vector | None:
     return _returns(plan, transform, where, (), transform.n + 1, pending=-1)
 
 
-def _own(plan: Plan, positions: Positions) -> list[int]:
-    """The leaves of which each agent's own come from its own last step."""
+def _leaves_of_agents(plan: Plan, positions: Positions) -> list[int]:
+    """The leaves of which each agent's values are taken from the last step of its own return."""
     agents = positions.agents
     return [k for k in positions.following if agents and plan.leaves[k].shape[: len(agents)] == agents]
 
@@ -361,10 +361,11 @@ def _returns(
     positions, count = transform.positions, math.prod(transform.positions.agents)
     sizes, named, rewards = {"agents": count, "n": transform.n, "powers": powers}, list[int](), list[int]()
     if where is not None:
-        own = _own(plan, positions)
-        following, done = [k for k in positions.following if k not in own], positions.ends if positions.agents else ()
-        named = [*ends, *(where[k] for k in (*following, *own, *done))]
-        sizes |= {"ends": len(ends), "following": len(following), "own": len(own), "done": len(done)}
+        of_agents = _leaves_of_agents(plan, positions)
+        following = [k for k in positions.following if k not in of_agents]
+        done = positions.ends if positions.agents else ()
+        named = [*ends, *(where[k] for k in (*following, *of_agents, *done))]
+        sizes |= {"ends": len(ends), "following": len(following), "own": len(of_agents), "done": len(done)}
         flags = {"terminated": positions.terminated, "truncated": positions.truncations}
         sizes |= {name: next((where[k] for k in leaves), -1) for name, leaves in flags.items()}
         for leaf, k in ((plan.leaves[k], k) for k in positions.rewards):

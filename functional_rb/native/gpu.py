@@ -136,19 +136,19 @@ def cuda() -> Any:
         OSError: if there is none.
         RuntimeError: if it refuses.
     """
-    found = ctypes.CDLL("libcuda.so.1")
-    status = found.cuInit(0)
+    library = ctypes.CDLL("libcuda.so.1")
+    status = library.cuInit(0)
     if status:
         raise RuntimeError(f"CUDA refused cuInit ({status})")
-    return found
+    return library
 
 
 def check(status: int, what: str) -> None:
-    """Raise what the driver tells."""
+    """Raise the error that a status of the driver stands for, if it is one."""
     if status:
-        told = c_char_p()
-        cuda().cuGetErrorString(status, byref(told))
-        raise RuntimeError(f"CUDA refused {what}: {(told.value or b'').decode()} ({status})")
+        text = c_char_p()
+        cuda().cuGetErrorString(status, byref(text))
+        raise RuntimeError(f"CUDA refused {what}: {(text.value or b'').decode()} ({status})")
 
 
 @functools.cache
@@ -232,9 +232,9 @@ def _compile(compiler: Any, sources: dict[str, bytes], architecture: str) -> byt
 def _bytes_of(size_of: Callable[..., int], read: Callable[..., int], program: c_void_p) -> bytes:
     size = c_size_t()
     size_of(program, byref(size))
-    found = ctypes.create_string_buffer(size.value)
-    read(program, found)
-    return found.raw
+    content = ctypes.create_string_buffer(size.value)
+    read(program, content)
+    return content.raw
 
 
 @functools.cache
@@ -255,10 +255,10 @@ def _compiler(newest: int | None) -> Any:
 
 
 def _places(newest: int | None) -> Iterator[str]:
-    """Where it may lie, first the newest that the driver can take something of."""
+    """Where NVRTC may lie, first the newest whose code the driver can load."""
     folders = [path for name in ("nvidia", "torch") for path in _package(name)]
-    found = {str(path) for folder in folders for path in Path(folder).rglob("libnvrtc*.so.*") if _major(path.name)}
-    fits = [path for path in found if newest is None or _major(path) <= newest]
+    libraries = {str(path) for folder in folders for path in Path(folder).rglob("libnvrtc*.so.*") if _major(path.name)}
+    fits = [path for path in libraries if newest is None or _major(path) <= newest]
     yield from sorted(fits, key=lambda path: (-_major(path), path))
     home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     for version in range(newest or 13, 11, -1):
@@ -272,28 +272,28 @@ def _package(name: str) -> list[str]:
 
 
 def _major(path: str) -> int:
-    """The version that a library's name ends with; 0 for its other half, and where there is none."""
-    found = re.fullmatch(r"libnvrtc(?:-[0-9a-f]+)?\.so\.(\d+)(?:\.\d+)*", Path(path).name)
-    return int(found[1]) if found else 0
+    """The version that the name of NVRTC's library ends with; 0 for its other half, and for other names."""
+    match = re.fullmatch(r"libnvrtc(?:-[0-9a-f]+)?\.so\.(\d+)(?:\.\d+)*", Path(path).name)
+    return int(match[1]) if match else 0
 
 
 def _cache() -> Path | None:
-    """The folder, which nobody else may write to, as what lies there is carried out; None if there is no such one."""
+    """The folder of compiled kernels; None if others may write to it, as what lies there is carried out."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "functional_rb" / "kernels"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
+        status = folder.stat()
     except OSError:
         return None
-    safe = found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    safe = status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return folder if safe else None
 
 
 def _keep(path: Path, image: bytes) -> None:
-    """Put a file there at once; where that cannot be, it is compiled again the next time."""
+    """Write a file whole or not at all; where that cannot be, the kernels are compiled again the next time."""
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as made:
-            made.write(image)
-        os.replace(made.name, path)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(image)
+        os.replace(file.name, path)
     except OSError:
         pass

@@ -15,19 +15,19 @@ MAIN: Final = "gpu.cu"
 
 
 def with_headers(name: str = MAIN) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    sources: dict[str, bytes] = {}
 
     def take(name: str) -> None:
-        if name not in found:
-            found[name] = (SOURCES / name).read_bytes()
-            for header in re.findall(rb'^#include "(.+)"', found[name], re.MULTILINE):
+        if name not in sources:
+            sources[name] = (SOURCES / name).read_bytes()
+            for header in re.findall(rb'^#include "(.+)"', sources[name], re.MULTILINE):
                 take(header.decode())
 
     take(name)
-    return found
+    return sources
 
 
 def shipped() -> Path:
-    """Where a wheel has the kernels, by nvcc; of other sources they have another name."""
+    """Where a wheel has the kernels that nvcc made; the name tells of which sources."""
     digest = hashlib.sha256(repr(sorted(with_headers().items())).encode()).hexdigest()
     return SOURCES.parent / f"gpu-{digest[:16]}.fatbin"

@@ -99,10 +99,10 @@ class Kernel:
     @property
     def in_order(self) -> list[Any]:
         """The results in the order in which the handler takes them."""
-        found: list[Any] = []
+        results: list[Any] = []
         if self.outputs is None:
-            rebuilt(self.results, found.append)
-        return found if self.outputs is None else list(self.outputs)
+            rebuilt(self.results, results.append)
+        return results if self.outputs is None else list(self.outputs)
 
     @property
     def in_place(self) -> dict[int, int]:
@@ -113,13 +113,13 @@ class Kernel:
 
     def described(self, describe: Callable[[BackendArray], object]) -> Kernel:
         """The same call, which holds no arrays: of each operand there is a description."""
-        found: dict[int, Any] = {id(x): None if x is None else describe(x) for x in self.operands}
+        by_id: dict[int, Any] = {id(x): None if x is None else describe(x) for x in self.operands}
 
         def change(x: object) -> Any:
-            return Made(x.shape, x.dtype, found.get(id(x.over))) if isinstance(x, Made) else found.get(id(x), x)
+            return Made(x.shape, x.dtype, by_id.get(id(x.over))) if isinstance(x, Made) else by_id.get(id(x), x)
 
         outputs = [change(x) for x in self.in_order]
-        return dataclasses.replace(self, operands=[found[id(x)] for x in self.operands], results=(), outputs=outputs)
+        return dataclasses.replace(self, operands=[by_id[id(x)] for x in self.operands], results=(), outputs=outputs)
 
 
 ABSENT: Final = "absent"
@@ -149,10 +149,10 @@ def rebuilt(results: object, change: Callable[[object], object]) -> Any:
         return {name: rebuilt(x, change) for name, x in results.items()}
     if not isinstance(results, tuple | list):
         return None if results is None else change(results)
-    found = [rebuilt(x, change) for x in results]
+    changed = [rebuilt(x, change) for x in results]
     if isinstance(results, list):
-        return found
-    return type(results)(*found) if hasattr(results, "_fields") else tuple(found)
+        return changed
+    return type(results)(*changed) if hasattr(results, "_fields") else tuple(changed)
 
 
 def ints(*shape: int) -> BackendArray:
@@ -180,19 +180,19 @@ def of_buffer(
     name: str,
     records: Mapping[str, Any],
     changed: Mapping[str, Any],
-    given: Mapping[str, Any],
-    made: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    filled: Mapping[str, Any],
     results: object,
     on_gpu: Launch | None = None,
 ) -> Kernel:
     """A call of a kernel that takes what the version chain tells others of a buffer (`src/buffer_call.h`).
 
-    Records, and arrays that are changed in place, given and made, have the names of its fields, as `buffer_frame.h`
-    has them. None is not there.
+    Records, and arrays that are changed in place, that are read alone, and that are filled, have the names of its
+    fields, as `buffer_frame.h` has them. None stands for an array that is not there.
     """
-    operands, outputs = [*each_of(changed), *each_of(given)], [*each_of(changed), *each_of(made)]
-    told = [*each_of(given), *outputs]  # of what is changed the kernel is given the output
-    form = descriptor.encode_form((*records, *("" for _ in each_of(changed)), *(field for field, _ in told)))
+    operands, outputs = [*each_of(changed), *each_of(inputs)], [*each_of(changed), *each_of(filled)]
+    named = [*each_of(inputs), *outputs]  # of what is changed the kernel is given the output
+    form = descriptor.encode_form((*records, *("" for _ in each_of(changed)), *(field for field, _ in named)))
     arrays, new = [x for _, x in operands], [ABSENT if x is None else x for _, x in outputs]
     return Kernel(name, arrays, results, [form, *records.values()], outputs=new, on_gpu=on_gpu, told=[*records])
 
@@ -214,7 +214,7 @@ def add(
     priorities: Array | None,
     draws: Array | None = None,
 ) -> Kernel | None:
-    """Of a buffer that the native code knows whole."""
+    """Add to a buffer that the native code knows whole."""
     if not spec.known.buffer or not batch:
         return None
     counters = _counters(state)
@@ -230,7 +230,7 @@ def add(
 
 
 def drawn(selection: Selection) -> dict[str, Array | None]:
-    """What is told of single items that are drawn."""
+    """The arrays of a selection of single items, by the fields of a call."""
     handles, weights, probabilities = selection[:3]
     return {"handles": handles, "weights": weights, "probabilities": probabilities}
 
@@ -243,24 +243,24 @@ def update(
     priorities: Array | None,
     replacements: Mapping[int, Array],
 ) -> Kernel | None:
-    """Of a buffer that the native code knows whole; of others, where they lie in rings, priorities alone."""
+    """Update a buffer that the native code knows whole; of others, where items lie in rings, priorities alone."""
     alone = spec.known.updates and priorities is not None and not replacements
     if not (alone or spec.known.buffer) or not wanted.shape[0]:
         return None
     counters, records = _counters(state), {"plan": descriptor.encode(spec), "batch": wanted.shape[0]}
-    given = {"counters": state.counters, "given_handles": wanted, "priorities": priorities}
+    inputs = {"counters": state.counters, "given_handles": wanted, "priorities": priorities}
     results = Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary))
     if alone:
         kept, name = state.auxiliary.get(VALUE), "update_priorities"
         changed = {"tree": state.tree, "kept": kept}
-        given["in_episode"] = None if kept is None else state.auxiliary.get(STEP_IN_EPISODE)
-        given |= {"times": state.auxiliary.get(TIMES), "current": state.auxiliary.get(CURRENT)}
+        inputs["in_episode"] = None if kept is None else state.auxiliary.get(STEP_IN_EPISODE)
+        inputs |= {"times": state.auxiliary.get(TIMES), "current": state.auxiliary.get(CURRENT)}
         records["ring"] = descriptor.encode_rings(spec)
     else:
         name, changed = "update", _stored(state) if replacements else {"tree": state.tree}
-        given["items"] = [replacements.get(k) for k in range(len(spec.plan.leaves))] if replacements else ()
+        inputs["items"] = [replacements.get(k) for k in range(len(spec.plan.leaves))] if replacements else ()
     launch = Launch(name) if alone or replacements else None
-    return of_buffer(name, records, changed, given, {"new_counters": counters}, results, launch)
+    return of_buffer(name, records, changed, inputs, {"new_counters": counters}, results, launch)
 
 
 def _stored(state: HasArrays) -> dict[str, Any]:
@@ -357,9 +357,9 @@ def _store(
     if not batch or not leaves:
         return None
     sizes = {"batch": batch, "capacity": rows.shape[0], "rows": leaves[0].shape[0]}
-    given = {"slots": slots, "source": source, "mask": live, "items": leaves}
+    inputs = {"slots": slots, "source": source, "mask": live, "items": leaves}
     records = {"plan": descriptor.encode_layout(layout), **sizes}
-    return of_buffer("store", records, {"storage": storage}, given, {}, (rows, tuple(wide)))
+    return of_buffer("store", records, {"storage": storage}, inputs, {}, (rows, tuple(wide)))
 
 
 @stands_in_for(row_layout.pack_rows)
@@ -368,8 +368,8 @@ def _pack_rows(layout: Layout, leaves: Sequence[Array], like: Array) -> Kernel |
     if not batch or not packed:
         return None
     records = {"plan": descriptor.encode_layout(layout.part(packed)), "batch": batch}
-    made = ints(batch, layout.row_words)
-    return of_buffer("pack", records, {}, {"items": [leaves[k] for k in packed]}, {"storage": [made]}, made)
+    words = ints(batch, layout.row_words)
+    return of_buffer("pack", records, {}, {"items": [leaves[k] for k in packed]}, {"storage": [words]}, words)
 
 
 # --- rings and windows ------------------------------------------------------------------------------------------------
@@ -389,8 +389,8 @@ def _choose_slots(ring: Ring, ends: RingState, batch: int, mask: Array | None) -
 def _steps_in_episodes(
     next_in_episode: Array, written: Array, begins: Array | None = None, ends: Array | None = None
 ) -> Kernel:
-    given: Any = begins if ends is None else ends
-    results = ints(*given.shape), ints(*next_in_episode.shape)
+    flags: Any = begins if ends is None else ends
+    results = ints(*flags.shape), ints(*next_in_episode.shape)
     return Kernel("steps_in_episodes", (next_in_episode, written, begins, ends), results)
 
 
@@ -526,17 +526,17 @@ def _distinct(draws: Array, n: Array) -> Kernel | None:
 def _lookup(plan: MapPlan, map: HashTable, rows: Array) -> Kernel | None:
     batch = rows.shape[0]
     ids, records = ints(batch), {"map": descriptor.encode_map(plan), "batch": batch}
-    given, made = {"storage": map, "items": [rows]}, {"items": [ids]}
-    return of_buffer("map_lookup", records, {}, given, made, ids, Launch("map_lookup")) if batch else None
+    inputs, filled = {"storage": map, "items": [rows]}, {"items": [ids]}
+    return of_buffer("map_lookup", records, {}, inputs, filled, ids, Launch("map_lookup")) if batch else None
 
 
 @stands_in_for(hash_map.insert)
 def _insert(plan: MapPlan, map: HashTable, rows: Array, mask: Array | None) -> Kernel | None:
     batch = rows.shape[0]
     ids, fresh, records = ints(batch), bools(batch), {"map": descriptor.encode_map(plan), "batch": batch}
-    changed, given, made = {"storage": map}, {"items": [rows], "mask": mask}, {"items": [ids, fresh]}
+    changed, inputs, filled = {"storage": map}, {"items": [rows], "mask": mask}, {"items": [ids, fresh]}
     results, launch = (map, ids, fresh), Launch("map_insert")
-    return of_buffer("map_insert", records, changed, given, made, results, launch) if batch else None
+    return of_buffer("map_insert", records, changed, inputs, filled, results, launch) if batch else None
 
 
 # --- images -----------------------------------------------------------------------------------------------------------

@@ -122,8 +122,8 @@ def draw(
     lead = spec.sampler.leading_shape(batch)
     leaves = [Made((*lead, *leaf.shape), leaf.dtype) for leaf in spec.plan.leaves]
     beside = descriptor.beside(spec) if in_frames else descriptor.NOTHING_BESIDE
-    given = {"draws": draws, "threefry_at": key, "beta_at": beta, "wanted_at": wanted} | _beside(state, beside)
-    return _drawn(state, spec, leaves, given, batch, beside)
+    inputs = {"draws": draws, "threefry_at": key, "beta_at": beta, "wanted_at": wanted} | _beside(state, beside)
+    return _drawn(state, spec, leaves, inputs, batch, beside)
 
 
 @stands_in_for(functions.draw, WHOLE)
@@ -164,8 +164,8 @@ def sample_mixture(
     """
     from functional_rb import _native
 
-    told = [_records(each, batch=batch, words=each.draw_shape(batch)[1]) for each in specs]
-    if not batch or len(specs) > _native.GPU_MIXED or not all(map(gpu.has_room, told)):
+    records_of_each = [_records(each, batch=batch, words=each.draw_shape(batch)[1]) for each in specs]
+    if not batch or len(specs) > _native.GPU_MIXED or not all(map(gpu.has_room, records_of_each)):
         return None
     # Flat slices come with two axes, as mixtures have them.
     sampler = specs[0].sampler
@@ -176,30 +176,34 @@ def sample_mixture(
     names = "handles", "weights", "probabilities", "drawn", "is_first", "is_last", "truncated"
     fields = {"items": leaves, **dict(zip(names, (*selection, *flags), strict=False))}
     # Of which buffer each array is, none for those of all.
-    given: list[tuple[int | None, str, Any]] = [(None, "threefry_at", key), (None, "", shares), (None, "beta_at", beta)]
+    inputs: list[tuple[int | None, str, Any]] = [
+        (None, "threefry_at", key),
+        (None, "", shares),
+        (None, "beta_at", beta),
+    ]
     for k, state in enumerate(states):
         of_one = {x: array for x, array in _kept(state).items() if x not in ("order", "place")}
-        given += [(k, field, x) for field, x in each_of(of_one | {"counters": state.counters})]
-    made: list[tuple[int | None, str, Any]] = [(None, field, x) for field, x in each_of(fields)]
-    made += [(k, "new_counters", x) for k, x in enumerate(counters)]
+        inputs += [(k, field, x) for field, x in each_of(of_one | {"counters": state.counters})]
+    filled: list[tuple[int | None, str, Any]] = [(None, field, x) for field, x in each_of(fields)]
+    filled += [(k, "new_counters", x) for k, x in enumerate(counters)]
     records: list[Any] = [descriptor.encode_mixture(spec, len(specs), batch, listed, beta is not None)]
-    for k, own in enumerate(told):
-        there = (field if of in (None, k) and x is not None else "" for of, field, x in (*given, *made))
-        records += [descriptor.encode_form((*own, *there)), *own.values()]
-    arrays, outputs = [x for *_, x in given], [x for *_, x in made]
+    for k, buffer_records in enumerate(records_of_each):
+        there = (field if of in (None, k) and x is not None else "" for of, field, x in (*inputs, *filled))
+        records += [descriptor.encode_form((*buffer_records, *there)), *buffer_records.values()]
+    arrays, outputs = [x for *_, x in inputs], [x for *_, x in filled]
     results = leaves, (*selection, flags), counters
     return Kernel("", arrays, results, records, outputs=outputs, on_gpu=Launch("sample_mixture"))
 
 
 def pack_keys(keys: KeyRows, leaves: Sequence[Array]) -> Kernel | None:
     """What `hash_maps.functions.rows_of_keys` gives, int32 [B, words]."""
-    batch, (layout, stored) = leaves[0].shape[0], _told_of_keys(keys)
+    batch, (layout, stored) = leaves[0].shape[0], _records_of_keys(keys)
     records = {"plan": layout, "stored": stored, "batch": batch}
     if not batch or not gpu.has_room(records):
         return None
-    made = ints(batch, keys.words)
+    words = ints(batch, keys.words)
     packed = {"items": [leaves[k] for k in keys.layout.packed]}
-    return of_buffer("", records, {}, packed, {"items": [made]}, made, Launch("pack_keys", few=True))
+    return of_buffer("", records, {}, packed, {"items": [words]}, words, Launch("pack_keys", few=True))
 
 
 def insert_keys(
@@ -223,19 +227,20 @@ def _of_keys(
     plan: MapPlan,
     leaves: Sequence[Array],
     changed: Mapping[str, Any],
-    given: Mapping[str, Any],
-    told: list[Made],
+    inputs: Mapping[str, Any],
+    outputs: list[Made],
     results: object,
 ) -> Kernel | None:
-    batch, (layout, stored) = leaves[0].shape[0], _told_of_keys(keys)
+    batch, (layout, stored) = leaves[0].shape[0], _records_of_keys(keys)
     if not batch or not gpu.has_room({"plan": layout}):
         return None
     records = {"map": descriptor.encode_map(plan), "beside_plan": layout, "stored": stored, "batch": batch}
-    given = {**given, "items": [leaves[k] for k in keys.layout.packed]}
-    return of_buffer("", records, changed, given, {"items": [ints(batch, keys.words), *told]}, results, Launch(launch))
+    inputs = {**inputs, "items": [leaves[k] for k in keys.layout.packed]}
+    filled = {"items": [ints(batch, keys.words), *outputs]}
+    return of_buffer("", records, changed, inputs, filled, results, Launch(launch))
 
 
-def _told_of_keys(keys: KeyRows) -> tuple[NumpyArray, NumpyArray]:
+def _records_of_keys(keys: KeyRows) -> tuple[NumpyArray, NumpyArray]:
     """The layout of the leaves that have elements, as others have no place in a row; and how each is stored."""
     layout = descriptor.encode_layout(keys.layout.part(keys.layout.packed))
     return layout, np.array([STORED.get(keys.leaves[k][2], 0) for k in keys.layout.packed], np.int32)
@@ -258,8 +263,8 @@ def find_goals(
     if not m or (strategy == "random" and held.lanes > _native.GPU_LANES_OF_GOALS):
         return None
     records = {"ring": descriptor.encode_ring(held), "goals": descriptor.encode_goals(strategy, k), "batch": m}
-    given, made = (*ends, in_episode, slots, real, draws), (bools(m), ints(m), ints(m))
-    return of_buffer("", records, {}, {"items": given}, {"items": made}, made, Launch("find_goals"))
+    inputs, results = (*ends, in_episode, slots, real, draws), (bools(m), ints(m), ints(m))
+    return of_buffer("", records, {}, {"items": inputs}, {"items": results}, results, Launch("find_goals"))
 
 
 def apart(paths: tuple[tuple[int, ...], ...], indices: Array) -> Kernel | None:
@@ -270,9 +275,9 @@ def apart(paths: tuple[tuple[int, ...], ...], indices: Array) -> Kernel | None:
     record, (most, of_plan, *_) = descriptor.encode_paths(paths, columns), _native.GPU_ROOM
     if not batch or len(paths) >= most or len(record) > of_plan:
         return None
-    made = [ints(batch) for _ in paths]
+    handles = [ints(batch) for _ in paths]
     records = {"paths": record, "batch": batch}
-    return of_buffer("", records, {}, {"items": [indices]}, {"items": made}, made, Launch("apart", few=True))
+    return of_buffer("", records, {}, {"items": [indices]}, {"items": handles}, handles, Launch("apart", few=True))
 
 
 def choose(
@@ -287,8 +292,8 @@ def choose(
     """The arrays afterwards, the slots, and what a sampler draws, as `draw` has it."""
     if not (batch and spec.known.draws):
         return None
-    given = {"draws": draws, "threefry_at": key, "beta_at": beta, "wanted_at": wanted}
-    return _drawn(state, spec, None, given, batch)
+    inputs = {"draws": draws, "threefry_at": key, "beta_at": beta, "wanted_at": wanted}
+    return _drawn(state, spec, None, inputs, batch)
 
 
 def read(state: HasArrays, spec: BufferSpec, slots: Array) -> Kernel | None:
@@ -298,7 +303,7 @@ def read(state: HasArrays, spec: BufferSpec, slots: Array) -> Kernel | None:
         return None
     plan, m = spec.plan, slots.shape[0]
     leaves = [Made((m, *leaf.shape), leaf.dtype) for leaf in plan.leaves]
-    outputs, told = [*leaves], dict[str, Any]()
+    outputs, info = [*leaves], dict[str, Any]()
     for transform in spec.inner:
         assert isinstance(transform, NStep)
         shape = m, *transform.positions.agents
@@ -306,7 +311,7 @@ def read(state: HasArrays, spec: BufferSpec, slots: Array) -> Kernel | None:
         originals = [Made((m, *leaf.shape), leaf.dtype) for leaf in rewards]
         steps, nonterminal, discount = Made(shape, "int32"), Made(shape, "bool"), Made(shape, "float32")
         names = transform.original_names(plan)
-        told = {STEPS: steps, DISCOUNT: discount, **dict(zip(names, originals, strict=True)), NONTERMINAL: nonterminal}
+        info = {STEPS: steps, DISCOUNT: discount, **dict(zip(names, originals, strict=True)), NONTERMINAL: nonterminal}
         outputs += [steps, *originals, nonterminal, discount]
     beside = descriptor.beside(spec) if plan.frames is not None else descriptor.NOTHING_BESIDE
     of_returns = {"returns": returns} if len(returns) else {}
@@ -317,7 +322,7 @@ def read(state: HasArrays, spec: BufferSpec, slots: Array) -> Kernel | None:
         {},
         {"storage": [state.rows, *state.wide]} | in_episode | _beside(state, beside),
         {"items": outputs},
-        (leaves, told),
+        (leaves, info),
         Launch("read_drawn"),
     )
 
@@ -327,9 +332,9 @@ def read_rows(layout: Layout, rows: Array, wide: Sequence[Array], slots: Array) 
     m, plan = slots.shape[0], descriptor.encode_layout(layout, rows.shape[0])
     if not m or not gpu.has_room({"plan": plan}):
         return None
-    leaves, given = [Made((m, *leaf.shape), leaf.dtype) for leaf in layout.leaves], {"storage": [rows, *wide]}
+    leaves, inputs = [Made((m, *leaf.shape), leaf.dtype) for leaf in layout.leaves], {"storage": [rows, *wide]}
     records, launch = {"plan": plan, "batch": m}, Launch("read_drawn")
-    return of_buffer("", records, {}, given | {"slots": slots}, {"items": leaves}, leaves, launch)
+    return of_buffer("", records, {}, inputs | {"slots": slots}, {"items": leaves}, leaves, launch)
 
 
 def reads_later(spec: BufferSpec) -> bool:
@@ -353,7 +358,7 @@ def _drawn(
     state: HasArrays,
     spec: BufferSpec,
     leaves: list[Made] | None,
-    given: Mapping[str, Any],
+    inputs: Mapping[str, Any],
     batch: int,
     beside: descriptor.Beside = descriptor.NOTHING_BESIDE,
 ) -> Kernel:
@@ -367,7 +372,7 @@ def _drawn(
     slots = ints(math.prod(lead)) if leaves is None else None
     masks = {"drawn": selection.mask, **{x: getattr(selection, x) for x in ("is_first", "is_last", "truncated")}}
     changing = ("tree", "times") if TIMES in state.auxiliary else ("order", "place")
-    kept, given = _kept(state), {**given, **({} if sampler.heeds_wanted else {"wanted_at": None})}
+    kept, inputs = _kept(state), {**inputs, **({} if sampler.heeds_wanted else {"wanted_at": None})}
     after = Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary))
     simple = leaves is not None and not masked and state.tree is None and spec.plan.ring.lanes == 1
     launch = Launch("draw", few=simple and not beside.names)
@@ -375,7 +380,7 @@ def _drawn(
         "" if beside.names else "draw",
         _records(spec, batch=count, words=spec.draw_shape(batch)[1]) | _epochs(spec) | _records_beside(beside),
         {field: kept.pop(field) for field in changing},
-        kept | {"counters": state.counters, **given},
+        kept | {"counters": state.counters, **inputs},
         {"items": leaves or (), "slots": slots, **drawn(selection), **masks, "new_counters": counters},
         (after, slots if leaves is None else leaves, selection),
         launch,
@@ -398,8 +403,8 @@ def _kept(state: HasArrays) -> dict[str, Any]:
 
 
 def _records_beside(beside: descriptor.Beside) -> dict[str, descriptor.Vector]:
-    told = {"queue": beside.queue, "frames": beside.frames, "beside_plan": beside.layout}
-    return {field: record for field, record in told.items() if len(record)}
+    records = {"queue": beside.queue, "frames": beside.frames, "beside_plan": beside.layout}
+    return {field: record for field, record in records.items() if len(record)}
 
 
 def _beside(state: HasArrays, beside: descriptor.Beside) -> dict[str, Any]:

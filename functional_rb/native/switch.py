@@ -26,10 +26,10 @@ class Switch:
     """
 
     def __init__(self) -> None:
-        given = os.environ.get(VARIABLE) or "1"
-        if given not in ("0", "1"):
-            raise ValueError(f"{VARIABLE}: expected 0 or 1, got {given!r}; set it to 0 to turn compiled kernels off")
-        self.on = given == "1"
+        setting = os.environ.get(VARIABLE) or "1"
+        if setting not in ("0", "1"):
+            raise ValueError(f"{VARIABLE}: expected 0 or 1, got {setting!r}; set it to 0 to turn compiled kernels off")
+        self.on = setting == "1"
         self._listeners: list[Callable[[bool], object]] = []
 
     def turn(self, on: bool) -> None:

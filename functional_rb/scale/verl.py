@@ -82,10 +82,9 @@ class ReplayBuffer:
             checked_count("max_off_policy_threshold", max_off_policy_threshold, 1, 2**62)
         if max_off_policy_strategy not in ("drop", "wait"):
             raise ValueError(f"max_off_policy_strategy: expected 'drop' or 'wait', got {max_off_policy_strategy!r}")
-        given = dict(sampler_kwargs or {})
-        if unknown := sorted(given.keys() - SETTINGS.keys()):
+        settings = {**SETTINGS, **(sampler_kwargs or {})}
+        if unknown := sorted(settings.keys() - SETTINGS.keys()):
             raise ValueError(f"sampler_kwargs: expected some of {sorted(SETTINGS)}, got {unknown}")
-        settings = {**SETTINGS, **given}
         self.poll_interval, self._refill = poll_interval, refill_fn
         self._synchronous, self._strategy = trainer_mode == "sync", max_off_policy_strategy
         self._threshold = None if self._synchronous else max_off_policy_threshold
@@ -155,16 +154,16 @@ class ReplayBuffer:
     # ---------------------------------------------------------------- how prompts stand
 
     def _prompts(self, partition_id: str) -> _Prompts:
-        found = _Prompts({}, {}, {}, {})
-        places = {"pending": found.open, "running": found.open, "finished": found.done, "failure": found.failed}
+        prompts = _Prompts({}, {}, {}, {})
+        places = {"pending": prompts.open, "running": prompts.open, "finished": prompts.done, "failure": prompts.failed}
         for key, tag in ((self._queue.kv_list() or {}).get(partition_id) or {}).items():
             if not tag.get("is_prompt", False):
-                found.trajectories.setdefault(key.split("_")[0], {})[key] = dict(tag)
+                prompts.trajectories.setdefault(key.split("_")[0], {})[key] = dict(tag)
                 continue
             if tag["status"] not in places:
                 raise ValueError(f"prompt {key!r}: status: expected one of {sorted(places)}, got {tag['status']!r}")
             places[tag["status"]][key] = dict(tag)
-        return found
+        return prompts
 
     # Prompts that are done with fewer trajectories than a group must have.
     def _short(self, prompts: _Prompts) -> set[str]:
@@ -218,11 +217,11 @@ class ReplayBuffer:
 # What verl logs of prompts that were given up, by its names.
 def _metrics(partition_id: str, old: list[int], failed: int) -> Metrics:
     prefix = "training" if partition_id == "train" else "validation"
-    found: Metrics = {}
+    metrics: Metrics = {}
     if old:
-        found[f"{prefix}/off_policy/evicted_samples"] = len(old)
+        metrics[f"{prefix}/off_policy/evicted_samples"] = len(old)
         for name, of in (("mean", np.mean), ("max", np.max), ("min", np.min)):
-            found[f"{prefix}/off_policy/evicted_samples_staleness/{name}"] = float(of(old))
+            metrics[f"{prefix}/off_policy/evicted_samples_staleness/{name}"] = float(of(old))
     if failed:
-        found[f"{prefix}/rollout_failure/evicted_samples"] = failed
-    return found
+        metrics[f"{prefix}/rollout_failure/evicted_samples"] = failed
+    return metrics

@@ -12,7 +12,7 @@ from functional_rb.core.draft import Arrays, Draft
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.sharding import deal, follow, place
 from functional_rb.sharding.deal import Dealing
-from functional_rb.sharding.follow import Told
+from functional_rb.sharding.follow import LaneCounts
 from functional_rb.structures.ring import Write
 
 Buffer = TypeVar("Buffer", bound=State)
@@ -48,18 +48,18 @@ def added(
         # The part makes other items of the rows, and these go to the index.
         part = shard.add(shard.part, leaves, batch, _real(shard, steps, mask), None)
         following = dealing.part.rows(batch) // dealing.lanes_each
-        real = follow.first_rows(ops, _told(shard, before, part).written, following)
+        real = follow.first_rows(ops, _lane_counts(shard, before, part).written, following)
         read = []
         if dealing.index_leaves:
             slots = follow.slots_of_rows(ops, dealing.part.plan, before, following)
             read = shard.everyones(shard.read(part, stored, slots, dealing.index_leaves))
         index = shard.add(shard.index, read, following * dealing.lanes, real, None)
     else:
-        told = shard.everyones([mask, priorities, *(leaves[k] for k in dealing.index_leaves)])
-        index = shard.add(shard.index, told[2:], steps * dealing.lanes, told[0], told[1])
+        gathered = shard.everyones([mask, priorities, *(leaves[k] for k in dealing.index_leaves)])
+        index = shard.add(shard.index, gathered[2:], steps * dealing.lanes, gathered[0], gathered[1])
         part = shard.add(shard.part, leaves, batch, _real(shard, steps, mask), None)
     if dealing.spec.plan.frames is not None and batch:
-        sizes = _told(shard, before, part).sizes
+        sizes = _lane_counts(shard, before, part).sizes
         index = shard.run(index, follow.shortened, sizes, steps, dealing.spec.plan.frames)
     return index, part
 
@@ -93,12 +93,12 @@ def _real(shard: Shard[Buffer], steps: int, mask: Array | None) -> Array | None:
     return real if mask is None else real & mask
 
 
-# What the parts of all shards tell after a write, of all lanes.
-def _told(shard: Shard[Buffer], before: Array, part: Buffer) -> Told:
-    return Told(*shard.everyones([*follow.told(shard.ops, shard.dealing, before, part.counters)]))
+# The counts of all lanes after a write, which the parts of all shards tell.
+def _lane_counts(shard: Shard[Buffer], before: Array, part: Buffer) -> LaneCounts:
+    return LaneCounts(*shard.everyones([*follow.lane_counts(shard.ops, shard.dealing, before, part.counters)]))
 
 
 def stored(ops: Ops, arrays: Arrays, spec: BufferSpec, slots: Array, which: Sequence[int]) -> list[Array]:
     """Leaves of what lies in slots int32 [n], by their positions."""
-    found = Draft.of(arrays, spec.plan).read(ops, slots, which)
-    return [found[k] for k in which]
+    leaves = Draft.of(arrays, spec.plan).read(ops, slots, which)
+    return [leaves[k] for k in which]

@@ -26,9 +26,9 @@ def check_sample(
     check_draw(draw, function)
     sampler = state.spec.sampler
     weighted = draw == "local" and beta is not None and not (sampler.has_priorities or sampler.takes_out)
-    size, found = api.check_sample(backend, state, batch_size, None if weighted else beta, function)
+    size, checked_beta = api.check_sample(backend, state, batch_size, None if weighted else beta, function)
     if not weighted:
-        return size, found
+        return size, checked_beta
     if not isinstance(beta, int | float):
         beta = backend.as_vector(beta, "beta")
     checks.check_exponent(beta, backend.value_of)
@@ -50,7 +50,7 @@ def place_in_index(dealing: Dealing, place: int) -> int:
     """Where the index has a counter that the whole buffer has at a place."""
     for name, _ in dealing.spec.plan.counter_names:
         if counters.place(dealing.spec.plan, name) == place:
-            found = counters.place(dealing.index.plan, name)
-            assert found is not None
-            return found
+            in_index = counters.place(dealing.index.plan, name)
+            assert in_index is not None
+            return in_index
     return place

@@ -179,8 +179,8 @@ def check(spec: BufferSpec) -> None:
 def own_slots(ops: Ops, dealing: Dealing, slots: Array, shard: Array) -> tuple[BackendArray, BackendArray]:
     """Slots of the index int32 [n] as a shard's own, 0 for those of others, and which are its own, bool [n]."""
     local = slots - shard * dealing.slots_each
-    own = (local >= 0) & (local < dealing.slots_each)
-    return ops.where(own, local, ops.full_like(local, 0)), own
+    is_own = (local >= 0) & (local < dealing.slots_each)
+    return ops.where(is_own, local, ops.full_like(local, 0)), is_own
 
 
 def real_rows(ops: Ops, dealing: Dealing, shard: Array, steps: int, like: Array) -> BackendArray:
@@ -200,8 +200,8 @@ def of_all_lanes(ops: Ops, dealing: Dealing, of_shards: Array) -> BackendArray:
 def ends_of_shard(ops: Ops, dealing: Dealing, ends: RingState, shard: Array) -> RingState:
     """Where the rings of the index are, as if the lanes of other shards were empty."""
     lane = ops.arange(dealing.lanes, like=ends.sizes)
-    own = lane // dealing.lanes_each == shard
-    return RingState(ends.cursors, ops.where(own, ends.sizes, ops.full_like(ends.sizes, 0)))
+    is_own = lane // dealing.lanes_each == shard
+    return RingState(ends.cursors, ops.where(is_own, ends.sizes, ops.full_like(ends.sizes, 0)))
 
 
 def ends_of_slots(ops: Ops, dealing: Dealing, ends: RingState, shard: Array) -> RingState:

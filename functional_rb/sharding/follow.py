@@ -22,18 +22,18 @@ from functional_rb.structures.frame_ring import Chain
 from functional_rb.structures.ring import Removal, RingState
 
 
-class Told(NamedTuple):
-    """What a part tells after a write, of each of its lanes."""
+class LaneCounts(NamedTuple):
+    """What a part tells of its lanes after a write."""
 
     written: BackendArray  # int32 [lanes], how many items came
     sizes: BackendArray  # int32 [lanes], how many there are now
 
 
-def told(ops: Ops, dealing: Dealing, before: Array, after: Array) -> Told:
-    """What a part tells, by its counters before and after a write, int32 [n] each."""
+def lane_counts(ops: Ops, dealing: Dealing, before: Array, after: Array) -> LaneCounts:
+    """The counts of a part's lanes, by its counters before and after a write, int32 [n] each."""
     plan = dealing.part.plan
     old, new = (counters.read(plan, vector).ends for vector in (before, after))
-    return Told(ring.retreat(ops, new.cursors, old.cursors, plan.ring.limit), new.sizes)
+    return LaneCounts(ring.retreat(ops, new.cursors, old.cursors, plan.ring.limit), new.sizes)
 
 
 def first_rows(ops: Ops, written: Array, steps: int) -> BackendArray:
@@ -76,7 +76,7 @@ def emptied(ops: Ops, dealing: Dealing, index: Array, part: Array, shard: Array)
     """The counters of a part, with as many items in each lane as the index has, by the counters of both."""
     plan = dealing.part.plan
     sizes = counters.read(dealing.index.plan, index).ends.sizes
-    own = ops.take(deal.by_shard(ops, dealing, sizes), shard.reshape(1)).reshape(-1)
+    own_sizes = ops.take(deal.by_shard(ops, dealing, sizes), shard.reshape(1)).reshape(-1)
     numbers = counters.read(plan, part)
-    ends = RingState(numbers.ends.cursors, own)
+    ends = RingState(numbers.ends.cursors, own_sizes)
     return counters.write(ops, plan, numbers.replace(ends=ends))

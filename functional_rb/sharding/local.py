@@ -46,7 +46,7 @@ def check(spec: BufferSpec) -> None:
 
 
 def check_dealing(dealing: Dealing) -> None:
-    """Refuse a sampler of whose batch each shard has another share."""
+    """Refuse a sampler of whose batch the shards would have unequal shares."""
     if dealing.spec.sampler.takes_out and not dealing.is_even:
         raise ValueError(
             f"sample: draw='local': expected a number of lanes that the shards divide, as a queue gives as many "
@@ -80,12 +80,12 @@ def draw(
 
 def own_windows(ops: Ops, dealing: Dealing, selection: Selection, shard: Array) -> Selection:
     """What a shard has of a selection of windows of all lanes in step: those of its own lanes."""
-    told: dict[str, BackendArray] = {
+    windows: dict[str, BackendArray] = {
         name: of_own_lanes(ops, dealing, x, shard)
         for name, x in selection._asdict().items()
         if x is not None and name != "extras"
     }
-    return selection._replace(**told)
+    return selection._replace(**windows)
 
 
 def of_own_lanes(ops: Ops, dealing: Dealing, rows: Array, shard: Array) -> BackendArray:
@@ -95,14 +95,14 @@ def of_own_lanes(ops: Ops, dealing: Dealing, rows: Array, shard: Array) -> Backe
     return ops.take(by_shard, shard.reshape(1)).reshape(n * dealing.lanes_each, *shape)
 
 
-# By the sampler itself, to which the lanes, or slots, of others are empty.
+# Draw by the sampler itself, to which the lanes, or slots, of others are empty.
 def _among_own(
     ops: Ops, dealing: Dealing, draft: Draft, draws: Array, beta: Array, batch: int, shard: Array
 ) -> tuple[Array, Selection]:
     ends = draft.counters.ends
     take = deal.ends_of_slots if dealing.by_slots else deal.ends_of_shard
-    own = dataclasses.replace(draft, counters=draft.counters.replace(ends=take(ops, dealing, ends, shard)))
-    slots, selection = dealing.spec.sampler.draw(ops, own, draws, beta, batch)
+    own_draft = dataclasses.replace(draft, counters=draft.counters.replace(ends=take(ops, dealing, ends, shard)))
+    slots, selection = dealing.spec.sampler.draw(ops, own_draft, draws, beta, batch)
     if dealing.by_slots:  # which were drawn as if the first shard had them
         slots = ops.minimum(slots + shard * dealing.slots_each, ops.full_like(slots, dealing.spec.capacity - 1))
         handles = ops.where(selection.handles >= 0, draft.handles_of(ops, slots), selection.handles)
@@ -116,7 +116,7 @@ def _among_own(
     return slots, selection._replace(weights=ops.where(law > 0, weights, ops.full_like(weights, 0)))
 
 
-# By the part of the index's tree that lies above the shard's own slots.
+# Draw by those nodes of the index's tree that lie above the shard's own slots.
 def _by_tree(
     ops: Ops, dealing: Dealing, draft: Draft, draws: Array, beta: Array, shard: Array
 ) -> tuple[Array, Selection]:
@@ -125,11 +125,11 @@ def _by_tree(
     places = ops.integers(dealing.first_slots(), draft.counters.ends.sizes)
     bits, which = draws[:, :-2] if slices else draws, shard.reshape(1)
     slots, totals, smallest = sum_tree.draw_in_span(ops, tree, capacity, places[:-1], places[1:], which, bits)
-    own = ops.take(totals, which)
+    own_total = ops.take(totals, which)
     values = sum_tree.get_leaves(ops, tree, slots)
-    live = (values > 0) & (own > 0)
+    live = (values > 0) & (own_total > 0)
     in_proportion = not isinstance(sampler, Slices)  # else each trajectory, or window, is as likely as any other
-    scale = scalars.reciprocal(ops, ops.where(own > 0, own, ops.full_like(own, 1)))
+    scale = scalars.reciprocal(ops, ops.where(own_total > 0, own_total, ops.full_like(own_total, 1)))
     law = _law(ops, dealing, (values if in_proportion else ops.full_like(values, 1)) * scale)
     least = _least(ops, dealing, totals, smallest if in_proportion else ops.full_like(totals, 1))
     weights = _weights(ops, law, least, beta)

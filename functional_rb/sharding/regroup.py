@@ -35,27 +35,27 @@ def split(spec: BufferSpec, whole: Arrays) -> tuple[Arrays, Arrays]:
     vector = counters.write(numpy_ops.OPS, plan, numbers)
     auxiliary = {name: whole.auxiliary[name] for name in plan.auxiliary}
     index = Arrays(draft.rows, draft.wide, whole.tree, vector, auxiliary)
-    own = {name: known.more[name].reshape(-1, dealing.lanes) for name in _of_lanes(dealing)}
+    of_lanes = {name: known.more[name].reshape(-1, dealing.lanes) for name in _of_lanes(dealing)}
     auxiliary = {name: whole.auxiliary[name] for name in dealing.part.plan.auxiliary}
-    return index, Arrays(whole.rows, whole.wide, None, _vector(dealing, 0, known.ends, own), auxiliary)
+    return index, Arrays(whole.rows, whole.wide, None, _vector(dealing, 0, known.ends, of_lanes), auxiliary)
 
 
 def join(spec: BufferSpec, index: Arrays, part: Arrays) -> Arrays:
     """The inverse of `split`."""
     dealing = deal(spec, 1)
     known = counters.read(dealing.index.plan, index.counters)
-    own = counters.read(dealing.part.plan, part.counters).more
-    more = {name: known.more.get(name, own.get(name)) for name, _ in spec.plan.counter_names}
+    of_part = counters.read(dealing.part.plan, part.counters).more
+    more = {name: known.more.get(name, of_part.get(name)) for name, _ in spec.plan.counter_names}
     vector = counters.write(numpy_ops.OPS, spec.plan, known.replace(more=more))
     auxiliary = part.auxiliary | index.auxiliary
     return Arrays(part.rows, part.wide, index.tree, vector, {name: auxiliary[name] for name in spec.plan.auxiliary})
 
 
-def of_whole(spec: BufferSpec, whole: Arrays, shards: int, own: Iterable[int]) -> tuple[Arrays, dict[int, Arrays]]:
+def of_whole(spec: BufferSpec, whole: Arrays, shards: int, numbers: Iterable[int]) -> tuple[Arrays, dict[int, Arrays]]:
     """The index, and the parts of some shards by number, of a buffer that is not sharded."""
     index, part = split(spec, whole)
     old, new = deal(spec, 1), deal(spec, shards)
-    return index, {k: regrouped(old, index, {0: part}, new, k) for k in own}
+    return index, {k: regrouped(old, index, {0: part}, new, k) for k in numbers}
 
 
 def sources(old: Dealing, new: Dealing, shard: int) -> range:
@@ -75,38 +75,38 @@ def regrouped(old: Dealing, index: Arrays, parts: Mapping[int, Arrays], new: Dea
     """The part of a shard in a new dealing, of the old parts that `sources` names; the same one, if dealt alike."""
     if old.shards == new.shards:
         return parts[shard] if shard in parts else Arrays(*functions.init(numpy_ops.OPS, new.part))
-    made = Arrays(*functions.init(numpy_ops.OPS, new.part))
+    new_part = Arrays(*functions.init(numpy_ops.OPS, new.part))
     units = _units(new, shard)
     more = {name: _numbers(new, name) for name in _of_lanes(new)}
     for k in sources(old, new, shard):
-        part = parts[k]
+        old_part = parts[k]
         first, last = (min(max(unit, units[0]), units[1]) for unit in _units(old, k))
-        arrays: list[NumpyArray] = [made.rows, *made.wide, *made.auxiliary.values()]
-        given = [part.rows, *part.wide, *(part.auxiliary[name] for name in made.auxiliary)]
-        for into, found in zip(arrays, given, strict=True):
+        arrays: list[NumpyArray] = [new_part.rows, *new_part.wide, *new_part.auxiliary.values()]
+        old_arrays = [old_part.rows, *old_part.wide, *(old_part.auxiliary[name] for name in new_part.auxiliary)]
+        for into, old_array in zip(arrays, old_arrays, strict=True):
             rows = len(into) // new.units_each  # of a lane: as many as it has items, frames, or steps that wait
-            there = found[(first - k * old.units_each) * rows : (last - k * old.units_each) * rows]
+            there = old_array[(first - k * old.units_each) * rows : (last - k * old.units_each) * rows]
             into[(first - units[0]) * rows : (last - units[0]) * rows] = there
-        own = counters.read(old.part.plan, part.counters).more
+        counted = counters.read(old.part.plan, old_part.counters).more
         for name, numbers in more.items():
-            of_part = own[name].reshape(-1, old.lanes_each)
+            of_part = counted[name].reshape(-1, old.lanes_each)
             numbers[:, first:last] = of_part[:, first - k * old.lanes_each : last - k * old.lanes_each]
     ends = counters.read(new.index.plan, index.counters).ends
-    return made._replace(counters=_vector(new, shard, ends, more))
+    return new_part._replace(counters=_vector(new, shard, ends, more))
 
 
 def misfit(dealing: Dealing, index: Arrays, part: Arrays, shard: int) -> str | None:
     """Why a part cannot be that of a shard, whose items the index counts too; or None."""
     ends = counters.read(dealing.index.plan, index.counters).ends
-    own = counters.read(dealing.part.plan, part.counters).ends
+    actual = counters.read(dealing.part.plan, part.counters).ends
     expected, length = _of_shard(dealing, shard, ends), dealing.part.plan.ring.length
-    if (own.sizes == expected.sizes).all() and (
-        dealing.by_slots or ((own.cursors - expected.cursors) % length == 0).all()
+    if (actual.sizes == expected.sizes).all() and (
+        dealing.by_slots or ((actual.cursors - expected.cursors) % length == 0).all()
     ):
         return None
     where = "slots" if dealing.by_slots else "lanes"
     return (
-        f"its {where} hold {own.sizes.tolist()} items, and by the index, which all shards share, "
+        f"its {where} hold {actual.sizes.tolist()} items, and by the index, which all shards share, "
         f"{expected.sizes.tolist()}, or end at other places"
     )
 
@@ -139,15 +139,15 @@ def _of_shard(dealing: Dealing, shard: int, ends: RingState) -> RingState:
 # Of numbers int32 [..., lanes] those of a shard's lanes, [..., lanes_each]; 0 of lanes that there are not.
 def _own(dealing: Dealing, shard: int, numbers: Array) -> Array:
     first, last = _units(dealing, shard)
-    own = np.zeros((*numbers.shape[:-1], dealing.lanes_each), np.int32)
-    own[..., : last - first] = numbers[..., first:last]
-    return own
+    padded = np.zeros((*numbers.shape[:-1], dealing.lanes_each), np.int32)
+    padded[..., : last - first] = numbers[..., first:last]
+    return padded
 
 
 def _vector(dealing: Dealing, shard: int, ends: RingState, more: Mapping[str, Array]) -> Array:
     nothing = np.zeros((), np.int32)
-    own = {name: _own(dealing, shard, numbers).reshape(-1) for name, numbers in more.items()}
+    counted = {name: _own(dealing, shard, numbers).reshape(-1) for name, numbers in more.items()}
     plan = dealing.part.plan
-    own = {name: own.get(name, np.zeros(count, np.int32)) for name, count in plan.counter_names}
-    numbers = Counters(_of_shard(dealing, shard, ends), nothing, nothing, nothing, nothing, own)
+    counted = {name: counted.get(name, np.zeros(count, np.int32)) for name, count in plan.counter_names}
+    numbers = Counters(_of_shard(dealing, shard, ends), nothing, nothing, nothing, nothing, counted)
     return counters.write(numpy_ops.OPS, plan, numbers)

@@ -31,6 +31,6 @@ def unpacked(ops: Ops, layout: Layout, words: Array) -> list[BackendArray]:
     return row_layout.unpack(ops, layout, words, ())
 
 
-def only(ops: Ops, words: Array, own: Array) -> BackendArray:
+def only(ops: Ops, words: Array, marked: Array) -> BackendArray:
     """The rows that bool [n] marks, and zeros for others, so that all shards' rows can be added up."""
-    return ops.where(row_layout.along(own, words), words, ops.full_like(words, 0))
+    return ops.where(row_layout.along(marked, words), words, ops.full_like(words, 0))

@@ -43,14 +43,14 @@ def exchange(dealing: Dealing, handles: Numbers, shard: int) -> Exchange:
     Example:
         >>> from functional_rb import BufferSpec, Unbounded
         >>> dealing = deal.deal(BufferSpec((Unbounded(()),), 8, lanes=2), 2)
-        >>> made = exchange(dealing, np.array([0, 5, -1, 3], np.int32), 0)  # slots below 4 are the first shard's
-        >>> made.asked.tolist(), made.sent, made.received, made.places.tolist()
+        >>> rows = exchange(dealing, np.array([0, 5, -1, 3], np.int32), 0)  # slots below 4 are the first shard's
+        >>> rows.asked.tolist(), rows.sent, rows.received, rows.places.tolist()
         ([0, 3], [2, 2], [2, 2], [1, 3])
     """
     shards, each = dealing.shards, len(handles) // dealing.shards
     real = handles >= 0
-    slots, own = deal.own_slots(numpy_ops.OPS, dealing, handles % dealing.spec.capacity, np.array(shard, np.int32))
-    asked = np.flatnonzero(own & real).astype(np.int32)
+    slots, is_own = deal.own_slots(numpy_ops.OPS, dealing, handles % dealing.spec.capacity, np.array(shard, np.int32))
+    asked = np.flatnonzero(is_own & real).astype(np.int32)
     to = asked // max(each, 1)
     sent = np.bincount(to, minlength=shards) + 1
     outgoing = np.zeros(len(asked) + shards, np.int32)

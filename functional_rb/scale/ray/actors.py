@@ -216,7 +216,7 @@ class RayTransport(Transport):
 
 
 def start(
-    part: BufferSpec,
+    spec_of_shard: BufferSpec,
     shards: int,
     checkpoint: str | None,
     limit: RateLimit | None,
@@ -232,10 +232,11 @@ def start(
         common["lifetime"] = "detached"
     # What an actor has in flight at a crash is not run again by Ray: clients send it again, with its number.
     kind = _ray().remote(ShardActor)
-    given = {"num_cpus": 1, "scheduling_strategy": "SPREAD", **common, **options.actors}
+    actor_options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", **common, **options.actors}
     name = options.name
     actors = [
-        kind.options(name=_name(name, k), **given).remote(k, shards, part, checkpoint, options) for k in range(shards)
+        kind.options(name=_name(name, k), **actor_options).remote(k, shards, spec_of_shard, checkpoint, options)
+        for k in range(shards)
     ]
     try:
         _ray().get([actor.ready.remote() for actor in actors])

@@ -20,42 +20,42 @@ JAX, TORCH = "jax_backend", "torch_backend"
 
 
 class NumPyArrays:
-    """Of a client without a backend: samples are arrays of NumPy, and so may be what is given."""
+    """How a client without a backend makes arrays: its samples are of NumPy, and so may be what it adds."""
 
     name: str | None = None
 
-    def given(self, array: NumpyArray) -> Array:
+    def from_numpy(self, array: NumpyArray) -> Array:
         """An array of the backend, in the same memory where it can be."""
         return array
 
     def build_mapping(self, container: type | None, parts: Mapping[str, object], batch: tuple[int, ...]) -> Nest:
-        """What came as a dict or the like: a dict."""
+        """A nest's parts as they are, in a dict, whatever container they came in."""
         return parts
 
 
 class BackendArrays(NumPyArrays):
-    """Of a client of JAX or torch."""
+    """How a client of JAX or torch makes arrays."""
 
     def __init__(self, backend: ModuleType) -> None:
         self.name, self._backend = backend.__name__, backend
         self._lib: Lib[Array] = importlib.import_module(f"{self.name}.lib").LIB
 
     def build_mapping(self, container: type | None, parts: Mapping[str, object], batch: tuple[int, ...]) -> Nest:
-        """What the backend makes of a nest's parts: also TensorDicts, and what is registered."""
+        """A nest's parts in their container, as the backend makes it: also TensorDicts, and what is registered."""
         return self._lib.build_mapping(container, parts, batch)
 
-    def given(self, array: NumpyArray) -> Array:
+    def from_numpy(self, array: NumpyArray) -> Array:
         """An array of the backend, in the same memory where it can be; objects stay in one of NumPy."""
         if array.dtype.hasobject:
             return array
         # XLA takes over memory at certain addresses alone.
         aligned = array.ctypes.data % ALIGNMENT == 0 and array.flags.c_contiguous
-        given: Array = self._backend.from_dlpack(array, copy=self.name == JAX and not aligned)
-        return given
+        converted: Array = self._backend.from_dlpack(array, copy=self.name == JAX and not aligned)
+        return converted
 
 
 def arrays_of(backend: object) -> NumPyArrays:
-    """How a client's arrays are made."""
+    """How the arrays of a client of this backend are made."""
     if backend is None:
         return NumPyArrays()
     name = backend if isinstance(backend, str) else getattr(backend, "__name__", None)
@@ -91,15 +91,15 @@ def as_numpy(array: object, what: str) -> NumpyArray:
 
 
 def optional(array: object, name: str, dtype: str) -> NumpyArray | None:
-    """Masks and priorities; numbers of another kind of float are taken if float32 has them exactly."""
+    """A mask or priorities as an array of NumPy; numbers of another dtype are taken if float32 has them exactly."""
     if array is None:
         return None
-    found = np.asarray(array) if isinstance(array, list) else as_numpy(array, name)
-    if dtype == "float32" and found.dtype.kind in "iuf" and found.dtype != np.float32:
-        exact = found.astype(np.float32)
-        if np.array_equal(exact.astype(np.float64), found.astype(np.float64), equal_nan=True):
+    numbers = np.asarray(array) if isinstance(array, list) else as_numpy(array, name)
+    if dtype == "float32" and numbers.dtype.kind in "iuf" and numbers.dtype != np.float32:
+        exact = numbers.astype(np.float32)
+        if np.array_equal(exact.astype(np.float64), numbers.astype(np.float64), equal_nan=True):
             return exact
-    return found
+    return numbers
 
 
 def words_of(key: object) -> tuple[int, ...]:
@@ -114,7 +114,7 @@ def words_of(key: object) -> tuple[int, ...]:
     data = key
     if str(getattr(key, "dtype", "")).startswith("key<"):
         data = sys.modules["jax"].random.key_data(key)
-    found = as_numpy(data, "key") if hasattr(data, "dtype") else None
-    if found is None or found.dtype.kind not in "iu":
+    words = as_numpy(data, "key") if hasattr(data, "dtype") else None
+    if words is None or words.dtype.kind not in "iu":
         raise TypeError(f"sample: key: expected rb.key(seed), or a seed as an int, got {type(key).__name__}")
-    return tuple(int(word) % 2**64 for word in found.reshape(-1))
+    return tuple(int(word) % 2**64 for word in words.reshape(-1))

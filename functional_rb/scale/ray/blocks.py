@@ -61,11 +61,11 @@ def pack(arrays: Sequence[NumpyArray]) -> Block:
 
 def unpack(block: Block) -> list[NumpyArray]:
     """The arrays of a block, as views of it: read-only where they come from Ray's object store."""
-    remaining, found = iter(block.large), []
+    remaining, arrays = iter(block.large), []
     for name, shape, start in block.shapes:
         if start < 0:
-            found.append(next(remaining))
+            arrays.append(next(remaining))
             continue
         size = math.prod(shape) * np.dtype(name).itemsize
-        found.append(block.small[start : start + size].view(name).reshape(shape))
-    return found
+        arrays.append(block.small[start : start + size].view(name).reshape(shape))
+    return arrays

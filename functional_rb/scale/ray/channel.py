@@ -117,9 +117,9 @@ class Channel:
         """Send a write, with those that were gathered; if the shard is dead or full it goes out when that is over."""
         self.sequence += 1
         block = blocks.pack([*content.leaves.values(), *content.named.values()])
-        told = content.kind, tuple(content.leaves), tuple(content.named), block, content.version
-        whole = Write(self._client, self.session, self.epoch, self.sequence, self.acknowledged, *told)
-        sent = _Sent(whole, content.items, receipt)
+        fields = content.kind, tuple(content.leaves), tuple(content.named), block, content.version
+        write = Write(self._client, self.session, self.epoch, self.sequence, self.acknowledged, *fields)
+        sent = _Sent(write, content.items, receipt)
         self._pending.append(sent)
         if self.alive and not self.wanted:
             self._gathered.append(sent)

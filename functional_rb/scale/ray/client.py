@@ -264,14 +264,14 @@ class Client:
         calls = [
             (at, transport.call(k, "get", handles[at])) for k, at in enumerate(rows) if at.size or not handles.size
         ]
-        found = []
+        answers = []
         for at, call in calls:
             block = transport.result(call, timeout)
             assert isinstance(block, blocks.Block)
-            found.append((at, blocks.unpack(block)))
-        order = np.argsort(np.concatenate([at for at, _ in found]), kind="stable")
-        whole = [np.concatenate(parts)[order] for parts in zip(*(arrays for _, arrays in found), strict=True)]
-        *leaves, live = (self._arrays.given(array) for array in whole)
+            answers.append((at, blocks.unpack(block)))
+        order = np.argsort(np.concatenate([at for at, _ in answers]), kind="stable")
+        whole = [np.concatenate(parts)[order] for parts in zip(*(arrays for _, arrays in answers), strict=True)]
+        *leaves, live = (self._arrays.from_numpy(array) for array in whole)
         structure = self.spec.plan.outline.structure
         return nest.unflatten(structure, leaves, self._arrays.build_mapping, (len(handles),)), live
 
@@ -287,20 +287,20 @@ class Client:
         return tuple(standing.mass for standing in self._watch.standings)
 
     def counts(self) -> Tally:
-        """What all shards have counted, and this client; a round."""
+        """What all shards, which are asked for it, and this client have counted."""
         deadline = self._watch.deadline()
         self._watch.ask_all(deadline)  # by which a shard that was restarted unseen is found, and what is gone with it
-        found = self._watch.ask("counts", deadline)
+        answers = self._watch.ask("counts", deadline)
 
         def each(name: str) -> list[int]:
-            return [one[name] if isinstance(one, dict) else 0 for one in found]
+            return [one[name] if isinstance(one, dict) else 0 for one in answers]
 
         return Tally(
             capacity=self.spec.capacity,
             sizes=tuple(each("size")),
             masses=tuple(each("mass")),
             epochs=tuple(each("epoch")),
-            dead=sum(one is None for one in found),
+            dead=sum(one is None for one in answers),
             deaths=self._watch.deaths,
             lost=sum(channel.lost for channel in self._watch.channels),
             retries=sum(channel.retries for channel in self._watch.channels),

@@ -24,7 +24,7 @@ class Asked(NamedTuple):
     oldest: int | None = None  # see `Client.sample`
 
 
-class Part(NamedTuple):
+class ShardAnswer(NamedTuple):
     """Rows that have come from one shard: the answer, and its arrays."""
 
     shard: int
@@ -38,16 +38,16 @@ class Draw:
     Attributes:
         size: how many rows it has.
         oldest: see `Client.sample`.
-        random: of this batch.
+        random: draws the randomness of this batch.
         standings: of the shards, by which the chances were made.
-        chances: float64 [K], of each shard, those left out without any.
-        questions: that have no answer yet.
-        parts: what has come.
+        chances: float64 [K], that of each shard; 0 of those that are left out.
+        questions: those that have no answer yet.
+        answers: what has come.
     """
 
     standings: tuple[Standing, ...]
     chances: Floats
-    parts: list[Part]
+    answers: list[ShardAnswer]
 
     def __init__(self, size: int, seeds: np.random.SeedSequence, oldest: int | None) -> None:
         self.size, self.oldest = size, oldest
@@ -57,22 +57,22 @@ class Draw:
     def restart(self, standings: Sequence[Standing]) -> None:
         self.standings = tuple(standings)
         self.chances = law.shares([standing.mass for standing in standings])
-        self.parts = []
+        self.answers = []
 
     def leave_out(self, k: int) -> int:
-        """Draw no more from a shard; what came from it earlier goes too, and how many rows that were is returned.
+        """Draw no more from a shard, and drop what came from it earlier; returns how many rows that were.
 
         So all rows are drawn by one law, that of the shards that are left: a row that was first drawn from another of
         them stays, one that was not is drawn again among these, and c_j + c_k * c_j / (1 - c_k) = c_j / (1 - c_k).
         """
         self.chances = law.shares(np.where(np.arange(len(self.chances)) == k, 0.0, self.chances))
-        gone = sum(part.drawn.rows for part in self.parts if part.shard == k)
-        self.parts = [part for part in self.parts if part.shard != k]
+        gone = sum(answer.drawn.rows for answer in self.answers if answer.shard == k)
+        self.answers = [answer for answer in self.answers if answer.shard != k]
         return gone
 
     def leasts(self) -> Floats:
         """The least chance of an item in each shard, float64 [K], as it is now known."""
-        found = np.array([standing.least for standing in self.standings], np.float64)
-        for part in self.parts:
-            found[part.shard] = part.drawn.standing.least
-        return found
+        leasts = np.array([standing.least for standing in self.standings], np.float64)
+        for answer in self.answers:
+            leasts[answer.shard] = answer.drawn.standing.least
+        return leasts

@@ -13,7 +13,7 @@ from functional_rb.core.sample import AnySample, MaskedSample, Sample, SliceSamp
 from functional_rb.ops import numpy_ops
 from functional_rb.scale.ray import blocks, law
 from functional_rb.scale.ray.arrays import NumPyArrays
-from functional_rb.scale.ray.draw import Asked, Draw, Part
+from functional_rb.scale.ray.draw import Asked, Draw, ShardAnswer
 from functional_rb.scale.ray.messages import Drawn
 from functional_rb.scale.ray.permits import Permits
 from functional_rb.scale.ray.transport import ShardDiedError
@@ -98,7 +98,7 @@ class Drawing:
                 if drawn is None or not drawn.rows:  # dead, or empty: the others give these rows
                     missing += asked.rows + draw.leave_out(asked.shard)
                 else:
-                    draw.parts.append(Part(asked.shard, drawn, blocks.unpack(drawn.block)))
+                    draw.answers.append(ShardAnswer(asked.shard, drawn, blocks.unpack(drawn.block)))
             if missing:
                 self.redraws += missing
                 if not draw.chances.any():  # no shard is left: wait for one, and begin again
@@ -109,8 +109,8 @@ class Drawing:
         # Several batches come shard by shard, and no batch may have more of one shard than chance gives it. Rows are
         # drawn independently, so that in any order that does not look at them they are as good.
         order = draw.random.permutation(draw.size) if len(betas) > 1 else None
-        leaves, named = columns_of(draw.parts, order)
-        chosen = np.concatenate([np.repeat(draw.chances[part.shard], part.drawn.rows) for part in draw.parts])
+        leaves, named = columns_of(draw.answers, order)
+        chosen = np.concatenate([np.repeat(draw.chances[answer.shard], answer.drawn.rows) for answer in draw.answers])
         chance = (chosen if order is None else chosen[order]) * named["probabilities"].astype(np.float64)
         if "mask" in named:
             chance = np.where(named["mask"].reshape(len(chance), -1).any(1), chance, 0.0)
@@ -120,7 +120,7 @@ class Drawing:
             law.weights(some, least, beta) for some, beta in zip(np.split(chance, len(betas)), betas, strict=True)
         ]
         named["weights"] = np.concatenate(weights).astype(np.float32)
-        return self._samples(draw.parts[0], leaves, named, len(betas))
+        return self._samples(draw.answers[0], leaves, named, len(betas))
 
     # The answer of a shard; None if it has died.
     def _answer(self, asked: Asked, deadline: float) -> Drawn | None:
@@ -144,7 +144,7 @@ class Drawing:
 
     # The rows as so many samples, of the backend's arrays.
     def _samples(
-        self, first: Part, leaves: list[NumpyArray], named: dict[str, NumpyArray], batches: int
+        self, first: ShardAnswer, leaves: list[NumpyArray], named: dict[str, NumpyArray], batches: int
     ) -> list[AnySample[Nest]]:
         if self._structure is None:  # a function of items has made others of them, and the shard knows which
             transport = self._watch.transport
@@ -155,29 +155,31 @@ class Drawing:
         for j in range(batches):
             at = slice(j * size, (j + 1) * size)
             lead = named["indices"][at].shape[:-1]
-            given = {name: self._arrays.given(array[at]) for name, array in named.items()}
-            mine = [self._arrays.given(leaf[at]) for leaf in leaves]
-            items = nest.unflatten(self._structure, mine, self._arrays.build_mapping, lead)
-            told = (items, given["indices"], given["weights"], given["probabilities"])
-            more = {name: given[name] for name in first.drawn.extras}
-            if "is_first" in given:
-                marks = (given["mask"], given["is_first"], given["is_last"], given["truncated"])
-                samples.append(SliceSample(*told, *marks, more))
+            arrays = {name: self._arrays.from_numpy(array[at]) for name, array in named.items()}
+            leaves_of_batch = [self._arrays.from_numpy(leaf[at]) for leaf in leaves]
+            items = nest.unflatten(self._structure, leaves_of_batch, self._arrays.build_mapping, lead)
+            columns = (items, arrays["indices"], arrays["weights"], arrays["probabilities"])
+            more = {name: arrays[name] for name in first.drawn.extras}
+            if "is_first" in arrays:
+                marks = (arrays["mask"], arrays["is_first"], arrays["is_last"], arrays["truncated"])
+                samples.append(SliceSample(*columns, *marks, more))
             else:
-                samples.append(MaskedSample(*told, given["mask"], more) if "mask" in given else Sample(*told, more))
+                samples.append(
+                    MaskedSample(*columns, arrays["mask"], more) if "mask" in arrays else Sample(*columns, more)
+                )
         return samples
 
 
 def columns_of(
-    parts: Sequence[Part], order: NumpyArray | None = None
+    answers: Sequence[ShardAnswer], order: NumpyArray | None = None
 ) -> tuple[list[NumpyArray], dict[str, NumpyArray]]:
-    """The leaves of all parts' rows, and their other arrays by name; in an order, if one is given."""
-    columns = [_joined(arrays, order) for arrays in zip(*(part.columns for part in parts), strict=True)]
-    names = (*parts[0].drawn.names, *parts[0].drawn.extras)
+    """The leaves of the rows of all answers, and their other arrays by name; in an order, if one is given."""
+    columns = [_joined(arrays, order) for arrays in zip(*(answer.columns for answer in answers), strict=True)]
+    names = (*answers[0].drawn.names, *answers[0].drawn.extras)
     return columns[: -len(names)], dict(zip(names, columns[-len(names) :], strict=True))
 
 
-# In memory that every backend can share.
+# Arrays one behind the other, in memory that every backend can share.
 def _joined(arrays: Sequence[NumpyArray], order: NumpyArray | None) -> NumpyArray:
     shape, dtype = (sum(len(array) for array in arrays), *arrays[0].shape[1:]), arrays[0].dtype
     whole = np.empty(shape, dtype) if dtype.hasobject else numpy_ops.aligned(np.empty, shape, dtype)

@@ -24,14 +24,14 @@ def shares(masses: object) -> Floats:
         >>> shares([3.0, 0.0, 1.0]).tolist()
         [0.75, 0.0, 0.25]
     """
-    given = np.asarray(masses, np.float64)
-    found = np.where(np.isfinite(given) & (given > 0), given, 0.0)
-    largest = found.max(initial=0.0)
+    numbers = np.asarray(masses, np.float64)
+    positive = np.where(np.isfinite(numbers) & (numbers > 0), numbers, 0.0)
+    largest = positive.max(initial=0.0)
     if largest <= 0:
-        return np.zeros_like(found)
-    found = found / largest  # so that no sum overflows
-    whole: Floats = found / found.sum()
-    return whole
+        return np.zeros_like(positive)
+    positive = positive / largest  # so that no sum overflows
+    chances: Floats = positive / positive.sum()
+    return chances
 
 
 def choose(chances: Floats, uniforms: Floats) -> Ints:
@@ -49,8 +49,8 @@ def choose(chances: Floats, uniforms: Floats) -> Ints:
 
 def least_chance(chances: Floats, leasts: Floats) -> float:
     """The least chance of an item of any shard that may be chosen; 0 if there is none."""
-    found = (chances * leasts)[(chances > 0) & (leasts > 0)]
-    return float(found.min()) if found.size else 0.0
+    products = (chances * leasts)[(chances > 0) & (leasts > 0)]
+    return float(products.min()) if products.size else 0.0
 
 
 def weights(chance: Floats, least: float, beta: float) -> Floats:
@@ -63,5 +63,5 @@ def weights(chance: Floats, least: float, beta: float) -> Floats:
     if not real.any():
         return np.zeros_like(chance)
     floor = min(least, float(chance[real].min())) if least > 0 else float(chance[real].min())
-    found = np.exp(-beta * (np.log(np.where(real, chance, 1.0)) - np.log(floor)))
-    return np.where(real, np.minimum(found, 1.0), 0.0)
+    ratios = np.exp(-beta * (np.log(np.where(real, chance, 1.0)) - np.log(floor)))
+    return np.where(real, np.minimum(ratios, 1.0), 0.0)

@@ -19,7 +19,7 @@ class Entry:
     applied: int = 0  # the highest number of its writes that is applied
     adds: int = 0  # how many of these were adds
     items: int = 0  # how many items they had
-    connection: str = ""  # what that calls itself, so that asking for it twice begins it once
+    connection: str = ""  # the name of the newest connection, so that asking for it twice begins it once
 
 
 class Ledger:
@@ -77,21 +77,21 @@ class Ledger:
         return entry
 
     def encode(self) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-        told = {
+        record = {
             "epoch": self.epoch,
             "inserted": self.inserted,
             "sampled": self.sampled,
             "clients": {client: dataclasses.astuple(entry) for client, entry in self._clients.items()},
         }
-        return np.frombuffer(json.dumps(told).encode(), np.uint8)
+        return np.frombuffer(json.dumps(record).encode(), np.uint8)
 
     @classmethod
-    def decode(cls, told: object) -> Ledger:
+    def decode(cls, encoded: object) -> Ledger:
         try:
-            found = json.loads(np.asarray(told, np.uint8).tobytes())
+            record = json.loads(np.asarray(encoded, np.uint8).tobytes())
             ledger = cls()
-            ledger.epoch, ledger.inserted, ledger.sampled = (int(found[x]) for x in ("epoch", "inserted", "sampled"))
-            ledger._clients = {str(client): _entry(*entry) for client, entry in found["clients"].items()}
+            ledger.epoch, ledger.inserted, ledger.sampled = (int(record[x]) for x in ("epoch", "inserted", "sampled"))
+            ledger._clients = {str(client): _entry(*entry) for client, entry in record["clients"].items()}
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"the ledger of a shard cannot be read: {error!r}") from None
         return ledger

@@ -104,7 +104,7 @@ class Limiter:
     def _judge(self, kind: str, items: int) -> Answer:
         limit, ratio = self.limit, self.limit.samples_per_insert
         if kind == "sample" and self.inserted < limit.min_size:
-            return Answer(False, f"{self._told}; nothing is drawn before {limit.min_size} items are added")
+            return Answer(False, f"{self._so_far}; nothing is drawn before {limit.min_size} items are added")
         if ratio is None:
             return Answer(True)
         room = limit.error_buffer or 0.0
@@ -115,18 +115,18 @@ class Limiter:
                 return Answer(False, self._too_wide("add", items, ratio * items), True)
             if ahead <= room or self.inserted < limit.min_size:
                 return Answer(True)
-            return Answer(False, f"{self._told}; with samples_per_insert={ratio} the next are added after another "
+            return Answer(False, f"{self._so_far}; with samples_per_insert={ratio} the next are added after another "
                                  f"{math.ceil(ahead - room)} are drawn: is a learner running?")  # fmt: skip
         behind = self.sampled + items - ratio * self.inserted + middle
         if items > 2 * room:
             return Answer(False, self._too_wide("sample", items, items), True)
         if behind <= room:
             return Answer(True)
-        return Answer(False, f"{self._told}; with samples_per_insert={ratio} the next are drawn after another "
+        return Answer(False, f"{self._so_far}; with samples_per_insert={ratio} the next are drawn after another "
                              f"{math.ceil((behind - room) / ratio)} are added: are actors running?")  # fmt: skip
 
     @property
-    def _told(self) -> str:
+    def _so_far(self) -> str:
         return f"{self.inserted} items were added and {self.sampled} drawn"
 
     def _too_wide(self, function: str, items: int, needed: float) -> str:

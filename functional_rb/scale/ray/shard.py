@@ -28,7 +28,7 @@ from functional_rb.ops.protocol import Ops
 from functional_rb.samplers import Prioritized, Queue
 from functional_rb.scale.ray import blocks
 from functional_rb.scale.ray.blocks import Block
-from functional_rb.scale.ray.given import Given
+from functional_rb.scale.ray.kept_answers import KeptAnswers
 from functional_rb.scale.ray.ledger import Ledger
 from functional_rb.scale.ray.messages import Drawn, Standing, Ticket, Welcome, Write, Wrote
 from functional_rb.scale.ray.taken import Taken
@@ -76,7 +76,7 @@ class Shard:
         self._line: tuple[str, int] | None = None
         # Of these steps, what `Write.version` said.
         self._line_version = 0
-        self._given, self._full = Given(), False
+        self._answers, self._full = KeptAnswers(), False
         self._taken = Taken(f"{self._checkpoint}.taken" if self._checkpoint and spec.sampler.takes_out else None)
         state = self._restored()
         fresh = state is None
@@ -88,9 +88,9 @@ class Shard:
         if spec.sampler.takes_out:
             if not fresh:  # the checkpoint still has what was given out since it was written
                 limit = spec.plan.ring.limit
-                given = self._taken.since(self._ledger.epoch - 1, self._begins(), self._sizes(), limit)
-                if given.any():
-                    self._state = self._engine(state).write_by(state, _without, self._rb.from_dlpack(given))
+                given_out = self._taken.since(self._ledger.epoch - 1, self._begins(), self._sizes(), limit)
+                if given_out.any():
+                    self._state = self._engine(state).write_by(state, _without, self._rb.from_dlpack(given_out))
             self._taken.note(self._ledger.epoch, self._begins())  # in this life nothing is given out yet
         # The epoch in which the item in each slot was written; of those restored, the one before.
         self._written_in = np.full(spec.capacity, self._ledger.epoch - 1, np.int64)
@@ -152,7 +152,7 @@ class Shard:
         """
         if ticket is None:
             return self._draw(seed, batch, oldest)
-        return self._given.once(ticket, self._ledger.epoch, lambda: self._take(batch, oldest), self._nothing)
+        return self._answers.once(ticket, self._ledger.epoch, lambda: self._take(batch, oldest), self._nothing)
 
     def _nothing(self) -> Drawn:
         return Drawn(0, blocks.pack([]), (), (), self.standing())
@@ -245,10 +245,10 @@ class Shard:
 
     def get(self, handles: NumpyArray) -> Block:
         """The leaves of stored items, by the handles of a sharded sample, and which are there."""
-        own, live = self._own(handles)
-        found = self._rb.get(self._state, np.where(live, own, -1).astype(np.int32))
-        leaves = nest.flatten_as(self.spec.plan.outline.structure, found)
-        live &= _numpy(self._rb.is_live(self._state, own))
+        local, live = self._local(handles)
+        items = self._rb.get(self._state, np.where(live, local, -1).astype(np.int32))
+        leaves = nest.flatten_as(self.spec.plan.outline.structure, items)
+        live &= _numpy(self._rb.is_live(self._state, local))
         return blocks.pack([*map(_numpy, leaves), live])
 
     # ---------------------------------------------------------------- writes
@@ -295,22 +295,22 @@ class Shard:
             if ring.lanes > 1:  # a handle's number in its lane; see `ring.handle_of`
                 handles = handles // ring.capacity * ring.length + handles % ring.capacity % ring.length
             ends.append(handles)
-        found = []
+        slots = []
         for lane, (first, last) in enumerate(zip(*ends, strict=True)):
             written = min((last - first) % ring.limit, ring.length)
-            found.append(lane * ring.length + (last - written + np.arange(written)) % ring.length)
-        return np.concatenate(found)
+            slots.append(lane * ring.length + (last - written + np.arange(written)) % ring.length)
+        return np.concatenate(slots)
 
     def _update(self, write: Write) -> int:
         leaves, named = _opened(write)
-        own, live = self._own(named["indices"])
+        local, live = self._local(named["indices"])
         self._stale += int((~live).sum())
         priorities = named["priorities"][live] if "priorities" in named else None
         items: Nest = None
         if leaves:
             paths = self.spec.plan.structure.paths
             items = nest.nested({paths[k]: leaf[live] for k, leaf in zip(write.leaves, leaves, strict=True)})
-        self._state = self._rb.update(self._state, own[live], priorities, items=items)
+        self._state = self._rb.update(self._state, local[live], priorities, items=items)
         return 0
 
     def _clear(self, write: Write) -> int:
@@ -360,12 +360,12 @@ class Shard:
         return np.stack([place, handles], -1).astype(np.int32)
 
     # This buffer's handles int32 [B] of those of all shards int32 [B, 2], and which may name what they named.
-    def _own(self, handles: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
-        place, own = handles[:, 0].astype(np.int64), np.ascontiguousarray(handles[:, 1], np.int32)
+    def _local(self, handles: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
+        place, local = handles[:, 0].astype(np.int64), np.ascontiguousarray(handles[:, 1], np.int32)
         epochs = place // self.shards
-        live = (place >= 0) & (own >= 0) & (epochs <= self._ledger.epoch)
-        live &= self._written_in[np.where(live, own, 0) % self.spec.capacity] <= epochs
-        return own, live
+        live = (place >= 0) & (local >= 0) & (epochs <= self._ledger.epoch)
+        live &= self._written_in[np.where(live, local, 0) % self.spec.capacity] <= epochs
+        return local, live
 
     # ---------------------------------------------------------------- masses
 
@@ -402,14 +402,14 @@ class Shard:
         if self._checkpoint is None or not os.path.isdir(self._checkpoint):
             return None
         try:
-            found = checkpoints.load(
+            saved = checkpoints.load(
                 self._checkpoint, self._rb, checkpoints.LoadOptions(fall_back=True, progress=False)
             )
         except NoCheckpointError:
             return None
-        if not isinstance(found, Mixture) or len(found) != 2:
+        if not isinstance(saved, Mixture) or len(saved) != 2:
             raise ValueError(f"{self._checkpoint}: expected the checkpoint of a shard, got another; give another path")
-        state, ledger = found
+        state, ledger = saved
         assert isinstance(state, State)
         if state.spec != self.spec:
             raise ValueError(
@@ -421,9 +421,9 @@ class Shard:
         return state
 
     def _whole(self) -> Mixture:
-        told = self._ledger.encode()
-        spec = BufferSpec(Unbounded((), "uint8"), len(told), writer=Immutable())
-        return Mixture([self._state, self._rb.init(spec, items=told.copy())])
+        record = self._ledger.encode()
+        spec = BufferSpec(Unbounded((), "uint8"), len(record), writer=Immutable())
+        return Mixture([self._state, self._rb.init(spec, items=record.copy())])
 
     def _save_now_and_then(self) -> None:
         due = self._save_every is not None and self._ledger.inserted - self._saved_at >= self._save_every

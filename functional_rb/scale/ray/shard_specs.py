@@ -1,4 +1,4 @@
-"""Of what spec a shard is, and what shards cannot do."""
+"""The spec of one shard, made of that of the whole buffer, and what shards cannot do."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def shard_spec(spec: BufferSpec, shards: int) -> BufferSpec:
     """The spec of one shard's part."""
     if not isinstance(spec, BufferSpec):
         raise TypeError(f"start: expected a BufferSpec, got {type(spec).__name__}")
-    parts = shards * (spec.lanes or 1)
-    if spec.capacity % parts:
-        named = f"shards={shards}" + (f" times lanes={spec.lanes}" if spec.lanes else "")
+    rings = shards * (spec.lanes or 1)
+    if spec.capacity % rings:
+        factors = f"shards={shards}" + (f" times lanes={spec.lanes}" if spec.lanes else "")
         raise ValueError(
-            f"BufferSpec.capacity: expected a multiple of {named}, got {spec.capacity}; "
-            f"{max(spec.capacity - spec.capacity % parts, parts)} would do"
+            f"BufferSpec.capacity: expected a multiple of {factors}, got {spec.capacity}; "
+            f"{max(spec.capacity - spec.capacity % rings, rings)} would do"
         )
     _check_sampler(spec)
     _check_writer(spec)

@@ -60,7 +60,7 @@ def start(
         2
     """
     shards = checked_count("start: shards", shards, 1, 2**16)
-    part = shard_spec(spec, shards)
+    spec_of_shard = shard_spec(spec, shards)
     place = None if checkpoint is None else os.path.abspath(as_path(checkpoint, "start: checkpoint"))
     if not isinstance(options, Options):
         raise TypeError(f"start: options: expected frb.ray.Options(...), got {options!r}")
@@ -75,11 +75,11 @@ def start(
     if local:
 
         def make(k: int, restarted: bool) -> Shard:
-            return Shard(k, shards, part, place, restarted, options.save_every)
+            return Shard(k, shards, spec_of_shard, place, restarted, options.save_every)
 
         return Client(LocalTransport(make, shards, None if limit is None else Limiter(limit)), about, backend)
     on_ray = importlib.import_module("functional_rb.scale.ray.actors")
-    return Client(on_ray.start(part, shards, place, limit, options, about), about, backend)
+    return Client(on_ray.start(spec_of_shard, shards, place, limit, options, about), about, backend)
 
 
 def connect(name: str = Options.name, *, backend: object = None, client: str | None = None) -> Client:

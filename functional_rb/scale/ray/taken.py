@@ -53,10 +53,10 @@ class Taken:
         if self._path is None or not os.path.exists(self._path):
             return None
         with open(self._path, "rb") as file:
-            told = file.read(HEAD.size + 8 * lanes + 1)
-        if len(told) != HEAD.size + 8 * lanes:
+            content = file.read(HEAD.size + 8 * lanes + 1)
+        if len(content) != HEAD.size + 8 * lanes:
             return None
-        magic, checksum, epoch = HEAD.unpack_from(told)
-        if magic != MAGIC or checksum != zlib.crc32(told[12:]):
+        magic, checksum, epoch = HEAD.unpack_from(content)
+        if magic != MAGIC or checksum != zlib.crc32(content[12:]):
             return None
-        return epoch, np.frombuffer(told, "<i8", offset=HEAD.size).astype(np.int64)
+        return epoch, np.frombuffer(content, "<i8", offset=HEAD.size).astype(np.int64)

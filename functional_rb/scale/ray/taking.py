@@ -12,7 +12,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.sample import AnySample
 from functional_rb.scale.ray import blocks
 from functional_rb.scale.ray.arrays import NumPyArrays
-from functional_rb.scale.ray.draw import Asked, Draw, Part
+from functional_rb.scale.ray.draw import Asked, Draw, ShardAnswer
 from functional_rb.scale.ray.drawing import Drawing, columns_of
 from functional_rb.scale.ray.messages import Ticket
 from functional_rb.scale.ray.permits import LONGEST, SHORTEST, Permits
@@ -35,7 +35,7 @@ class Taking(Drawing):
         # Questions without an answer, to be asked again when their shard answers.
         self._again: list[Asked] = []
         # Rows that have come and were not given out yet.
-        self._here: deque[Part] = deque()
+        self._here: deque[ShardAnswer] = deque()
 
     # Shards are asked for the rows of all batches that were begun, whichever of them gets which.
     def _begun(self, draw: Draw, deadline: float, wait: bool) -> bool:
@@ -44,7 +44,7 @@ class Taking(Drawing):
         return wait or self._rows_here() + self._rows_asked() >= wanted
 
     def _rows_here(self) -> int:
-        return sum(part.drawn.rows for part in self._here)
+        return sum(answer.drawn.rows for answer in self._here)
 
     def _rows_asked(self, shard: int | None = None) -> int:
         return sum(asked.rows for asked in self._open if shard in (None, asked.shard))
@@ -78,21 +78,21 @@ class Taking(Drawing):
                 continue
             self._watch.transport.sleep(pause)
             pause = min(2 * pause, LONGEST)
-        # The rows that came first, in their order; what is left of a part comes first in the next batch.
-        parts, missing = list[Part](), draw.size
+        # The rows that came first, in their order; what is left of an answer comes first in the next batch.
+        answers, missing = list[ShardAnswer](), draw.size
         while missing:
-            part = self._here.popleft()
-            rows = min(part.drawn.rows, missing)
-            parts.append(part._replace(columns=[column[:rows] for column in part.columns]))
-            if rows < part.drawn.rows:
-                rest = part.drawn._replace(rows=part.drawn.rows - rows)
-                self._here.appendleft(Part(part.shard, rest, [column[rows:] for column in part.columns]))
+            answer = self._here.popleft()
+            rows = min(answer.drawn.rows, missing)
+            answers.append(answer._replace(columns=[column[:rows] for column in answer.columns]))
+            if rows < answer.drawn.rows:
+                rest = answer.drawn._replace(rows=answer.drawn.rows - rows)
+                self._here.appendleft(ShardAnswer(answer.shard, rest, [column[rows:] for column in answer.columns]))
             missing -= rows
-        leaves, named = columns_of(parts)
+        leaves, named = columns_of(answers)
         real = named["mask"].reshape(draw.size, -1).any(1)
         named["probabilities"] = np.where(real, named["probabilities"], np.float32(0))
         named["weights"] = named["probabilities"].copy()
-        return self._samples(parts[0], leaves, named, len(betas))
+        return self._samples(answers[0], leaves, named, len(betas))
 
     # Take what has come, or ask for what is missing; False if there is nothing to be had at present.
     def _came(self, draw: Draw, deadline: float) -> bool:
@@ -110,7 +110,7 @@ class Taking(Drawing):
             if drawn is None:
                 self._again.append(asked._replace(call=None))
             elif drawn.rows:
-                self._here.append(Part(asked.shard, drawn, blocks.unpack(drawn.block)))
+                self._here.append(ShardAnswer(asked.shard, drawn, blocks.unpack(drawn.block)))
             return True
         watch.poll()
         again, self._again = self._again, []

@@ -12,20 +12,20 @@ from functional_rb.scale.ray.channel import Content
 
 
 def addition(spec: BufferSpec, items: object, mask: ArrayLike, priorities: ArrayLike, version: int) -> Content:
-    """Items that are to be added, leaves [B, *shape], with lanes [T, E, *shape]."""
+    """The write that adds items, leaves [B, *shape], with lanes [T, E, *shape]."""
     marks, ranks = optional(mask, "mask", "bool"), optional(priorities, "priorities", "float32")
     batch = checks.batch(spec, items, convert, marks, ranks)
     lead = (batch.size,) if spec.lanes is None else (batch.size // spec.lanes, spec.lanes)
-    own = enumerate(zip(batch.leaves, spec.added.leaves, strict=True))
-    leaves = {k: leaf.reshape(*lead, *one.shape) for k, (leaf, one) in own}
-    given = {"mask": batch.mask, "priorities": batch.priorities}
-    named = {name: array.reshape(lead) for name, array in given.items() if array is not None}
+    pairs = zip(batch.leaves, spec.added.leaves, strict=True)
+    leaves = {k: leaf.reshape(*lead, *expected.shape) for k, (leaf, expected) in enumerate(pairs)}
+    companions = {"mask": batch.mask, "priorities": batch.priorities}
+    named = {name: array.reshape(lead) for name, array in companions.items() if array is not None}
     count = batch.size if batch.mask is None else int(np.count_nonzero(batch.mask))
     return Content("add", leaves, named, count, int(version))
 
 
 def change(spec: BufferSpec, handles: NumpyArray, priorities: ArrayLike, items: object) -> Content:
-    """Priorities and leaves of stored items that are to be others, by handles int32 [B, 2]."""
+    """The write that sets priorities and leaves of stored items, by handles int32 [B, 2]."""
     named = {"indices": handles}
     ranks = optional(priorities, "priorities", "float32")
     if ranks is not None:
@@ -38,11 +38,11 @@ def change(spec: BufferSpec, handles: NumpyArray, priorities: ArrayLike, items: 
 
 
 def handles_of(indices: ArrayLike, who: str) -> NumpyArray:
-    given = np.asarray(indices) if isinstance(indices, list) else as_numpy(indices, "indices")
-    if given.ndim != 2 or given.shape[1] != 2:
+    handles = np.asarray(indices) if isinstance(indices, list) else as_numpy(indices, "indices")
+    if handles.ndim != 2 or handles.shape[1] != 2:
         raise ValueError(
-            f"{who}: indices: expected shape (B, 2), shard and handle, as sample.indices has it, got {given.shape}"
+            f"{who}: indices: expected shape (B, 2), shard and handle, as sample.indices has it, got {handles.shape}"
         )
-    if given.dtype.kind not in "iu":
-        raise TypeError(f"{who}: indices: expected int32, got {given.dtype}")
-    return given.astype(np.int32)
+    if handles.dtype.kind not in "iu":
+        raise TypeError(f"{who}: indices: expected int32, got {handles.dtype}")
+    return handles.astype(np.int32)

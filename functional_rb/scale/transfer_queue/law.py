@@ -100,8 +100,8 @@ class Law:
         rows = self._grouped(may, groups, n) if groups is not None else may
         if not rows:
             return _NONE._replace(stale=stale)
-        own = None if groups is None else [groups[k] for k in rows]
-        drawn = self._drawn([tags[k] for k in rows], own, n, seed, beta)
+        groups_of_rows = None if groups is None else [groups[k] for k in rows]
+        drawn = self._drawn([tags[k] for k in rows], groups_of_rows, n, seed, beta)
         return drawn._replace(rows=[rows[k] for k in drawn.rows], stale=stale)
 
     def stale(self, tags: Sequence[Tags], version: int | None = None) -> list[int]:
@@ -118,7 +118,7 @@ class Law:
             return list(everything), []
         known = {k: _version(tags[k], self.version_tag) for k in everything if self.version_tag in tags[k]}
         newest = version if version is not None else max(known.values(), default=0)
-        old = {k for k, made in known.items() if newest - made > self.max_staleness}
+        old = {k for k, row_version in known.items() if newest - row_version > self.max_staleness}
         if groups is not None:
             gone = {groups[k] for k in old} - {None}
             old |= {k for k in everything if groups[k] in gone}
@@ -148,13 +148,13 @@ class Law:
             number = np.array([numbers.setdefault(group, len(numbers)) for group in groups], np.int32)
             return rb.add(state, {GROUP: number}), np.arange(len(tags))
         ranks = _priorities([tag.get(self.priority_tag) for tag in tags])
-        told = ~np.isnan(ranks)
-        if told.any():
-            state = rb.add(state, {GROUP: _zeros(told.sum())}, priorities=ranks[told])
-        if not told.all():  # what an item without a priority gets is the sampler's to say
-            state = rb.add(state, {GROUP: _zeros((~told).sum())})
+        has_priority = ~np.isnan(ranks)
+        if has_priority.any():
+            state = rb.add(state, {GROUP: _zeros(has_priority.sum())}, priorities=ranks[has_priority])
+        if not has_priority.all():  # what an item without a priority gets is the sampler's to say
+            state = rb.add(state, {GROUP: _zeros((~has_priority).sum())})
         # The buffer was empty and has room for all, so that a handle is the place at which an item was added.
-        return state, np.concatenate([np.flatnonzero(told), np.flatnonzero(~told)])
+        return state, np.concatenate([np.flatnonzero(has_priority), np.flatnonzero(~has_priority)])
 
     # Draw from a buffer of these rows.
     def _drawn(
@@ -171,10 +171,10 @@ class Law:
         mask = getattr(sample, "mask", None)
         if mask is not None and not mask.all():  # as where a power of a tiny priority is 0
             return _NONE
-        found = places[sample.indices.numpy().reshape(-1)]
-        each = len(found) // batch
+        rows = places[sample.indices.numpy().reshape(-1)]
+        each = len(rows) // batch
         chances, weights = (np.repeat(array.numpy(), each) for array in (sample.probabilities, sample.weights))
-        return Drawn(found.tolist(), chances, weights, [])
+        return Drawn(rows.tolist(), chances, weights, [])
 
 
 _NONE = Drawn([], np.zeros(0, np.float32), np.zeros(0, np.float32), [])
@@ -190,17 +190,17 @@ def _spec(sampler: Groups | Prioritized, capacity: int) -> BufferSpec:
 
 
 # Priorities float32; NaN for what is none that a buffer takes.
-def _priorities(found: Sequence[object]) -> Chances:
-    if not set(map(type, found)) <= {int, float}:
+def _priorities(values: Sequence[object]) -> Chances:
+    if not set(map(type, values)) <= {int, float}:
         numbers = int | float | np.number
-        found = [float(x) if isinstance(x, numbers) and not isinstance(x, bool) else math.nan for x in found]
+        values = [float(x) if isinstance(x, numbers) and not isinstance(x, bool) else math.nan for x in values]
     with np.errstate(over="ignore"):
-        ranks = np.array(found, np.float64).astype(np.float32)
+        ranks = np.array(values, np.float64).astype(np.float32)
     return np.where((ranks >= 0) & (ranks < math.inf), ranks, np.float32(math.nan))
 
 
 def _version(tag: Tags, name: str) -> int:
-    found = tag[name]
-    if isinstance(found, bool) or not isinstance(found, int | np.integer):
-        raise TypeError(f"tag {name!r}: expected an int, the number of a policy's version, got {found!r}")
-    return int(found)
+    version = tag[name]
+    if isinstance(version, bool) or not isinstance(version, int | np.integer):
+        raise TypeError(f"tag {name!r}: expected an int, the number of a policy's version, got {version!r}")
+    return int(version)

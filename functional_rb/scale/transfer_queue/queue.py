@@ -42,7 +42,7 @@ class Queue:
     """One process's way to a TransferQueue; made by `transfer_queue.start` or `connect`.
 
     Rows and fields come and go as TransferQueue has it, and `client` is its own client. What is added here is that rows
-    have their tags before anybody can draw them, and that batches come with what the law says of them.
+    have their tags before anybody can draw them, and that batches come with their probabilities and weights.
     """
 
     def __init__(self, transfer_queue: Any, priority_tag: str = "priority") -> None:
@@ -212,8 +212,8 @@ def _as_tensordict(items: Nest) -> Any:
 # Tags of each row, of Python's own numbers.
 def _by_row(tags: Mapping[str, object], count: int) -> list[dict[str, Any]]:
     columns = {}
-    for name, given in tags.items():
-        values = given.tolist() if hasattr(given, "tolist") else given
+    for name, value in tags.items():
+        values = value.tolist() if hasattr(value, "tolist") else value
         column = list(values) if isinstance(values, list | tuple) else [values] * count
         if len(column) != count:
             raise ValueError(f"put: tag {name!r}: expected {count} values, one for each row, got {len(column)}")

@@ -72,29 +72,29 @@ class LawSampler(BaseSampler):  # type: ignore[misc]  # it has no types
             )
         name = partition.partition_id if partition_id is None else partition_id
         tags: Mapping[int, Mapping[str, object]] = partition.custom_meta
-        given = self._states.get(name, {}).get(task_name, {}).get(dp_rank, {}).get(batch_index)
-        if given is not None:
-            return self._tagged(partition, *given)
+        earlier = self._states.get(name, {}).get(task_name, {}).get(dp_rank, {}).get(batch_index)
+        if earlier is not None:
+            return self._tagged(partition, *earlier)
         seed = int(np.random.SeedSequence((self.seed, self._draws)).generate_state(1, np.uint64)[0] >> 1)
         drawn = self.law.draw([tags.get(k, {}) for k in ready_indexes], batch_size, seed, version, beta)
         if not drawn.rows:
             return [], []
         self._draws += 1
         rows = [ready_indexes[k] for k in drawn.rows]
-        told = dict(zip(rows, zip(drawn.probabilities.tolist(), drawn.weights.tolist(), strict=True), strict=True))
+        chances = dict(zip(rows, zip(drawn.probabilities.tolist(), drawn.weights.tolist(), strict=True), strict=True))
         done = [ready_indexes[k] for k in drawn.stale] + (rows if self.consume else [])
         if dp_rank is not None:
             self._states.setdefault(name, {}).setdefault(task_name, {}).setdefault(dp_rank, {})
-            self._states[name][task_name][dp_rank][batch_index] = rows, done, told
-        return self._tagged(partition, rows, done, told)
+            self._states[name][task_name][dp_rank][batch_index] = rows, done, chances
+        return self._tagged(partition, rows, done, chances)
 
-    # A draw whose rows are told their chances; those of another draw may stand there since.
+    # A draw, whose chances are written into the tags of its rows; those of another draw may stand there since.
     @staticmethod
     def _tagged(
-        partition: Any, rows: list[int], done: list[int], told: Mapping[int, tuple[float, float]]
+        partition: Any, rows: list[int], done: list[int], chances: Mapping[int, tuple[float, float]]
     ) -> tuple[list[int], list[int]]:
         tags = partition.custom_meta
-        partition.set_custom_meta({k: {**tags.get(k, {}), PROBABILITY: p, WEIGHT: w} for k, (p, w) in told.items()})
+        partition.set_custom_meta({k: {**tags.get(k, {}), PROBABILITY: p, WEIGHT: w} for k, (p, w) in chances.items()})
         return rows, done
 
     def save_checkpoint(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.scale.ray import blocks, ledger, limits
-from functional_rb.scale.ray.given import Given
+from functional_rb.scale.ray.kept_answers import KeptAnswers
 from functional_rb.scale.ray.ledger import Ledger
 from functional_rb.scale.ray.limits import Limiter
 from functional_rb.scale.ray.messages import Ticket
@@ -37,8 +37,8 @@ def test_a_shard_forgets_who_has_not_written_for_the_longest_time(monkeypatch: p
 
 
 def test_questions_that_come_again_are_given_the_same_and_those_that_nobody_asks_any_more_nothing(monkeypatch):
-    monkeypatch.setattr("functional_rb.scale.ray.given.MOST_CLIENTS", 2)
-    given, taken = Given(), iter(range(100))
+    monkeypatch.setattr("functional_rb.scale.ray.kept_answers.MOST_CLIENTS", 2)
+    given, taken = KeptAnswers(), iter(range(100))
 
     def ask(client: str, number: int, heard: int, epoch: int = 3) -> int:
         return given.once(Ticket(client, epoch, number, heard), 3, lambda: next(taken), lambda: -1)

@@ -10,7 +10,7 @@ from functional_rb.scale.ray.messages import Drawn, Ticket
 MOST_CLIENTS = 100
 
 
-class Given:
+class KeptAnswers:
     """What was given to which question, so that one which is asked again is given the same."""
 
     def __init__(self) -> None:
