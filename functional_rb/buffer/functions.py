@@ -268,7 +268,7 @@ def priorities(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array)
 
 
 def probabilities(ops: Ops, state: State | Arrays, spec: BufferSpec, wanted: Array) -> BackendArray:
-    """With which probability the next draw begins with the items that handles name."""
+    """The probabilities with which the next draw begins with the items that handles name."""
     draft = Draft.of(state, spec.plan)
     slots, live = draft.locate(ops, wanted)
     return _blank(ops, spec.sampler.probabilities(ops, draft, slots) * ops.cast(live, "float32"), live)

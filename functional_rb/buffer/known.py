@@ -54,7 +54,7 @@ class Chooses(enum.IntEnum):
 
 
 class Known(NamedTuple):
-    """What of a buffer the native code does whole.
+    """What the native code does whole of a buffer.
 
     Attributes:
         draws: single items by position or priority, with a limit to how often each is drawn or without, slices, items

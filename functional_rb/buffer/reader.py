@@ -30,7 +30,7 @@ class Snapshot(Protocol):
 
     @property
     def present(self) -> Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]:
-        """Of each array that lies in files, the blocks outside of which nothing was ever written."""
+        """The blocks of each array that lies in files outside of which nothing was ever written."""
 
     def sync(self) -> None:
         """Have files and logs on the disk."""

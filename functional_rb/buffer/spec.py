@@ -276,7 +276,7 @@ class BufferSpec(Description, Generic[Drawn]):
         _check_kind("compact", self.compact, Compact, "frb.Compact()")
         return dataclasses.replace(plan, frames=self.compact.chain(plan, self.writer))
 
-    # With what transforms may ask of the sampler, and of each other.
+    # A plan with what transforms may ask of the sampler, and of each other.
     def _with_sampler(self, plan: Plan) -> Plan:
         rows = self.sampler.tree_rows(self.capacity)
         boundaries = self.sampler.boundaries
@@ -305,7 +305,7 @@ class BufferSpec(Description, Generic[Drawn]):
         """Sampler, writer and transforms, in the order in which what they keep lies."""
         return self.sampler, self.writer, *self.transforms
 
-    # With what frames, episodes and strategies keep.
+    # A plan with the arrays and counters that frames, episodes and strategies keep.
     def _with_auxiliary(self, plan: Plan) -> Plan:
         auxiliary = frame_store.auxiliary(plan) | episodes.auxiliary(plan)
         numbers = frame_store.counters(plan) + episodes.counters(plan)

@@ -161,9 +161,9 @@ def _add(
     arrays = _checked(lib, map, who)
     leaves, lead = _flat(lib, map.spec.outline, keys)
     marked = checked_mask(lib, mask, lead, who)
-    made: HashTable
-    made, ids, fresh = lib.carry_out(_inserted, map.spec, arrays, leaves, marked, consume=consume)
-    return HashMap(*made, map.spec), Inserted(ids.reshape(lead), fresh.reshape(lead))
+    table: HashTable
+    table, ids, fresh = lib.carry_out(_inserted, map.spec, arrays, leaves, marked, consume=consume)
+    return HashMap(*table, map.spec), Inserted(ids.reshape(lead), fresh.reshape(lead))
 
 
 def _inserted(ops: Ops, spec: HashMapSpec, arrays: HashTable, leaves: list[Array], mask: Array | None) -> object:
@@ -212,8 +212,8 @@ def with_spec(lib: Lib[A], map: HashMap, spec: HashMapSpec) -> HashMap:
         raise ValueError(
             f"with_spec: expected room for {size} keys, got a spec for {spec.capacity}; give more, or begin anew"
         )
-    made: HashTable = lib.carry_out(_moved, spec, (), arrays)
-    return HashMap(*made, spec)
+    table: HashTable = lib.carry_out(_moved, spec, (), arrays)
+    return HashMap(*table, spec)
 
 
 def _moved(ops: Ops, spec: HashMapSpec, owned: object, arrays: HashTable) -> HashTable:
@@ -347,7 +347,7 @@ def checked_mask(lib: Lib[A], mask: ArrayLike, lead: tuple[int, ...], who: str) 
     """A mask bool [*lead] as a vector."""
     if mask is None:
         return None
-    made = lib.convert(mask, Binary(lead), "mask")
-    if tuple(made.shape) != lead:
-        raise ValueError(f"{who}: expected a mask of shape {lead}, got {tuple(made.shape)}")
-    return made.reshape(math.prod(lead))
+    converted = lib.convert(mask, Binary(lead), "mask")
+    if tuple(converted.shape) != lead:
+        raise ValueError(f"{who}: expected a mask of shape {lead}, got {tuple(converted.shape)}")
+    return converted.reshape(math.prod(lead))

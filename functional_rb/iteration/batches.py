@@ -21,7 +21,7 @@ from functional_rb.iteration.cell import Cell, parted
 from functional_rb.iteration.drawing import Batch, Beta, Drawing, release
 from functional_rb.iteration.turns import Turns
 from functional_rb.mixture.layout import form_of, remembers, specs_of
-from functional_rb.mixture.sampling import given_size
+from functional_rb.mixture.sampling import checked_size
 from functional_rb.mixture.value import Mixture
 
 WHO = "iterate"
@@ -128,7 +128,7 @@ def iterate(
     transfer = None
     if device is not None:
         transfer = importlib.import_module(f"{rb.__name__}.interop.transfer").Transfer(device)
-    size = given_size(batch_size) if isinstance(state, Mixture) else checks.batch_size(state.spec, batch_size)
+    size = checked_size(batch_size) if isinstance(state, Mixture) else checks.batch_size(state.spec, batch_size)
     drawing = Drawing(rb, form, size, beta, transfer, cell)
     return Batches(drawing, state, key, wanted, (ahead, late, workers))
 

@@ -255,8 +255,8 @@ def parted(returned: object, who: str) -> tuple[Nest, Nest]:
         TypeError: for anything else.
         RuntimeError: if that state was consumed.
     """
-    given = returned if type(returned) is tuple and len(returned) == 2 else (returned, None)
-    state, result = given
+    pair = returned if type(returned) is tuple and len(returned) == 2 else (returned, None)
+    state, result = pair
     if not isinstance(state, State | Mixture):
         names = [type(x).__name__ for x in returned] if type(returned) is tuple else []
         got = f"({', '.join(names)})" if names else type(returned).__name__

@@ -28,8 +28,8 @@ class Transfer(Protocol):
 
     build_mapping: BuildMapping
 
-    def drawn(self, sample: Callable[..., tuple[Any, Any]], state: Any, *given: object) -> tuple[Any, Any]:
-        """What `sample(state, *given)` gives, the sample perhaps on its way to the device already."""
+    def drawn(self, sample: Callable[..., tuple[Any, Any]], state: Any, *args: object) -> tuple[Any, Any]:
+        """What `sample(state, *args)` gives, the sample perhaps on its way to the device already."""
 
     def send(self, leaves: Sequence[object]) -> object:
         """Begin to move arrays, in the thread that has drawn them."""
@@ -134,11 +134,11 @@ class Drawing:
     def _sample(
         self, state: State | Mixture, key: PRNGKey, beta: float | None
     ) -> tuple[Nest, tuple[AnySample[Nest], Form]]:
-        given = state, key, self._batch_size, beta
+        arguments = state, key, self._batch_size, beta
         if self._transfer is None:
-            after, sample = self._rb.sample(*given)
+            after, sample = self._rb.sample(*arguments)
         else:
-            after, sample = self._transfer.drawn(self._rb.sample, *given)
+            after, sample = self._transfer.drawn(self._rb.sample, *arguments)
         return after, (sample, form_of(state))
 
     def _send(self, sample: AnySample[object], spec: Form) -> Nest:

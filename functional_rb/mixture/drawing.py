@@ -117,11 +117,11 @@ class Carrier(abc.ABC, Generic[After]):
         return draw(sizes)
 
     def join(self, columns: Sequence[Sequence[BackendArray]], order: BackendArray | None) -> list[BackendArray]:
-        """Of each column the pieces one after the other, or their rows in an order int32 [B] if that is given."""
+        """The pieces of each column one after the other, or their rows in an order int32 [B] if that is given."""
         return [joined(self.row_ops, pieces, order) for pieces in columns]
 
     def weights(self, chances: BackendArray, least: BackendArray, beta: BackendArray) -> BackendArray:
-        """See `importance_weights`."""
+        """Importance weights of draws with these chances, see `importance_weights`."""
         return importance_weights(self.row_ops, chances, least, beta)
 
 
@@ -215,9 +215,9 @@ def _of_mixture(
                 after += [None] * (len(node.buffers) if isinstance(node, Mixture) else 1)
                 continue
             if isinstance(node, Mixture):
-                new, found, selection = _of_mixture(carrier, layout, inner, node, one, own_key, size, counts[k])
+                new, rows, selection = _of_mixture(carrier, layout, inner, node, one, own_key, size, counts[k])
             else:
-                new, found, selection = of_buffer(carrier, layout, inner, node, own_key, size, counts[k])
+                new, rows, selection = of_buffer(carrier, layout, inner, node, own_key, size, counts[k])
                 if not node.spec.sampler.single_law:  # no draw has a chance of its own: all count as the least likely
                     least = ops.full_like(selection.probabilities, 0) + one.status.least
                     selection = selection._replace(weights=least)
@@ -226,7 +226,7 @@ def _of_mixture(
             padding = [nothing] * (columns - 1 - handles.shape[-1])
             named = ops.concat([nothing | k, handles[..., :-1], *padding, handles[..., -1:]], -1)
             after += new
-            pieces.append(found if layout.function else [found[place] for place in leaves.places[k]])
+            pieces.append(rows if layout.function else [rows[place] for place in leaves.places[k]])
             selections.append(
                 selection._replace(
                     handles=named,
@@ -279,8 +279,8 @@ def split(layout: Layout, batch: int, x: BackendArray) -> BackendArray:
 
 def each(function: Callable[[BackendArray], BackendArray], selection: Selection) -> Selection:
     """A selection with a function of what is in the shape of the handles."""
-    told = selection._asdict()
-    changed = {name: function(told[name]) for name in ("handles", *FLAGS) if told[name] is not None}
+    fields = selection._asdict()
+    changed = {name: function(fields[name]) for name in ("handles", *FLAGS) if fields[name] is not None}
     return selection._replace(**changed, extras={name: function(x) for name, x in selection.extras.items()})
 
 
@@ -291,17 +291,17 @@ def _joined(
     order: BackendArray | None,
 ) -> tuple[list[BackendArray], Selection]:
     numbers = {name: [getattr(one, name) for one in selections] for name in ("handles", "weights", "probabilities")}
-    flags, extras = told_of_all(selections)
+    flags, extras = columns_of(selections)
     whole = iter(
         carrier.join([*zip(*leaves, strict=True), *numbers.values(), *flags.values(), *extras.values()], order)
     )
-    made = [next(whole) for _ in leaves[0]]
+    rows = [next(whole) for _ in leaves[0]]
     fields = {name: next(whole) for name in (*numbers, *flags)}
-    return made, Selection(**fields, extras={name: next(whole) for name in extras})
+    return rows, Selection(**fields, extras={name: next(whole) for name in extras})
 
 
-def told_of_all(selections: Sequence[Selection]) -> tuple[dict[str, list[BackendArray]], dict[str, list[BackendArray]]]:
-    """The flags that any of some buffers tells, and the extras that all tell, by their names, of each buffer one."""
+def columns_of(selections: Sequence[Selection]) -> tuple[dict[str, list[BackendArray]], dict[str, list[BackendArray]]]:
+    """The flags that any of some selections has, and the extras that all have, by name, with one for each selection."""
     flags = {name: [getattr(one, name) for one in selections] for name in FLAGS}
     if any(mask is not None for mask in flags["mask"]):
         # Only a mask may be missing of some buffers: they give slices all, which have the other flags, or none.
@@ -312,7 +312,7 @@ def told_of_all(selections: Sequence[Selection]) -> tuple[dict[str, list[Backend
 
 
 def _only_real(ops: Ops, assignment: Assignment, selection: Selection) -> Selection:
-    """Rows that a buffer gives as they are, and nothing in place of the others: of all, if nothing can be drawn."""
+    """A selection in which rows that no buffer gives are nothing: all of them, if nothing can be drawn."""
     real = ops.take(assignment.counts, assignment.ids) > assignment.ranks
 
     def only(x: BackendArray, other: int) -> BackendArray:
@@ -326,7 +326,7 @@ def _only_real(ops: Ops, assignment: Assignment, selection: Selection) -> Select
 def _weighed(
     carrier: Carrier[After], selection: Selection, least: BackendArray, beta: float | BackendArray | None
 ) -> Selection:
-    """With weights `(q_i / q_min) ** -beta`, float32 [B], in place of the chances q_i; 1 without a beta, 0 for nothing.
+    """Set weights `(q_i / q_min) ** -beta`, float32 [B], in place of the chances q_i; 1 without a beta, 0 for nothing.
 
     q_min is the least chance of any item in any of the buffers that can be drawn (Schaul et al., 2016, 3.4).
     """

@@ -58,8 +58,8 @@ def add(write: Callable[..., State | Mixture], mixture: M, to: object, *args: ob
 
 def with_spec(change: Callable[[State | Mixture, Any], State | Mixture], mixture: M, specs: object) -> M:
     """Give the buffers other specs by `change`, one for each, or None; see `api.with_spec`."""
-    given = specs_of_buffers(len(mixture), specs, "with_spec")
-    changed = [one if spec is None else change(one, spec) for one, spec in zip(mixture.states, given, strict=True)]
+    new_specs = specs_of_buffers(len(mixture), specs, "with_spec")
+    changed = [one if spec is None else change(one, spec) for one, spec in zip(mixture.states, new_specs, strict=True)]
     return mixture.with_states(changed)
 
 
@@ -78,16 +78,16 @@ def update(lib: Lib[A], mixture: M, indices: ArrayLike, priorities: ArrayLike, i
     # Each buffer gets all rows, with handles of nothing in place of those of others.
     handles_of_all = lib.mixtures.carry_out(apart, mixture.paths, named)
     for state, engine, handles in zip(buffers, engines, handles_of_all, strict=True):
-        own = None
+        placed = None
         if priorities is not None and state.spec.sampler.has_priorities:
-            own = engine.as_vector(priorities, "priorities")  # as this buffer's storage wants it
+            placed = engine.as_vector(priorities, "priorities")  # as this buffer's storage wants it
         replacements = checks.replacements(state.spec, items, converts[engine], count)
-        checked.append((engine.as_vector(handles, "indices"), own, replacements))
+        checked.append((engine.as_vector(handles, "indices"), placed, replacements))
     # Nothing is written before all buffers' arguments have passed.
     after, in_place = [], function == "update_" and not mixture.repeats
-    for state, engine, (handles, own, replacements) in zip(buffers, engines, checked, strict=True):
+    for state, engine, (handles, placed, replacements) in zip(buffers, engines, checked, strict=True):
         carry_out = lib.in_place(engine).update_ if in_place else engine.update
-        after.append(carry_out(state, handles, own, replacements))
+        after.append(carry_out(state, handles, placed, replacements))
     return mixture.with_buffers(after)
 
 
@@ -183,9 +183,9 @@ def chosen(
     """Leaves [B, ...], each row from the piece [B, ...] of the buffer that its handle [B, columns] names."""
     rows = [pieces[0] for pieces in leaves]
     for k in range(1, len(paths)):
-        own = is_own(indices, paths[k])
+        mask = is_own(indices, paths[k])
         for j, pieces in enumerate(leaves):
-            rows[j] = ops.where(row_layout.along(own, pieces[k]), pieces[k], rows[j])
+            rows[j] = ops.where(row_layout.along(mask, pieces[k]), pieces[k], rows[j])
     return rows
 
 
@@ -232,7 +232,7 @@ def can_sample(lib: Lib[A], mixture: Mixture, n: int | None = None) -> BackendAr
     """
     wanted = 1 if n is None else checks.needed(n)
     buffers = check_buffers(lib, mixture, "can_sample")
-    sharing = [(reading.can_sample(lib.engine(state), state, 1), own) for state, own in _sharing(mixture)]
+    sharing = [(reading.can_sample(lib.engine(state), state, 1), factors) for state, factors in _sharing(mixture)]
     return lib.mixtures.carry_out(enough, wanted, sharing, [state.counters for state in buffers])
 
 
@@ -241,9 +241,9 @@ def _sharing(mixture: Mixture) -> Iterator[tuple[State, tuple[BackendArray, ...]
     for k, state in enumerate(mixture.states):
         if mixture.spec.p is not None and mixture.spec.p[k] < LEAST:
             continue
-        own = () if mixture.p is None else (mixture.p[k],)
+        factors = () if mixture.p is None else (mixture.p[k],)
         for one, below in _sharing(state) if isinstance(state, Mixture) else [(state, ())]:
-            yield one, own + below
+            yield one, factors + below
 
 
 def enough(
@@ -254,16 +254,16 @@ def enough(
 ) -> BackendArray:
     """Whether any of the buffers that have a share can be drawn from, and so many items are stored in all together.
 
-    Of each of those there is told whether it can be, a bool scalar, and all shares that have to be more than 0.
+    Each comes with whether it can be drawn from, a bool scalar, and with all shares that have to be more than 0.
     """
-    drawable = (functools.reduce(operator.and_, (share >= LEAST for share in own), one) for one, own in sharing)
+    drawable = (functools.reduce(operator.and_, (share >= LEAST for share in factors), one) for one, factors in sharing)
     some = functools.reduce(operator.or_, drawable)
     return some & (total(ops, None, counters) >= min(wanted, INT32_MAX)) & (wanted <= INT32_MAX)
 
 
 def is_own(indices: BackendArray, path: Place) -> BackendArray:
     """Which of handles int32 [B, columns] are of the buffer that these numbers name, bool [B]."""
-    own = indices[:, 0] == path[0]
+    mask = indices[:, 0] == path[0]
     for column in range(1, indices.shape[1] - 1):
-        own = own & (indices[:, column] == (path[column] if column < len(path) else 0))
-    return own
+        mask = mask & (indices[:, column] == (path[column] if column < len(path) else 0))
+    return mask

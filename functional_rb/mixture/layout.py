@@ -55,8 +55,8 @@ class Leaves:
         structure: which containers the items come in.
         names: the leaves' paths as errors show them, in the order of the structure.
         kinds: of each leaf.
-        places: for each state of a mixture, where among its leaves these are.
-        members: and these leaves of it.
+        places: for each state of a mixture, where among its own leaves these are.
+        members: for each state of a mixture, its own leaves.
     """
 
     structure: Structure
@@ -233,8 +233,8 @@ def _leaves_of(form: Form, mapper: Mapper | None) -> Leaves:
             )
     places = tuple(tuple(member.names.index(name) for name in names) for member in members)
     kinds = tuple(members[0].kinds[place] for place in places[0])
-    for k, (member, own) in enumerate(zip(members, places, strict=True)):
-        for name, kind, place in zip(names, kinds, own, strict=True):
+    for k, (member, positions) in enumerate(zip(members, places, strict=True)):
+        for name, kind, place in zip(names, kinds, positions, strict=True):
             if member.kinds[place] != kind:  # then the rows of all cannot come in one array
                 shape, dtype = member.kinds[place]
                 raise ValueError(

@@ -32,7 +32,7 @@ def sample(
 ) -> tuple[M, AnySample[Nest]]:
     """Draw a batch from a mixture; see `api.sample`."""
     checks.check_not_a_size(key, batch_size, function)
-    size = given_size(batch_size)
+    size = checked_size(batch_size)
     engine = lib.engine(check_buffers(lib, mixture, function)[0])
     # torch.compile traces no cache.
     layout = (layout_of if lib.is_traced(key) else layout_at_once)(form_of(mixture), lib.mapper, size)
@@ -53,8 +53,8 @@ def _packed(
             leaves = [leaf.reshape(*rows, *leaf.shape[2:]) for leaf in leaves]
             mask = None if mask is None else mask.reshape(rows)
         items = given_out(lib.mapper, layout.function.spec, leaves, rows, key, mask)
-        made = nest.flatten_as(layout.function.structure, items)
-        leaves = [made[place] for place in layout.function.places]
+        mapped = nest.flatten_as(layout.function.structure, items)
+        leaves = [mapped[place] for place in layout.function.places]
         if flat:
             leaves = [leaf.reshape(size, steps, *leaf.shape[1:]) for leaf in leaves]
     lead = (spec.parts, size // spec.parts) if spec.stacked else (size,)
@@ -78,7 +78,7 @@ def _packed(
     return sample_of(items, drawn._replace(weights=weights, probabilities=probabilities, extras=extras))
 
 
-def given_size(batch_size: int | None) -> int:
+def checked_size(batch_size: int | None) -> int:
     """The batch size, which has to be given; as a number."""
     if batch_size is None:
         raise ValueError(

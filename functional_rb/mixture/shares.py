@@ -83,9 +83,9 @@ def assign(ops: Ops, spec: MixtureSpec, shares: Array, wanted: Array, batch: int
         ids = ops.take(ids, _part_of(ops, spec, place, wanted))
     ranks, numbers = ops.full_like(ids, 0), []
     for k in range(count):
-        own = (ids == k) & (place < wanted)
-        ranks = ops.where(own, ops.cumsum(ops.cast(own, "int32")) - 1, ranks)
-        numbers.append(ops.count(own))
+        mask = (ids == k) & (place < wanted)
+        ranks = ops.where(mask, ops.cumsum(ops.cast(mask, "int32")) - 1, ranks)
+        numbers.append(ops.count(mask))
     return Assignment(ids, ranks, ops.stack(numbers))
 
 

@@ -92,7 +92,7 @@ class SavedBlock(_native.Saved):
         return entries
 
     def _first(self, places: NumpyArray, old: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
-        """Of several writes to a place the first, which knows what was there. On a GPU all of them know it."""
+        """The first of several writes to a place, which knows what was there; on a GPU all writes, as all know it."""
         if self.holder is not None:
             return places, old
         places, first = np.unique(places, return_index=True)
@@ -102,7 +102,7 @@ class SavedBlock(_native.Saved):
         return self._array(memory, numpy_ops.dtype_of(dtype), begin, (count,))
 
     def _copy(self, memory: Memory, like: Array, begin: int, count: int) -> BackendArray:
-        """So many rows of an array as they were."""
+        """Some rows of an array as they were, which begin at a byte of the memory."""
         return self._array(memory, numpy_ops.dtype_of(shown(like.dtype)), begin, (count, *like.shape[1:]))
 
     def _array(self, memory: Memory, dtype: np.dtype[np.generic], begin: int, shape: tuple[int, ...]) -> BackendArray:

@@ -176,11 +176,8 @@ def sample_mixture(
     names = "handles", "weights", "probabilities", "drawn", "is_first", "is_last", "truncated"
     fields = {"items": leaves, **dict(zip(names, (*selection, *flags), strict=False))}
     # Of which buffer each array is, none for those of all.
-    inputs: list[tuple[int | None, str, Any]] = [
-        (None, "threefry_at", key),
-        (None, "", shares),
-        (None, "beta_at", beta),
-    ]
+    of_all = {"threefry_at": key, "": shares, "beta_at": beta}
+    inputs: list[tuple[int | None, str, Any]] = [(None, field, x) for field, x in of_all.items()]
     for k, state in enumerate(states):
         of_one = {x: array for x, array in _kept(state).items() if x not in ("order", "place")}
         inputs += [(k, field, x) for field, x in each_of(of_one | {"counters": state.counters})]

@@ -234,8 +234,8 @@ def cos(x: Vector) -> Vector:
 
 
 def resampled(x: Vector, weights: Vector, axis: int) -> Vector:
-    made = np.matmul(moveaxis(x, axis, -1), table(weights.T, "float32", x))
-    return moveaxis(made, -1, axis)
+    product = np.matmul(moveaxis(x, axis, -1), table(weights.T, "float32", x))
+    return moveaxis(product, -1, axis)
 
 
 def rounded(x: Vector) -> Vector:

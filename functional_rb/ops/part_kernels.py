@@ -22,7 +22,7 @@ NONE: Final[Table] = {}
 
 
 class _InForce(threading.local):
-    """Of each thread; torch.compile traces reading it, as it does not a context variable."""
+    """The kernels in force in each thread; torch.compile traces reading it, as it does not a context variable."""
 
     def __init__(self) -> None:
         # Called in each thread: what is read is always the object's own, on which torch.compile then relies.

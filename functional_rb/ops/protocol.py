@@ -156,7 +156,7 @@ class TreeOpsOf(FloatOpsOf[A], Protocol[A]):
     """The primitives with which trees are searched: those on floats, and some on each row of a batch."""
 
     def take_each(self, x: A, index: A) -> A:
-        """Of each row of `x` [B, n, ...] what an index int32 [B] or [B, m] names: [B, ...] or [B, m, ...].
+        """What an index int32 [B] or [B, m] names in each row of `x` [B, n, ...]: [B, ...] or [B, m, ...].
 
         Rows stay apart, so that a batch that is divided between devices stays divided.
         """

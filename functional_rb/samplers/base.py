@@ -76,7 +76,7 @@ class SamplerBase(abc.ABC):
 
     @property
     def why_nothing(self) -> str:
-        """For the error where none of the stored items can be drawn, how it goes on: "has ...; do ..."."""
+        """How the error goes on where none of the stored items can be drawn: "has ...; do ..."."""
         return "can be drawn; add items first"
 
     def check(self, plan: Plan) -> None:
@@ -112,7 +112,7 @@ class SamplerBase(abc.ABC):
         if draft.tree is not None:
             draft.tree = ops.full_like(draft.tree, 0)
 
-    def problem(self, found: Found) -> str | None:
+    def problem(self, contents: Found) -> str | None:
         """Why what it keeps, read from a file, cannot be of such a buffer; or None."""
         return None
 
@@ -137,7 +137,7 @@ class SamplerBase(abc.ABC):
 
     @property
     def steps_in_a_row(self) -> int | None:
-        """Of windows whose steps come in one row, with a single leading axis, how many each has; None for all else."""
+        """How many steps each window has, where all steps come in one row, with a single leading axis; else None."""
         return None
 
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
@@ -163,7 +163,7 @@ class SamplerBase(abc.ABC):
 
     @abc.abstractmethod
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        """With which probability the next draw begins with stored items, float32 [n] for slots int32 [n].
+        """The probabilities with which the next draw begins with stored items, float32 [n] for slots int32 [n].
 
         Nothing in the draft's arrays is written to.
         """

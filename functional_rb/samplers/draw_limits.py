@@ -36,12 +36,12 @@ def check(sampler: object, limit: Any) -> None:
 
 
 def auxiliary(plan: Plan, limit: int | None) -> dict[str, AuxiliaryArray]:
-    """What is kept of the draws."""
+    """The array that counts how often items were drawn, by its name; none without a limit."""
     return {} if limit is None else {TIMES: AuxiliaryArray((plan.capacity,))}
 
 
 def renew(ops: Ops, draft: Draft, write: Write, limit: int | None) -> None:
-    """New items have not been drawn."""
+    """Note that new items have not been drawn."""
     if limit is None:
         return
     times = draft.auxiliary[TIMES]
@@ -60,20 +60,20 @@ def known(ops: Ops, draft: Draft, slots: Array, limit: int | None) -> tuple[Arra
 
 
 def carry(ops: Ops, draft: Draft, write: Write, times: Array | None, limit: int | None) -> None:
-    """Items whose leaves are set come with how often they were drawn, int32 [rows of the batch]."""
+    """Take over how often items were drawn, int32 [rows of the batch]; leaves of those at the limit become zero."""
     if limit is None or times is None:
         return
-    found = row_layout.pick(ops, times, write.source, write.slots.shape[0])
-    found = ops.minimum(found, ops.full_like(found, limit))
+    counts = row_layout.pick(ops, times, write.source, write.slots.shape[0])
+    counts = ops.minimum(counts, ops.full_like(counts, limit))
     if write.live is not None:
-        found = ops.where(write.live, found, ops.take(draft.auxiliary[TIMES], write.slots))
-    draft.auxiliary[TIMES] = ops.set_at(draft.auxiliary[TIMES], write.slots, found)
+        counts = ops.where(write.live, counts, ops.take(draft.auxiliary[TIMES], write.slots))
+    draft.auxiliary[TIMES] = ops.set_at(draft.auxiliary[TIMES], write.slots, counts)
     leaves = sum_tree.get_leaves(ops, draft.known_tree, write.slots)
-    write_leaves(ops, draft, write.slots, ops.where(found < limit, leaves, ops.full_like(leaves, 0)), write.live)
+    write_leaves(ops, draft, write.slots, ops.where(counts < limit, leaves, ops.full_like(leaves, 0)), write.live)
 
 
 def silence(ops: Ops, draft: Draft, slots: Array, values: Array, limit: int | None) -> Array:
-    """Leaves of items that may not be drawn any more stay zero."""
+    """Values for leaves, which stay zero of items that may not be drawn any more."""
     if limit is None:
         return values
     spent = ops.take(draft.auxiliary[TIMES], slots) >= limit
@@ -104,7 +104,7 @@ def count_draws(ops: Ops, draft: Draft, slots: Array, selection: Selection, limi
     return masked(ops, selection, drawable & (before + rank < limit))
 
 
-# For each position of a batch: how many before it with the same slot count, and how many in all.
+# How many of those before each position of a batch with the same slot count, and how many of all of them do.
 def _occurrences(ops: Ops, order: Duplicates, counts: Array) -> tuple[Array, Array]:
     so_far = ops.cumsum(ops.cast(ops.take(counts, order.order), "int32"))
     earlier = so_far - ops.cast(ops.take(counts, order.order), "int32")
@@ -115,7 +115,7 @@ def _occurrences(ops: Ops, order: Duplicates, counts: Array) -> tuple[Array, Arr
 
 
 def masked(ops: Ops, selection: Selection, mask: Array) -> Selection:
-    """Only the marked draws are real."""
+    """A selection of which only the marked draws are real."""
     nothing = ops.full_like(selection.weights, 0)
     return selection._replace(
         handles=ops.where(mask, selection.handles, ops.full_like(selection.handles, -1)),
@@ -181,9 +181,9 @@ class LimitedSampler(SamplerBase):
             return shares(ops, draft, slots)
         return even_chance(ops, ops.full_like(slots, 0) + draft.size(ops))
 
-    def problem(self, found: Found) -> str | None:
+    def problem(self, contents: Found) -> str | None:
         # What is not stored cannot be drawn.
-        return soundness.problem_of_weights(found)
+        return soundness.problem_of_weights(contents)
 
     def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
         enough = draft.size(ops) >= n

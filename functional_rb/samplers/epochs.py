@@ -45,7 +45,7 @@ class EpochKeeper(NamedTuple):
 
     @classmethod
     def of(cls, draft: Draft, count: Array) -> EpochKeeper:
-        """What a draft keeps."""
+        """The sparse set that a draft keeps, and its numbers."""
         return cls(SparseSet(draft.auxiliary[ORDER], draft.auxiliary[PLACE]), draft.counters.more[REMAINING][0], count)
 
     def keep(self, ops: Ops, draft: Draft, epochs_done: Array | None = None) -> None:
@@ -58,7 +58,7 @@ class EpochKeeper(NamedTuple):
         draft.count(remaining=self.remaining.reshape(1), epochs_done=epochs_done)
 
     def probabilities(self, ops: Ops, slots: Array) -> Array:
-        """With which probability the next draw gives slots int32 [n], float32 [n]: of what is left, else of all."""
+        """The probabilities float32 [n] with which the next draw, of what is left or of all, gives slots int32 [n]."""
         left = ops.where(self.remaining > 0, self.remaining, self.members)
         drawable = sparse_sets.contains(ops, self.sparse_set, left, slots)
         return ops.cast(drawable, "float32") * even_chance(ops, left)
@@ -73,39 +73,39 @@ class EpochKeeper(NamedTuple):
         if draft.wanted is not None:
             whole = draft.wanted if drop_last else ops.minimum(draft.wanted, ops.full_like(self.remaining, 1))
         left = ops.where(self.remaining < whole, self.members, self.remaining)
-        given = ops.where(left < whole, ops.full_like(left, 0), left)
-        slots, live, sparse_set, remaining = sparse_sets.draw(ops, self.sparse_set, given, draws, draft.wanted)
-        done = (given > 0) & (remaining < whole)
-        # Nothing given leaves the epoch as it was.
-        remaining = ops.where(given > 0, ops.where(done, ops.full_like(remaining, 0), remaining), self.remaining)
-        dropped = (given > 0) & (self.remaining > 0) & (self.remaining < whole)
+        available = ops.where(left < whole, ops.full_like(left, 0), left)
+        slots, live, sparse_set, remaining = sparse_sets.draw(ops, self.sparse_set, available, draws, draft.wanted)
+        done = (available > 0) & (remaining < whole)
+        # Where no batch is given, the epoch stays as it was.
+        remaining = ops.where(available > 0, ops.where(done, ops.full_like(remaining, 0), remaining), self.remaining)
+        dropped = (available > 0) & (self.remaining > 0) & (self.remaining < whole)
         epochs_done = add_epochs(ops, draft.counters.more[EPOCHS_DONE], done, dropped)
         EpochKeeper(sparse_set, remaining, self.members).keep(ops, draft, epochs_done)
         return slots, live, left
 
 
 def abandon(ops: Ops, draft: Draft) -> None:
-    """Nothing is left of an epoch under way: it is done."""
+    """End an epoch under way: nothing is left of it, and it counts as done."""
     more = draft.counters.more
     epochs_done = add_epochs(ops, more[EPOCHS_DONE], more[REMAINING][0] > 0)
     draft.count(remaining=ops.full_like(more[REMAINING], 0), epochs_done=epochs_done)
 
 
-def problem_of_sparse_set(found: Found, count: int) -> str | None:
+def problem_of_sparse_set(contents: Found, count: int) -> str | None:
     """Why a sparse set of so many slots, and its numbers, cannot be of such a buffer; or None.
 
     Each member lies in one position, which its place tells, and stands for a stored item.
     """
-    last, left = found.plan.capacity - 1, found.numbers.more[REMAINING]
-    order, place = found.auxiliary[ORDER], found.auxiliary[PLACE]
+    last, left = contents.plan.capacity - 1, contents.numbers.more[REMAINING]
+    order, place = contents.auxiliary[ORDER], contents.auxiliary[PLACE]
     for name in (ORDER, PLACE):
-        if problem := soundness.problem_of_range(name, found.auxiliary[name], 0, last):
+        if problem := soundness.problem_of_range(name, contents.auxiliary[name], 0, last):
             return problem
     members = order[:count]
     wrong = np.flatnonzero(place[members] != np.arange(count))
     if wrong.size:
         return f"{ORDER} has slot {members[wrong[0]]} at {wrong[0]}, and {PLACE} {place[members[wrong[0]]]}"
-    gone = np.flatnonzero(~soundness.is_stored(found, members))
+    gone = np.flatnonzero(~soundness.is_stored(contents, members))
     if gone.size:
         return f"{ORDER} has slot {members[gone[0]]}, and no item is stored there"
     return soundness.problem_of_range(REMAINING, left, 0, count)

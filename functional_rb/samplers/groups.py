@@ -147,9 +147,9 @@ class Groups(SamplerBase):
                 f"{leaf.shape}; name another leaf"
             )
 
-    def problem(self, found: Found) -> str | None:
+    def problem(self, contents: Found) -> str | None:
         # No group lies where nothing is stored.
-        return soundness.problem_of_weights(found)
+        return soundness.problem_of_weights(contents)
 
     def tree_rows(self, capacity: int) -> int:
         # A sum tree over the slots, as the index; none where groups are interleaved.
@@ -180,17 +180,17 @@ class Groups(SamplerBase):
         turn = ops.arange(batch, like=shuffled) % ops.maximum(groups, ops.full_like(groups, 1))
         ranks = ops.take(shuffled, turn)
         chosen = self._in_runs(ops, draft, ranks) if there is None else self._anywhere(ops, there, ranks)
-        found = chosen.chances > 0  # without groups, as of an empty buffer, anything is chosen
-        sizes = ops.where(found, chosen.sizes, ops.full_like(chosen.sizes, 1))
+        is_group = chosen.chances > 0  # without groups, as of an empty buffer, anything is chosen
+        sizes = ops.where(is_group, chosen.sizes, ops.full_like(chosen.sizes, 1))
         place = ops.arange(self.per_group, like=sizes)[None, :]
-        real = found[:, None] & (place < sizes[:, None])
+        real = is_group[:, None] & (place < sizes[:, None])
         around = below(ops, draws[:, -2:], sizes)[:, None] + ops.where(real, place, ops.full_like(place, 0))
         around = ops.where(around < sizes[:, None], around, around - sizes[:, None])
-        slots = chosen.at(ops.where(found[:, None], around, ops.full_like(around, 0)))
+        slots = chosen.at(ops.where(is_group[:, None], around, ops.full_like(around, 0)))
         handles = draft.handles_of(ops, slots).reshape(batch, self.per_group)
-        told = self._told(ops, draft, slots, real, sizes)
+        extras = self._statistics(ops, draft, slots, real, sizes)
         handles = ops.where(real, handles, ops.full_like(handles, -1))
-        return slots, Selection(handles, ops.cast(found, "float32"), chosen.chances, real, extras=told)
+        return slots, Selection(handles, ops.cast(is_group, "float32"), chosen.chances, real, extras=extras)
 
     def _in_runs(self, ops: Ops, draft: Draft, ranks: Array) -> _Chosen:
         lanes = Lanes(draft.plan.ring, draft.counters.ends)
@@ -224,20 +224,20 @@ class Groups(SamplerBase):
         _, live = draft.locate(ops, draft.handles_of(ops, slots))
         return key_groups.find(ops, words, live, self._least)
 
-    # Of groups of these sizes, 0 for none.
+    # The chances of groups of these sizes; that of a size 0 is 0.
     @staticmethod
     def _chances(ops: Ops, groups: KeyGroups, sizes: Array) -> Array:
         chance = even_chance(ops, groups.number) + ops.cast(ops.full_like(sizes, 0), "float32")
         return ops.where(sizes > 0, chance, ops.full_like(chance, 0))
 
     # Mean and deviation of the rewards of each group's real items, float32 [n, per_group].
-    def _told(self, ops: Ops, draft: Draft, slots: Array, real: Array, sizes: Array) -> dict[str, Array]:
+    def _statistics(self, ops: Ops, draft: Draft, slots: Array, real: Array, sizes: Array) -> dict[str, Array]:
         if self.reward_key is None:
             return {}
         position = nest.position(draft.plan.outline.names, self.reward_key, type(self).__name__)
-        given = ops.cast(draft.read(ops, slots, [position])[position].reshape(*real.shape), "float32")
-        none = ops.full_like(given, 0)
-        rewards = ops.where(real, given, none)
+        values = ops.cast(draft.read(ops, slots, [position])[position].reshape(*real.shape), "float32")
+        none = ops.full_like(values, 0)
+        rewards = ops.where(real, values, none)
         count = ops.cast(ops.minimum(sizes, ops.full_like(sizes, self.per_group)), "float32")[:, None]
         mean = ops.divide(_sums(ops, rewards), count)
         apart = rewards - mean

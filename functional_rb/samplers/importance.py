@@ -56,13 +56,13 @@ def priority_of(ops: Ops, values: Array, alpha: float) -> Array:
     positive = values > 0
     if alpha == 1.0 or alpha == 0.0:
         return values if alpha else ops.cast(positive, "float32")
-    center = found = _root(ops, values, alpha)
+    center = best = _root(ops, values, alpha)
     lowest, highest = ops.full_like(center, SMALLEST_BITS), ops.full_like(center, LARGEST_BITS)
     for step in NEIGHBOURS:
         near = ops.minimum(ops.maximum(center + step, lowest), highest)
-        made, _ = stored_value(ops, ops.bitcast(near[:, None], "float32")[:, 0], alpha)
-        found = ops.where(made == values, near, found)
-    priorities = ops.bitcast(found[:, None], "float32")[:, 0]
+        power, _ = stored_value(ops, ops.bitcast(near[:, None], "float32")[:, 0], alpha)
+        best = ops.where(power == values, near, best)
+    priorities = ops.bitcast(best[:, None], "float32")[:, 0]
     return ops.where(positive, priorities, ops.full_like(priorities, 0))
 
 
@@ -106,10 +106,10 @@ def power_of(ops: Ops, bits: Array, alpha: float) -> Array:
 
 # `factor * log2(x)` for x as in `power_of`; the fraction is never negative.
 def _scaled_log(ops: Ops, bits: Array, factor: float) -> fixed_point.Fixed:
-    parts, bias = fixed_point.fixed_constant(factor), fixed_point.fixed_constant(factor, fixed_point.BIAS)
+    constant, bias = fixed_point.fixed_constant(factor), fixed_point.fixed_constant(factor, fixed_point.BIAS)
     log = fixed_point.log2_biased(ops, bits)
-    y = fixed_point.times(ops, log, fixed_point.Fixed(*(ops.full_like(bits, part) for part in parts)))
-    return fixed_point.minus(ops, y, fixed_point.Fixed(*(ops.full_like(bits, part) for part in bias)))
+    y = fixed_point.times(ops, log, fixed_point.Fixed(*(ops.full_like(bits, number) for number in constant)))
+    return fixed_point.minus(ops, y, fixed_point.Fixed(*(ops.full_like(bits, number) for number in bias)))
 
 
 @replaceable
@@ -198,9 +198,9 @@ class Priorities(SamplerBase):
         """The priorities of stored items to the power alpha, as they are kept, float32 [n] for slots int32 [n]."""
         return sum_tree.get_leaves(ops, draft.known_tree, slots)
 
-    def problem(self, found: Found) -> str | None:
+    def problem(self, contents: Found) -> str | None:
         # What is not stored cannot be drawn.
-        return soundness.problem_of_weights(found)
+        return soundness.problem_of_weights(contents)
 
     def largest_live(self, ops: Ops, draft: Draft) -> Array:
         """The largest value among stored items, float32 scalar."""

@@ -75,11 +75,11 @@ class PrioritizedSlices(Priorities, Trajectories):
     def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
         return {VALUE: AuxiliaryArray((plan.capacity,), "float32")}
 
-    def problem(self, found: Found) -> str | None:
+    def problem(self, contents: Found) -> str | None:
         # The priorities of steps go into the tree as windows come to begin with them.
-        values = found.auxiliary[VALUE]
+        values = contents.auxiliary[VALUE]
         wrong = np.flatnonzero(~((values >= 0) & (values < np.inf)))
-        return super().problem(found) or (f"{VALUE}: slot {wrong[0]} has {values[wrong[0]]}" if wrong.size else None)
+        return super().problem(contents) or (f"{VALUE}: slot {wrong[0]} has {values[wrong[0]]}" if wrong.size else None)
 
     def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
         # Fresh bits at every level of the tree; a slot has but one window.
@@ -127,5 +127,5 @@ class PrioritizedSlices(Priorities, Trajectories):
         draft.tree = sum_tree.set_leaves(ops, draft.known_tree, draft.plan.capacity, slots, values)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
-        starts, *found = draw_weighed(ops, draft.known_tree, draft.plan.capacity, draws[:, :-2], beta)
-        return self.cut(ops, draft, starts, draws[:, -2:], *found)
+        starts, *weighed = draw_weighed(ops, draft.known_tree, draft.plan.capacity, draws[:, :-2], beta)
+        return self.cut(ops, draft, starts, draws[:, -2:], *weighed)

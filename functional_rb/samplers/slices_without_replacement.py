@@ -170,18 +170,15 @@ class SlicesWithoutReplacement(Trajectories):
         abandon(ops, draft)
         draft.count(count=ops.full_like(draft.counters.more[COUNT], 0))
 
-    def problem(self, found: Found) -> str | None:
-        count = found.numbers.more[COUNT]
-        problem = soundness.problem_of_range(COUNT, count, 0, found.plan.capacity)
-        return problem or problem_of_sparse_set(found, int(count[0]))
+    def problem(self, contents: Found) -> str | None:
+        count = contents.numbers.more[COUNT]
+        problem = soundness.problem_of_range(COUNT, count, 0, contents.plan.capacity)
+        return problem or problem_of_sparse_set(contents, int(count[0]))
 
     def _moves(self, ops: Ops, draft: Draft, changes: Changes, entries: Entries, fresh: Array) -> Moves:
-        """The trajectory that goes on in each lane, whose last start moves forward.
+        """The trajectory that goes on in each lane, whose last start moves forward, and what else changes.
 
         Only there a last start leaves a step that is still stored; it comes back as many steps further on.
-
-        Returns:
-            What else changes; and the slots of the last starts, old and new, int32 [lanes], and which of them move.
         """
         lanes = draft.plan.ring.lanes
         steps, lane, back = ops.take(draft.auxiliary[STEP_IN_EPISODE], changes.slots), entries.lane, entries.back
@@ -189,8 +186,8 @@ class SlicesWithoutReplacement(Trajectories):
         def only(marked: Array) -> tuple[Array, Array]:
             """The one marked entry of each lane, int32 [lanes], and whether there is one."""
             place = ops.arange(marked.shape[0], like=back)
-            found = ops.cummax(ops.where(marked, place, ops.full_like(place, -1)).reshape(lanes, -1))[:, -1]
-            return ops.maximum(found, ops.full_like(found, 0)), found >= 0
+            last = ops.cummax(ops.where(marked, place, ops.full_like(place, -1)).reshape(lanes, -1))[:, -1]
+            return ops.maximum(last, ops.full_like(last, 0)), last >= 0
 
         source, moves = only(changes.leaving & ~fresh)
         at = ops.take(source, lane)

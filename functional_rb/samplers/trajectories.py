@@ -66,8 +66,8 @@ class Trajectories(SamplerBase):
 
     # Set `span` to a pair of (left, right), where False stands for no steps and True for length - 1 steps.
     def _plan_span(self) -> None:
-        given: object = self.span
-        pair = tuple(given) if isinstance(given, tuple | list) else (given, given)
+        setting: object = self.span
+        pair = tuple(setting) if isinstance(setting, tuple | list) else (setting, setting)
         most = self.length - 1
         numbers = [side for side in pair if not isinstance(side, bool)]
         if len(pair) != 2 or not all(isinstance(side, int | np.integer) and 0 <= side <= most for side in numbers):
@@ -125,9 +125,9 @@ class Trajectories(SamplerBase):
                 f"(batch='steps'), got {batch}"
             )
 
-    def problem(self, found: Found) -> str | None:
+    def problem(self, contents: Found) -> str | None:
         # No window begins where nothing is stored.
-        return soundness.problem_of_weights(found)
+        return soundness.problem_of_weights(contents)
 
     def slices_of(self, batch: int) -> int:
         """How many slices a batch has."""
@@ -160,9 +160,9 @@ class Trajectories(SamplerBase):
         int32 [n] and float32 [n] for slots int32 [n].
         """
         lanes, in_episode = Lanes(draft.plan.ring, draft.counters.ends), draft.auxiliary[STEP_IN_EPISODE]
-        own = episode_windows.weights_at(ops, self.rule, lanes, in_episode, slots)
+        windows = episode_windows.weights_at(ops, self.rule, lanes, in_episode, slots)
         count, last_starts = episode_windows.of_trajectories(ops, self.rule, lanes, in_episode, slots)
-        return last_starts, ops.cast(own, "float32") * even_chance(ops, count)
+        return last_starts, ops.cast(windows, "float32") * even_chance(ops, count)
 
     def cut(
         self,
@@ -176,7 +176,7 @@ class Trajectories(SamplerBase):
     ) -> tuple[Array, Selection]:
         """Windows of drawn slots int32 [S]; weights and probabilities are [S], or one for all, as in `Selection`.
 
-        Live, bool [S], are slots that were drawn; without it all are that begin a window.
+        Live, bool [S], marks the slots that were drawn; without it those count that begin a window.
         """
         lanes = Lanes(draft.plan.ring, draft.counters.ends)
         in_episode, following = draft.auxiliary[STEP_IN_EPISODE], draft.counters.more[NEXT_STEP_IN_EPISODE]

@@ -131,12 +131,12 @@ class WithoutReplacement(SamplerBase):
         ends = draft.counters.ends
         self._note_emptied(ops, draft, RingState(ends.cursors, ops.full_like(ends.sizes, 0)))
 
-    def problem(self, found: Found) -> str | None:
+    def problem(self, contents: Found) -> str | None:
         # The sparse set is one of slots, and an epoch goes over sequence numbers.
         if self.shuffle:
-            return problem_of_sparse_set(found, int(np.sum(found.numbers.ends.sizes)))
-        places = np.concatenate([found.numbers.more[NEXT], found.numbers.more[END]])
-        return soundness.problem_of_range("the epoch", places, 0, found.plan.ring.limit - 1)
+            return problem_of_sparse_set(contents, int(np.sum(contents.numbers.ends.sizes)))
+        places = np.concatenate([contents.numbers.more[NEXT], contents.numbers.more[END]])
+        return soundness.problem_of_range("the epoch", places, 0, contents.plan.ring.limit - 1)
 
     # An epoch of which all that was left goes now is done.
     def _note_emptied(self, ops: Ops, draft: Draft, ends: RingState) -> None:
@@ -175,14 +175,14 @@ class WithoutReplacement(SamplerBase):
         # Each lane goes on behind its last item drawn.
         taken = ops.count(live)
         ahead = ops.minimum(ops.maximum(taken - (ops.cumsum(left) - left), ops.full_like(left, 0)), left)
-        given = taken > 0
-        done = given & (total - taken < whole)
+        any_drawn = taken > 0
+        done = any_drawn & (total - taken < whole)
         following = ops.where(done, end, ring.advance(ops, first, ahead, limit))
         draft.count(
-            # Nothing given leaves the epoch as it was.
-            next=ops.where(given, following, more[NEXT]),
-            end=ops.where(given, end, more[END]),
-            epochs_done=add_epochs(ops, more[EPOCHS_DONE], done, given & fresh & (before > 0)),
+            # Where nothing is drawn, the epoch stays as it was.
+            next=ops.where(any_drawn, following, more[NEXT]),
+            end=ops.where(any_drawn, end, more[END]),
+            epochs_done=add_epochs(ops, more[EPOCHS_DONE], done, any_drawn & fresh & (before > 0)),
         )
         slots = ring.slot_of(draft.plan.ring, lane, sequence_number)
         return slots, ring.handle_of(draft.plan.ring, lane, sequence_number), live

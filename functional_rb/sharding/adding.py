@@ -29,8 +29,8 @@ class Shard(Generic[Buffer]):
     part: Buffer
     # A buffer with a batch, of leaves, how many rows it has, mask and priorities.
     add: Callable[[Buffer, Sequence[Array], int, Array | None, Array | None], Buffer]
-    run: Callable[..., Buffer]  # a buffer with the arrays that `function(ops, arrays, spec, *given)` makes of its own
-    read: Callable[..., Any]  # what `function(ops, arrays, spec, *given)` reads of a buffer
+    run: Callable[..., Buffer]  # a buffer with the arrays that `function(ops, arrays, spec, *args)` makes of its own
+    read: Callable[..., Any]  # what `function(ops, arrays, spec, *args)` reads of a buffer
     # Rows [steps * lanes_each, ...] of the shard's lanes as those of all lanes, [steps * lanes, ...]; None stays None.
     everyones: Callable[[Sequence[Array | None]], list[Any]]
     draws: Callable[[int, int], Array]  # rows of so many random words, the same on all shards

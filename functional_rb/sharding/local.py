@@ -89,7 +89,7 @@ def own_windows(ops: Ops, dealing: Dealing, selection: Selection, shard: Array) 
 
 
 def of_own_lanes(ops: Ops, dealing: Dealing, rows: Array, shard: Array) -> BackendArray:
-    """Of rows [n * lanes, ...] of all lanes in step those of a shard's, [n * lanes_each, ...], dealt evenly."""
+    """The rows of a shard's lanes, [n * lanes_each, ...], among those of all, [n * lanes, ...], dealt evenly."""
     n, shape = rows.shape[0] // dealing.lanes, rows.shape[1:]
     by_shard = ops.moveaxis(rows.reshape(n, dealing.shards, dealing.lanes_each, *shape), 1, 0)
     return ops.take(by_shard, shard.reshape(1)).reshape(n * dealing.lanes_each, *shape)

@@ -136,7 +136,7 @@ def _of_shard(dealing: Dealing, shard: int, ends: RingState) -> RingState:
     return RingState(_own(dealing, shard, ends.cursors % limit), _own(dealing, shard, ends.sizes))
 
 
-# Of numbers int32 [..., lanes] those of a shard's lanes, [..., lanes_each]; 0 of lanes that there are not.
+# The numbers of a shard's lanes, [..., lanes_each], among those of all, int32 [..., lanes]; 0 for lanes there are not.
 def _own(dealing: Dealing, shard: int, numbers: Array) -> Array:
     first, last = _units(dealing, shard)
     padded = np.zeros((*numbers.shape[:-1], dealing.lanes_each), np.int32)

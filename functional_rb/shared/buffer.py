@@ -88,8 +88,8 @@ class SharedBuffer(_native.Shared):
         return self._lock.hold(repaired, self._repair)
 
     def _repair(self) -> None:
-        given = self._control, self._plan, self._storage, self._tree, self._journal
-        self._check(_native.shared_repair(*given, self._room))
+        arrays = self._storage, self._tree, self._journal
+        self._check(_native.shared_repair(self._control, self._plan, *arrays, self._room))
 
     def _check(self, problem: int) -> None:
         """Refuse what no writer leaves in the files, wherever it died."""
@@ -145,10 +145,10 @@ class SharedBuffer(_native.Shared):
         handles = np.ascontiguousarray(handles)
         step = self.files.saves[len(replacements) > 0]
         for start in range(0, handles.size, step):
-            part = slice(start, start + step)
-            new = None if priorities is None else priorities[part]
-            leaves = [replacements[k][part] if k in replacements else None for k in range(len(self.spec.plan.leaves))]
-            some = handles[part], new, leaves if replacements else []
+            chunk = slice(start, start + step)
+            new = None if priorities is None else priorities[chunk]
+            leaves = [replacements[k][chunk] if k in replacements else None for k in range(len(self.spec.plan.leaves))]
+            some = handles[chunk], new, leaves if replacements else []
             self._check(self.write(len(some[0]), None, *some))
 
     def clear(self) -> None:
@@ -184,9 +184,9 @@ class SharedBuffer(_native.Shared):
             sequence = int(_native.shared_read_counters(self._control, counters))
             if sequence & 1:  # a write has been under way for longer than usual
                 break
-            found = work(counters)
+            result = work(counters)
             if _native.shared_unchanged(self._control, sequence):
-                return found
+                return result
         return self.exclusively(lambda: work(self._vectors()[0].copy()))
 
     def sample(self, random_bits: Array, beta: float) -> tuple[list[Array], Selection]:
@@ -200,10 +200,10 @@ class SharedBuffer(_native.Shared):
         selection = Selection(np.empty(batch, np.int32), np.empty(batch, np.float32), np.empty(batch, np.float32))
 
         def work() -> int:
-            given = self._control, self._plan, self._tree, random_bits, np.float32(beta)
+            inputs = self._control, self._plan, self._tree, random_bits, np.float32(beta)
             drawn = selection.handles, selection.weights, selection.probabilities
-            found: int = _native.shared_draw(self._storage, leaves, *given, *drawn)
-            return found
+            outcome: int = _native.shared_draw(self._storage, leaves, *inputs, *drawn)
+            return outcome
 
         if batch and self._read(work) == control.NOTHING:
             checks.check_nonempty(self.spec, False, int(self.counters()[SIZE]))
@@ -212,27 +212,27 @@ class SharedBuffer(_native.Shared):
     def get(self, handles: Array) -> list[Array]:
         """The leaves of the items that handles int32 [B] name, zeros for items that are gone."""
         leaves, live = self._room_for(handles.size), np.zeros(handles.size, np.bool_)
-        given = self._control, self._plan, np.ascontiguousarray(handles), live.view(np.uint8)
-        self._read(lambda: _native.shared_fetch(self._storage, leaves, *given))
+        inputs = self._control, self._plan, np.ascontiguousarray(handles), live.view(np.uint8)
+        self._read(lambda: _native.shared_fetch(self._storage, leaves, *inputs))
         for leaf in leaves:
             leaf[~live] = 0
         return leaves
 
-    def look(self, function: Callable[..., Array], *given: object) -> Array:
+    def look(self, function: Callable[..., Array], *arguments: object) -> Array:
         """What a function of `functional_rb.buffer.functions` reads from the counters and the tree of one moment."""
-        found = self.files
-        tree = None if self.spec.plan.tree_shape is None else found.tree
+        mapped = self.files
+        tree = None if self.spec.plan.tree_shape is None else mapped.tree
 
         def work(counters: Array) -> Array:
-            arrays = Arrays(found.rows, tuple(found.wide), tree, counters[:BASE], {})
-            return np.array(function(host_ops, arrays, self.spec, *given))
+            arrays = Arrays(mapped.rows, tuple(mapped.wide), tree, counters[:BASE], {})
+            return np.array(function(host_ops, arrays, self.spec, *arguments))
 
         return self._of_one_moment(work, control.TRIES)
 
     # Read between two writes; if there are too many of them, under the lock.
     def _read(self, work: Callable[[], int]) -> int:
-        found = work()
-        return self.exclusively(work) if found == control.TORN else found
+        outcome = work()
+        return self.exclusively(work) if outcome == control.TORN else outcome
 
     def _room_for(self, batch: int) -> list[Array]:
         return [np.empty((batch, *leaf.shape), leaf.stored_as) for leaf in self.spec.plan.layout.leaves]

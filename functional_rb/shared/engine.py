@@ -104,8 +104,8 @@ class Engine:
         return state, finish(*self.sample(state, key, batch, beta)[1:])
 
     def get(self, state: SharedState, handles: Array) -> list[Array]:
-        found = state.buffer.get(self._library.to_numpy(handles))
-        return self._library.from_numpy(found, [leaf.dtype for leaf in state.spec.plan.layout.leaves], state.device)
+        leaves = state.buffer.get(self._library.to_numpy(handles))
+        return self._library.from_numpy(leaves, [leaf.dtype for leaf in state.spec.plan.layout.leaves], state.device)
 
     def items(self, state: SharedState) -> list[Array]:
         # All of the storage, a copy of one moment.
@@ -119,13 +119,13 @@ class Engine:
         handles: Array | None = None,
         n: int | None = None,
     ) -> Array:
-        given = [x if isinstance(x, int) else self._library.to_numpy(x) for x in (handles, n) if x is not None]
-        found = state.buffer.look(function, *given)
-        return state.from_numpy(found, found.dtype.name)
+        arguments = [x if isinstance(x, int) else self._library.to_numpy(x) for x in (handles, n) if x is not None]
+        result = state.buffer.look(function, *arguments)
+        return state.from_numpy(result, result.dtype.name)
 
     def counter(self, state: SharedState, place: int) -> Array:
-        found: Array = state.counters[..., place]
-        return found
+        counter: Array = state.counters[..., place]
+        return counter
 
     def known(self, state: SharedState, mask: Array | None) -> tuple[NumpyArray, NumpyArray | None]:
         return state.buffer.counters(), None if mask is None else self._library.to_numpy(mask)

@@ -78,7 +78,7 @@ def regions(spec: BufferSpec) -> list[Region]:
         Region("control.bin", (control.BYTES // 8,), "int64", True),
         Region("tree.bin", spec.plan.tree_shape or (0, 1), "float32", True),
         Region("journal.bin", (8 * slots(spec) + room(spec) * spec.plan.layout.item_bytes,), "uint8", True),
-        *(Region(file_name(name), *found, False) for name, found in shapes(spec.plan.layout, spec.capacity).items()),
+        *(Region(file_name(name), *kind, False) for name, kind in shapes(spec.plan.layout, spec.capacity).items()),
     ]
 
 
@@ -259,9 +259,9 @@ def _locked(spec: BufferSpec, directory: str, make: bool, cleanup: bool) -> Shar
 # Make all files. A process that dies doing so leaves `making` behind, from which the next knows to begin anew.
 def _make(spec: BufferSpec, directory: str) -> None:
     making = os.path.join(directory, "making")
-    made = regions(spec)
+    files = regions(spec)
     if not os.path.exists(making):
-        for region in made:
+        for region in files:
             path = os.path.join(directory, region.name)
             if os.path.exists(path):
                 raise FileExistsError(
@@ -275,7 +275,7 @@ def _make(spec: BufferSpec, directory: str) -> None:
                 with open(whole, "w") as file:
                     file.write(description)
                 os.replace(whole, making)
-        for region in made:
+        for region in files:
             path = os.path.join(directory, region.name)
             with explained(path):
                 _make_file(region, path)
@@ -324,22 +324,22 @@ def _check_description(spec: BufferSpec, directory: str) -> None:
     path = os.path.join(directory, "shared.json")
     with explained(path):
         try:
-            found = json.loads(read_text(path))
+            description = json.loads(read_text(path))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}: the file is damaged ({error}); remove the directory") from None
         expected = _description(spec)
-    if not isinstance(found, dict):
+    if not isinstance(description, dict):
         raise ValueError(f"{path}: not what describes a shared buffer; give another path, or remove the file")
-    if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
+    if (description.get("format"), description.get("version")) != (FORMAT, VERSION):
         raise ValueError(
-            f"{path}: expected format {FORMAT} version {VERSION}, got {found.get('format')} version "
-            f"{found.get('version')}; use the version of functional_rb that made it, or remove the directory"
+            f"{path}: expected format {FORMAT} version {VERSION}, got {description.get('format')} version "
+            f"{description.get('version')}; use the version of functional_rb that made it, or remove the directory"
         )
-    if found.get("boot") != expected["boot"]:
+    if description.get("boot") != expected["boot"]:
         raise ValueError(
             f"{path}: made before the machine was started last, so the files may be torn; remove the directory"
         )
-    for differs in (_difference(expected[name], found.get(name), name) for name in ("byteorder", "spec")):
+    for differs in (_difference(expected[name], description.get(name), name) for name in ("byteorder", "spec")):
         if differs is not None:
             raise ValueError(
                 f"{path}: the buffer there has another spec; {differs}; give the same spec in every process, with the "
@@ -348,13 +348,13 @@ def _check_description(spec: BufferSpec, directory: str) -> None:
 
 
 # Where two values from JSON differ first, or None; names in objects may be in any order.
-def _difference(expected: object, found: object, where: str) -> str | None:
-    if isinstance(expected, dict) and isinstance(found, dict) and expected.get("type") == found.get("type"):
-        if expected.keys() == found.keys():
-            parts = (_difference(expected[name], found[name], f"{where}/{name}") for name in expected)
-            return next((part for part in parts if part is not None), None)
-        expected, found = [*expected], [*found]
-    wanted, got = json.dumps(expected), json.dumps(found)  # as text: True is not 1
+def _difference(expected: object, actual: object, where: str) -> str | None:
+    if isinstance(expected, dict) and isinstance(actual, dict) and expected.get("type") == actual.get("type"):
+        if expected.keys() == actual.keys():
+            differences = (_difference(expected[name], actual[name], f"{where}/{name}") for name in expected)
+            return next((difference for difference in differences if difference is not None), None)
+        expected, actual = [*expected], [*actual]
+    wanted, got = json.dumps(expected), json.dumps(actual)  # as text: True is not 1
     return None if wanted == got else f"{where}: expected {wanted:.300}, got {got:.300}"
 
 

@@ -56,8 +56,8 @@ class SharedState(State):
 
     def from_numpy(self, array: NumpyArray, dtype: str) -> Array:
         """An array of NumPy that nobody else has, as one of the backend's of the dtype named, on the state's device."""
-        made: Array = self.library.from_numpy([array], [dtype], self.device)[0]
-        return made
+        converted: Array = self.library.from_numpy([array], [dtype], self.device)[0]
+        return converted
 
     @property
     def directory(self) -> str:
@@ -74,8 +74,8 @@ class SharedState(State):
             >>> int(rb.size(state)), int(rb.size(copied))
             (1, 0)
         """
-        found, plan = self.buffer.snapshot(), self.spec.plan
-        stored = [found.rows, found.counters[:BASE].copy(), found.tree, *found.wide]
+        moment, plan = self.buffer.snapshot(), self.spec.plan
+        stored = [moment.rows, moment.counters[:BASE].copy(), moment.tree, *moment.wide]
         dtypes = ["int32", "int32", "float32", *(leaf.stored_as for leaf in plan.layout.wide)]
         rows, counters, tree, *wide = self.library.from_numpy(stored, dtypes, self.device)
         spec = dataclasses.replace(self.spec, storage=Device())

@@ -34,12 +34,12 @@ def shapes(spec: BufferSpec) -> Shapes:
 
     Those are `rows`, `wide_0` and so on, and of compact storage the frames: `frames`, `frames_0` and so on.
     """
-    found = stored_arrays.shapes(spec.plan.layout, spec.capacity)
-    return found | {name: (spec.plan.auxiliary[name].shape, spec.plan.auxiliary[name].dtype) for name in filed(spec)}
+    arrays = stored_arrays.shapes(spec.plan.layout, spec.capacity)
+    return arrays | {name: (spec.plan.auxiliary[name].shape, spec.plan.auxiliary[name].dtype) for name in filed(spec)}
 
 
 def filed(spec: BufferSpec) -> tuple[str, ...]:
-    """Of the arrays that are kept beside the storage, those that lie in files: the frames."""
+    """The names of the arrays beside the storage that lie in files: the frames."""
     if spec.plan.frames is None:
         return ()
     return frame_ring.ROWS, *(frame_ring.WIDE.format(k) for k in range(len(spec.plan.frames.layout.wide)))
@@ -117,10 +117,10 @@ class Directory:
                 # Noted first, here and for arrays, so that an interrupt leaves no file of which `undo` does not know.
                 self._made.append(DESCRIPTION)
                 with files.aside(self.path) as scratch:
-                    made = os.path.join(scratch, DESCRIPTION)
-                    with open(made, "w", encoding="utf-8") as file:
+                    new = os.path.join(scratch, DESCRIPTION)
+                    with open(new, "w", encoding="utf-8") as file:
                         json.dump(wanted, file, indent=1)
-                    os.replace(made, self.join(DESCRIPTION))
+                    os.replace(new, self.join(DESCRIPTION))
 
     def open(self, name: str) -> int:
         """The file of an array, made if it is missing."""
@@ -180,13 +180,13 @@ class _Removal:
 def check_layout(path: str, wanted: Mapping[str, object]) -> None:
     """Refuse the files in a directory if they are of another buffer."""
     description = os.path.join(path, DESCRIPTION)
-    found = read_description(description)
+    actual = read_description(description)
     for key, value in wanted.items():
-        if found.get(key) != value:
-            expected, got = value, found.get(key)
+        if actual.get(key) != value:
+            expected, got = value, actual.get(key)
             if isinstance(expected, dict) and isinstance(got, dict):  # only what differs, as the rest is long
                 differ = [name for name in {**expected, **got} if expected.get(name) != got.get(name)]
-                expected, got = ({name: part.get(name) for name in differ} for part in (expected, got))
+                expected, got = ({name: side.get(name) for name in differ} for side in (expected, got))
             raise ValueError(
                 f"{description}: the files are of another buffer: {key}: expected {expected}, got {got}; "
                 f"give Memmap another path, or the BufferSpec that they were made with"
@@ -198,60 +198,60 @@ def read_description(path: str) -> Json:
     with explained(path):
         text = files.read_text(path)
     try:
-        found = json.loads(text)
+        description = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        description = None
+    if not isinstance(description, dict):
         raise ValueError(f"{path}: expected JSON that describes a buffer's files, got {text[:60]!r}")
-    return found
+    return description
 
 
 @contextlib.contextmanager
-def explained(path: str, who: str = "Memmap", given: str = "Memmap(path=...)") -> Iterator[None]:
-    """Errors of the system, and files that are something else, with the file and the remedy.
+def explained(path: str, who: str = "Memmap", argument: str = "Memmap(path=...)") -> Iterator[None]:
+    """Raise errors of the system, and of files that are something else, with the file and the remedy.
 
     Args:
         path: of the file.
         who: is writing.
-        given: by which argument the directory can be given.
+        argument: by which argument the directory can be given.
     """
     try:
         yield
     except (StorageFullError, StorageInUseError):
         raise
     except OSError as error:
-        raise _typed(error, path, who, given) from error
+        raise _typed(error, path, who, argument) from error
     except files.LinkedFileError as error:
         raise ValueError(str(error)) from None
     except files.UnusableFileError as error:
         if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, FileNotFoundError):
-            raise _typed(error.__cause__, path, who, given) from error
+            raise _typed(error.__cause__, path, who, argument) from error
         raise ValueError(f"{error}: the file is damaged; remove the directory, or give another path") from None
 
 
-def _typed(error: OSError, path: str, who: str, given: str) -> OSError:
+def _typed(error: OSError, path: str, who: str, argument: str) -> OSError:
     what, where = error.strerror, error.filename or path
     if error.errno in FULL:
-        return full(where, what, given=given)
-    remedy = f"give {given} a directory that can be written to"
+        return full(where, what, argument=argument)
+    remedy = f"give {argument} a directory that can be written to"
     if error.errno == errno.ENOENT:
         remedy = "look at the path"
     elif error.errno in (errno.ENOTDIR, errno.EEXIST):
-        remedy = f"give {given} a directory, or one that can be made"
+        remedy = f"give {argument} a directory, or one that can be made"
     elif error.errno in MANY:
         remedy = LIMIT
     return type(error)(error.errno, f"{who}: {what}; {remedy}", where)
 
 
 def full(
-    path: str, what: str | None = None, needed: int | None = None, given: str = "Memmap(path=...)"
+    path: str, what: str | None = None, needed: int | None = None, argument: str = "Memmap(path=...)"
 ) -> StorageFullError:
-    """What to say if there is no room."""
+    """The error of a disk that has no room."""
     need = "" if needed is None else f" for {needed} bytes more"
     return StorageFullError(
         errno.ENOSPC,
         f"{what or 'no room'}{need}; nothing was written: make room there (df; quota; ulimit -f) and call again, or "
-        f"give {given} on another disk",
+        f"give {argument} on another disk",
         path,
     )
 

@@ -113,7 +113,7 @@ def while_locked(path: str, work: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def typed(path: str) -> Iterator[None]:
-    """Errors of the system as errors of checkpoints."""
+    """Raise errors of the system as errors of checkpoints."""
     try:
         yield
     except CheckpointWriteError:

@@ -37,15 +37,15 @@ def with_spec(
         step = respec.step_of(new)
         if files is None:
             rows, wide = row_layout.allocate(numpy_ops.OPS, new.plan.layout, new.capacity)
-            made = respec.with_spec(numpy_ops.OPS, arrays, old, new, stored=(rows, wide, {}), step=step)
+            moved = respec.with_spec(numpy_ops.OPS, arrays, old, new, stored=(rows, wide, {}), step=step)
         else:
             stored, prepare = (files.rows, files.wide, files.auxiliary), (files.prepare_slots, files.prepare_places)
-            made = respec.with_spec(numpy_ops.OPS, arrays, old, new, None, stored, step, *prepare)
+            moved = respec.with_spec(numpy_ops.OPS, arrays, old, new, None, stored, step, *prepare)
     except BaseException:
         if files is not None:
             files.discard()
         raise
-    return separate(made, arrays, numpy_ops.copy), files
+    return separate(moved, arrays, numpy_ops.copy), files
 
 
 def of_version(

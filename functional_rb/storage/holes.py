@@ -44,8 +44,8 @@ def show(address: int, start: int, stop: int, descriptor: int) -> None:
     _map(address + start, stop - start, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | FIXED, descriptor, start)
 
 
-def _map(*given: int) -> None:
-    if _mmap()(*given) == _FAILED:
+def _map(*arguments: int) -> None:
+    if _mmap()(*arguments) == _FAILED:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 

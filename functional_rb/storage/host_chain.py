@@ -12,7 +12,7 @@ from functional_rb.storage.host_state import HostState
 from functional_rb.versions.library import Library
 
 
-def made(library: Library) -> Any:
+def chain_of(library: Library) -> Any:
     """The chain of host states, which the engine alone calls: leaves are lists, and nobody puts anything off."""
     return Chains(library, _not_asked).make(HostState, (np.ndarray, np.ndarray, *[_not_asked] * 4, ready))
 

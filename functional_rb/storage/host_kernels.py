@@ -20,9 +20,9 @@ NOTHING: Final = np.empty(0, np.int32)
 
 
 def longest(lengths: numpy_ops.Vector) -> int:
-    """Do what `structures.ragged.longest` does."""
-    found: int = _native.longest(_owned(lengths))
-    return found
+    """The largest of some lengths int32 [B, k], as `structures.ragged.longest` gives it."""
+    length: int = _native.longest(_owned(lengths))
+    return length
 
 
 # An array of the kind that kernels are compiled for: contiguous, and not read-only.
@@ -39,10 +39,10 @@ def padded(
     pad: int,
     left: bool,
 ) -> tuple[numpy_ops.Vector, numpy_ops.Vector, int]:
-    """Do what `structures.ragged.padded` does, of tokens uint16 or int32."""
+    """Copy texts of tokens uint16 or int32 to rows of one length, see `structures.ragged.padded`."""
     rows, texts = lengths.shape
     ids, mask = np.empty((texts, rows, length), np.int32), np.empty((texts, rows, length), np.bool_)
-    given = _owned(starts), NOTHING if shared is None else _owned(shared), _owned(lengths)
+    inputs = _owned(starts), NOTHING if shared is None else _owned(shared), _owned(lengths)
     narrow = tokens.dtype.itemsize == 2
-    wrong = _native.pad_rows(tokens, tokens.size, narrow, *given, int(np.int32(pad)), left, ids, mask)
+    wrong = _native.pad_rows(tokens, tokens.size, narrow, *inputs, int(np.int32(pad)), left, ids, mask)
     return ids, mask, wrong

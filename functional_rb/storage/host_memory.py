@@ -20,7 +20,7 @@ class Memory(memory.Memory):
     ops: ClassVar[ItemOps] = ops.OPS
 
     def join_stream(self) -> None:
-        """On the host all is in order."""
+        """Do nothing, as on the host all is in order."""
 
     @staticmethod
     def taken(array: BackendArray) -> NumpyArray:

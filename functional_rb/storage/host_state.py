@@ -70,13 +70,13 @@ class NumPy(Library):
     @functools.cached_property
     def chain(self) -> Any:
         # Imported when first used.
-        return importlib.import_module("functional_rb.storage.host_chain").made(self)
+        return importlib.import_module("functional_rb.storage.host_chain").chain_of(self)
 
-    def natively(self, function: str, *given: object) -> Any:
+    def natively(self, function: str, *args: object) -> Any:
         # Random bits stand in for keys.
         if not self.may_use_kernels:
             return NotImplemented
-        return super().natively(function, *[x.sampler if isinstance(x, Bits) else x for x in given])
+        return super().natively(function, *[x.sampler if isinstance(x, Bits) else x for x in args])
 
     def standing_in(self, memory: versioned.Memory) -> Replacing:
         table: Replacing = self.kernels.TABLE if self.may_use_kernels and memory.is_ordinary else NONE

@@ -47,7 +47,7 @@ class MappedFiles:
         self.spec, self._arrays, self._directory = spec, arrays, directory
         self.directory = None if directory is None else directory.path
         self.rows = arrays["rows"].array
-        self.wide = tuple(found.array for found in stored_arrays.wide_of(spec.plan.layout, arrays))
+        self.wide = tuple(array.array for array in stored_arrays.wide_of(spec.plan.layout, arrays))
         self.auxiliary = {name: arrays[name].array for name in filed(spec)}
         self._pid = os.getpid()
         self._removed = False
@@ -100,13 +100,13 @@ class MappedFiles:
         return self.complete and self.undo is None
 
     def prepare(self, first: int, n: int) -> None:
-        """Before items are written to slots [first, first + n): have room, and keep what checkpoints need of them."""
+        """Have room for items in slots [first, first + n), and keep what checkpoints need of those that are there."""
         self.reserve(first, n)
         if self.undo is not None and n > 0:
             self.undo.before_items(np.arange(first, first + n))
 
     def prepare_slots(self, slots: BackendArray) -> None:
-        """Before items are written to slots integers [n]: have room, and keep what checkpoints need of them."""
+        """Have room for items in slots integers [n], and keep what checkpoints need of those that are there."""
         self.reserve_slots(slots)
         if self.undo is not None:
             self.undo.before_items(np.asarray(slots))
@@ -169,7 +169,7 @@ class MappedFiles:
             self._arrays[name].reserve_rows(places)
 
     def descriptors(self) -> dict[str, int]:
-        """Of the files, by array; they are closed with the last mapping here."""
+        """The descriptors of the files, by array; they are closed with the last mapping here."""
         return {name: array._descriptor for name, array in self._arrays.items()}
 
     def written(self, name: str) -> Iterator[tuple[int, int]]:
@@ -177,7 +177,7 @@ class MappedFiles:
         return self._arrays[name].written() if self._arrays[name].array.nbytes else iter(())
 
     def replace(self, arrays: Mapping[str, BackendArray]) -> None:
-        """Other content, by name (arrays without bytes may be left out); checkpoints keep what they need of the old."""
+        """Exchange arrays' content, by name (those without bytes may be left out); checkpoints keep what they need."""
         if self.undo is not None:
             self.undo.before_all()
         for name, values in arrays.items():
@@ -261,14 +261,14 @@ def create(spec: BufferSpec, resume: Callable[[MappedFiles], None] | None = None
     assert isinstance(storage, Memmap)
     if storage.path is None:
         return scratch(spec)
-    files = _made(spec, Directory(storage.path), not storage.existsok, resume)
+    files = _create_all(spec, Directory(storage.path), not storage.existsok, resume)
     if storage.auto_cleanup:
         files.remove_at_end()
     return files
 
 
 # Files that are all there, or none of those that were not there before.
-def _made(
+def _create_all(
     spec: BufferSpec, directory: Directory, fresh: bool, resume: Callable[[MappedFiles], None] | None
 ) -> MappedFiles:
     try:
@@ -353,7 +353,7 @@ def filled(spec: BufferSpec, arrays: Mapping[str, NumpyArray], directory: str | 
 def pieced(
     spec: BufferSpec, pieces: dict[str, list[tuple[int, NumpyArray]]], directory: str | None = None
 ) -> MappedFiles:
-    """Such files as `filled` makes; of each array some pieces are given: the first row of each, and its content."""
+    """Files as `filled` makes them, of some pieces of each array: the first row of each, and its content."""
     files = scratch(spec, directory)
     for name, some in pieces.items():
         for first, values in some:
@@ -381,9 +381,9 @@ def replaced(
             "hold; give storage=frb.Memmap(path, existsok=True) if that is meant, else another path, or frb.Host()"
         )
         raise FileExistsError(error.errno, what, error.filename) from None
-    given = stored_arrays.named(arrays.rows, arrays.wide) | arrays.auxiliary
+    content = stored_arrays.named(arrays.rows, arrays.wide) | arrays.auxiliary
     try:
-        files.replace({name: given[name] for name in shapes(spec)})
+        files.replace({name: content[name] for name in shapes(spec)})
     except BaseException:
         files.discard()
         raise

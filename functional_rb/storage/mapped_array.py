@@ -157,15 +157,15 @@ class MappedArray:
         """Write rows from one on, leaving out what is zero where the file is so already."""
         step = max(1, CHUNK // max(self.item, 1))
         for k in range(0, len(values), step):
-            part = np.ascontiguousarray(values[k : k + step])
-            first, stop = start + k, start + k + len(part)
-            if _any(part) or (not self.new and _any(self.array[first:stop])):
-                self.reserve(first, len(part))
-                self.array[first:stop] = part
+            chunk = np.ascontiguousarray(values[k : k + step])
+            first, stop = start + k, start + k + len(chunk)
+            if _any(chunk) or (not self.new and _any(self.array[first:stop])):
+                self.reserve(first, len(chunk))
+                self.array[first:stop] = chunk
 
 
-def _any(part: NumpyArray) -> bool:
-    return bool(part.size and part.view(np.uint8).any())
+def _any(values: NumpyArray) -> bool:
+    return bool(values.size and values.view(np.uint8).any())
 
 
 def allocate(descriptor: int, start: int, nbytes: int) -> None:

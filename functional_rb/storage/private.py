@@ -60,10 +60,10 @@ class PrivateFiles(MappedFiles):
     """
 
     def __init__(self, spec: BufferSpec, directory: str) -> None:
-        """Map them."""
+        """Map the files of a directory."""
         need_posix()
-        found = {name: PrivateArray(os.path.join(directory, file_name(name)), *of) for name, of in shapes(spec).items()}
-        super().__init__(spec, dict(found), None)
+        files = {name: PrivateArray(os.path.join(directory, file_name(name)), *of) for name, of in shapes(spec).items()}
+        super().__init__(spec, dict(files), None)
         self._place = os.path.abspath(directory)
         self.directory = self._place
         self.touched = False

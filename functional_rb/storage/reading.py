@@ -30,7 +30,7 @@ def open_file(path: str, stack: contextlib.ExitStack) -> tuple[int, int]:
 
 
 def read_bytes(path: str, fd: int, size: int, at: int, count: int) -> bytes:
-    """So many bytes from a place in a file of a size; not if it is holes that claim to be so many."""
+    """Read a count of bytes from a place in a file of a size; refused if most of these are holes."""
     if not files.holds(fd, size, count):
         raise CorruptCheckpointError(path, f"{count} bytes of it are little but holes")
     content = bytearray(count)

@@ -67,7 +67,7 @@ class Filed(NamedTuple):
 
 
 def take_apart(memory: Memory, counters: Array) -> Filed:
-    """Of memory in files without a name, which nobody will write to again."""
+    """A state as it travels, of memory in files without a name, which nobody will write to again."""
     files, inherited = memory.files, lasting()
     assert isinstance(files, MappedFiles)
     sent: dict[str, Any]

@@ -48,8 +48,8 @@ def name_of(number: int, prefix: str = ITEMS) -> str:
 
 def numbers(directory: str, prefix: str = ITEMS) -> list[int]:
     """The logs in a directory, oldest first; files of other names are none, `undo-9.bin` too."""
-    found = (_NAME.fullmatch(name) for name in os.listdir(directory))
-    return sorted(int(match[2]) for match in found if match and match[1] == prefix)
+    matches = (_NAME.fullmatch(name) for name in os.listdir(directory))
+    return sorted(int(match[2]) for match in matches if match and match[1] == prefix)
 
 
 def any_in(directory: str) -> bool:
@@ -294,7 +294,7 @@ def recorded(path: str, arrays: Sequence[Rows], torn: list[Torn]) -> tuple[Rows,
     The arguments, and the errors that are raised, are those of `records`.
     """
     capacity, row = arrays[0].shape[0], sum(_as_bytes(array).shape[1] for array in arrays)
-    found, end = np.zeros(capacity, bool), 0
+    in_log, end = np.zeros(capacity, bool), 0
     with contextlib.ExitStack() as stack:
         file, size = open_file(path, stack)
         for at, n, checksum in _heads(path, file, size, row, capacity, torn):
@@ -303,12 +303,12 @@ def recorded(path: str, arrays: Sequence[Rows], torn: list[Torn]) -> tuple[Rows,
             if stop == size and digest(read_bytes(path, file, size, at + HEAD, stop - at - HEAD)) != checksum:
                 torn.append(Torn(path, at, False))
                 break
-            found[_slots(path, at, read_bytes(path, file, size, at + HEAD, 8 * n), n, capacity)] = True
+            in_log[_slots(path, at, read_bytes(path, file, size, at + HEAD, 8 * n), n, capacity)] = True
             end = stop
-    return found, end
+    return in_log, end
 
 
-# Of each record that is there as a whole where it begins, how many rows it has, and the checksum of its body.
+# Where each whole record begins, how many rows it has, and the checksum of its body.
 def _heads(
     path: str, file: int, size: int, row: int, capacity: int, torn: list[Torn]
 ) -> Iterator[tuple[int, int, bytes]]:

@@ -28,7 +28,7 @@ if sys.platform != "win32":
 
 PROGRESS = "progress.json"
 # Errors of the system with the remedy: all that is prepared lies in `root`.
-explained = functools.partial(directory.explained, who="text", given="root=...")
+explained = functools.partial(directory.explained, who="text", argument="root=...")
 
 
 @dataclasses.dataclass

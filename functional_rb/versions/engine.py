@@ -27,7 +27,7 @@ from functional_rb.versions.version import Version, forget_dead, part_with_older
 
 R = TypeVar("R")
 V = TypeVar("V", bound=VersionedState)
-# Of the core: `function(ops, arrays, spec, *given)`.
+# Of the core: `function(ops, arrays, spec, *args)`.
 Function = Callable[..., Any]
 Finish = Callable[[list[BackendArray], Selection], R]
 
@@ -77,8 +77,8 @@ class Engine:
                 bits = None
                 if key is not None and spec.writer.words:
                     bits = library.random_bits(key, (spec.rows(batch), spec.writer.words), memory)
-                given = stored, batch, mask, priorities, bits
-                after, _ = self._write(state, version, past_of(state, batch), consume, functions.add, *given)
+                args = stored, batch, mask, priorities, bits
+                after, _ = self._write(state, version, past_of(state, batch), consume, functions.add, *args)
             return after.note_fullest(fullest)
 
     def update(
@@ -113,20 +113,20 @@ class Engine:
             return after
 
     def write_by(
-        self, state: V, function: Function, *given: object, consume: bool = False, rewrites: bool = False
+        self, state: V, function: Function, *args: object, consume: bool = False, rewrites: bool = False
     ) -> V:
-        """The state with the arrays that `function(ops, arrays, spec, *given)` makes of its own.
+        """The state with the arrays that `function(ops, arrays, spec, *args)` makes of its own.
 
         No row is another, unless it rewrites: then any may be.
         """
         version = self._writable(state, "write_by", consume)
         with self.library.lock(version):
             past = None if rewrites else past_of(state)
-            after, _ = self._write(state, version, past, consume, function, *given)
+            after, _ = self._write(state, version, past, consume, function, *args)
             return after.note_fullest(None) if rewrites else after
 
     def _write(
-        self, state: V, version: Version, past: SaveHistory | None, consume: bool, function: Function, *given: object
+        self, state: V, version: Version, past: SaveHistory | None, consume: bool, function: Function, *args: object
     ) -> tuple[V, Any]:
         """The state after a write by a function of the core, with the saves that it succeeds; and what that gives.
 
@@ -151,12 +151,12 @@ class Engine:
             saved = Log()
             following = version.succeed(memory, saved)
         try:
-            made = self._carry_out(function, memory, saved, state._counters, state.spec, *given)
-            after: Arrays = made if isinstance(made, Arrays) else made[0]
+            result = self._carry_out(function, memory, saved, state._counters, state.spec, *args)
+            after: Arrays = result if isinstance(result, Arrays) else result[0]
             new = type(state)(following, after.counters, state.spec, past, state._target)
             # Only now it is known how much the write has saved.
             version.count_saved()
-            return new, made
+            return new, result
         except BaseException:  # whatever interrupts it
             version.roll_back(following)
             raise
@@ -209,12 +209,12 @@ class Engine:
             checks.check_nonempty(spec, False, 0)
         with library.core():
             words = library.random_bits(key, spec.draw_shape(batch), memory)
-            given = words, library.number(beta, memory), batch, bits, wanted
+            args = words, library.number(beta, memory), batch, bits, wanted
         if spec.sampler.remembers and batch:
-            after, made = self._write(state, version, past_of(state), consume, functions.draw, *given)
+            after, result = self._write(state, version, past_of(state), consume, functions.draw, *args)
         else:
-            made = self._carry_out(functions.draw, memory, None, state._counters, spec, *given)
-        _, leaves, selection = made
+            result = self._carry_out(functions.draw, memory, None, state._counters, spec, *args)
+        _, leaves, selection = result
         is_known = at_hand and memory.is_ordinary and not library.is_batched(selection.handles)
         if is_known and not bool(selection.handles.max() >= 0):
             version.roll_back(after._version)
@@ -273,13 +273,13 @@ class Engine:
             arrays = memory.state_arrays(state._counters)
             if is_label:  # a version of its own, as in-place functions write to that of a state
                 return made_by(version.exchange(arrays), state._counters, spec, state._save_history, state._target)
-            given = library.ops, arrays, old, spec, getattr(memory.rows, "device", None)
-            made = carried_out(library.standing_in(memory), respec.with_spec, *given, step=respec.step_of(spec))
+            args = library.ops, arrays, old, spec, getattr(memory.rows, "device", None)
+            changed = carried_out(library.standing_in(memory), respec.with_spec, *args, step=respec.step_of(spec))
             if memory.table is None and respec.stays(old, spec):
-                return made_by(version.exchange(made), made.counters, spec, None, state._target)
+                return made_by(version.exchange(changed), changed.counters, spec, None, state._target)
             # Both memories are written in place, so no array may belong to both.
-            made = separate(made, arrays, memory.clone)
-            return made_by.of_arrays(made, spec, pinned=False, objects=held_objects(memory), target=state._target)
+            changed = separate(changed, arrays, memory.clone)
+            return made_by.of_arrays(changed, spec, pinned=False, objects=held_objects(memory), target=state._target)
 
     def count_invalid(self, state: V, outside: BackendArray) -> V:
         """The same state, with what was left out counted."""
@@ -324,9 +324,9 @@ class Engine:
 
     def renamed(self, state: V, version: Version | None = None) -> V:
         """The same value in another state, with the given one consumed; of its own version, if none is given."""
-        made = type(state)(version or readable(state), state._counters, state.spec, past_of(state), state._target)
+        new = type(state)(version or readable(state), state._counters, state.spec, past_of(state), state._target)
         state.consume()
-        return made
+        return new
 
     def _writable(self, state: VersionedState, function: str, consume: bool) -> Version:
         """The state's version; for an in-place write one that alone owns its memory."""
@@ -383,25 +383,25 @@ class Engine:
         version = readable(state)
         with self.library.lock(version):
             memory = version.own()
-            given = [] if handles is None else [self.library.placed("indices", handles, memory, state._target)]
-            found = self.read_by(state, function, *given, *([] if n is None else [n]))
-        return self.library.sent([found], state._target)[0]
+            args = [] if handles is None else [self.library.placed("indices", handles, memory, state._target)]
+            result = self.read_by(state, function, *args, *([] if n is None else [n]))
+        return self.library.sent([result], state._target)[0]
 
-    def read_by(self, state: VersionedState, function: Function, *given: object) -> Any:
-        """What `function(ops, arrays, spec, *given)` reads off a state."""
+    def read_by(self, state: VersionedState, function: Function, *args: object) -> Any:
+        """What `function(ops, arrays, spec, *args)` reads off a state."""
         version = readable(state)
         with self.library.lock(version):
-            return self._carry_out(function, version.own(), None, state._counters, state.spec, *given)
+            return self._carry_out(function, version.own(), None, state._counters, state.spec, *args)
 
     def _with_objects(self, state: VersionedState, memory: Memory, leaves: list[BackendArray]) -> list[BackendArray]:
         """The leaves of items, with Python objects in place of their tokens. Hold the lock since they were read."""
         if not state.spec.plan.objects:
             return leaves  # as they are: what lies in the room that they were drawn to is known by that
-        found = list(leaves)
+        with_objects = list(leaves)
         for k in state.spec.plan.objects:
             self.library.check_single(leaves[k], state.spec)
-            found[k] = memory.table.objects(leaves[k])
-        return found
+            with_objects[k] = memory.table.objects(leaves[k])
+        return with_objects
 
     # ---------------------------------------------------------------- in memory
 
@@ -412,7 +412,7 @@ class Engine:
         return self.library.placed(f"leaf {state.spec.plan.names[k]!r}", leaf, memory, state._target)
 
     def _carry_out(
-        self, function: Function, memory: Memory, saved: Saved | None, counters: BackendArray, *given: object
+        self, function: Function, memory: Memory, saved: Saved | None, counters: BackendArray, *args: object
     ) -> Any:
         """Carry a function of the core out: with part kernels where they can work, and what it overwrites recorded."""
         library, arrays = self.library, memory.state_arrays(counters)
@@ -421,14 +421,14 @@ class Engine:
             if library.is_tracing():
                 whole = table.get(function)
                 with using(table):
-                    return function(library.ops, arrays, *given) if whole is None else whole(arrays, *given)
-            if any(map(library.is_batched, given)):
+                    return function(library.ops, arrays, *args) if whole is None else whole(arrays, *args)
+            if any(map(library.is_batched, args)):
                 table = NONE
             if saved is None and (memory.files is None or memory.files.undo is None):
-                return carried_out(table, function, library.ops, arrays, *given)
+                return carried_out(table, function, library.ops, arrays, *args)
             log = saved if isinstance(saved, Log) else Log()  # of files the recorder tells the undo log too
             table = {replaced: kernel for replaced, kernel in table.items() if replaced not in WRITERS}
-            return carried_out(table, function, Recorder(library.ops, memory, log), arrays, *given)
+            return carried_out(table, function, Recorder(library.ops, memory, log), arrays, *args)
 
 
 def _fitting(state: VersionedState, version: Version, function: str) -> Memory:

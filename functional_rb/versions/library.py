@@ -63,19 +63,19 @@ class Library(abc.ABC):
 
     @abc.abstractmethod
     def core(self) -> AbstractContextManager[object]:
-        """Within which the core is carried out, as far as it writes."""
+        """The context in which the core is carried out where it writes."""
 
     @abc.abstractmethod
     def making(self) -> AbstractContextManager[object]:
-        """Within which the core makes arrays that will be written to later."""
+        """The context in which the core makes arrays that will be written to later."""
 
     @abc.abstractmethod
     def standing_in(self, memory: Memory) -> Table:
         """What stands in for functions of the core on a memory; while a program is traced also for whole ones."""
 
-    def natively(self, function: str, *given: object) -> Any:
+    def natively(self, function: str, *args: object) -> Any:
         """What native code makes of checked arguments; `NotImplemented` where they, or the state, are not usual."""
-        return NotImplemented if self.chain is None else getattr(self.chain, function)(*given)
+        return NotImplemented if self.chain is None else getattr(self.chain, function)(*args)
 
     def drawn(self, state: Any, key: PRNGKey, batch: int, beta: ArrayLike, wanted: BackendArray | None) -> Any:
         """What native code draws, as in `natively`.
@@ -118,10 +118,10 @@ class Library(abc.ABC):
         self, leaves: list[BackendArray], selection: Selection, target: DeviceLike
     ) -> tuple[list[BackendArray], Selection]:
         """A sample, on its way to where samples go."""
-        *told, extras = selection
-        found = self.sent([*leaves, *told, *extras.values()], target)
-        told, more = found[len(leaves) :][: len(told)], found[len(leaves) + len(told) :]
-        return found[: len(leaves)], Selection(*told)._replace(extras=dict(zip(extras, more, strict=True)))
+        *numbers, extras = selection
+        sent = self.sent([*leaves, *numbers, *extras.values()], target)
+        numbers, more = sent[len(leaves) :][: len(numbers)], sent[len(leaves) + len(numbers) :]
+        return sent[: len(leaves)], Selection(*numbers)._replace(extras=dict(zip(extras, more, strict=True)))
 
     @abc.abstractmethod
     def items(self, state: Any) -> list[BackendArray]:

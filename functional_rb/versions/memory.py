@@ -46,7 +46,7 @@ class Saved(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Of all that was saved, and of what it takes to keep it."""
+        """Bytes of all that was saved, and of what it takes to keep it."""
 
     def writes(self, memory: Memory) -> Sequence[Entry]:
         """What single writes to arrays of the memory overwrote, in their order."""
@@ -120,11 +120,11 @@ class Memory(abc.ABC):
     @staticmethod
     @abc.abstractmethod
     def is_plain_array(array: BackendArray) -> bool:
-        """Whether it is a contiguous one of the library's own, in the memory of some device."""
+        """Whether an array is a contiguous one of the library's own, in the memory of some device."""
 
     @classmethod
     def is_ordinary_array(cls, array: BackendArray) -> bool:
-        """Whether it is a plain one in the CPU's memory."""
+        """Whether an array is a plain one in the CPU's memory."""
         return cls.is_plain_array(array)
 
     @abc.abstractmethod
@@ -168,11 +168,11 @@ class Memory(abc.ABC):
 
     def like(self, arrays: Arrays, pinned: bool = False) -> Self:
         """Memory of the same buffer with other arrays, in no files."""
-        made = type(self)(arrays, pinned)
-        made.fits, made.placement = self.fits, self.placement
+        memory = type(self)(arrays, pinned)
+        memory.fits, memory.placement = self.fits, self.placement
         if self.table is not None:
-            self.table.watch(made)
-        return made
+            self.table.watch(memory)
+        return memory
 
     def copy(self) -> Self:
         """Fresh memory with the same content: in files without a name what lies in files, or belongs there."""

@@ -45,7 +45,7 @@ class Table:
     __slots__ = ("__weakref__", "_columns", "_limit", "_memories", "_next", "_objects", "lock", "spec")
 
     def __init__(self, spec: BufferSpec, objects: Mapping[int, object] | None = None) -> None:
-        """Objects by the tokens that another table gave them, if any.
+        """Take objects by the tokens that another table gave them, if there are any.
 
         Fresh tokens begin somewhere at random: none is ever taken for one of another table.
         """
@@ -99,18 +99,18 @@ class Table:
 
     def _sweep(self) -> dict[int, object]:
         """Keep the objects whose tokens are found in a memory, or are saved for an older version; returns the old."""
-        found = []
+        in_use = []
         for memory in list(self._memories):
             memory.join_stream()
             for name, rows in (*memory.by_name.items(), *memory.saved_rows()):
-                found += _cells(memory, rows, self._columns.get(name, ()))
+                in_use += _cells(memory, rows, self._columns.get(name, ()))
         old = self._objects
         kept: dict[int, object] = {NO_OBJECT: None}
-        for token in np.unique(np.concatenate(found)).tolist() if found else ():
+        for token in np.unique(np.concatenate(in_use)).tolist() if in_use else ():
             if token in old:
                 kept[token] = old[token]
         self._objects = kept  # whole, as an interrupt may come
-        self._limit = len(self._objects) + sum(tokens.size for tokens in found) + SLACK
+        self._limit = len(self._objects) + sum(tokens.size for tokens in in_use) + SLACK
         return old
 
     # ------------------------------------------------------------ copies
@@ -121,10 +121,10 @@ class Table:
             arrays = memory.by_name
             return self.of_rows(memory, [(arrays[name], columns) for name, columns in self._columns.items()])
 
-    def of_rows(self, memory: Memory, given: Iterable[tuple[BackendArray, Sequence[slice]]]) -> dict[int, object]:
+    def of_rows(self, memory: Memory, pairs: Iterable[tuple[BackendArray, Sequence[slice]]]) -> dict[int, object]:
         """The objects by token in rows int32 [..., words] of a memory, each with the columns of its tokens."""
-        found = [tokens for rows, columns in given for tokens in _cells(memory, rows, columns)]
-        tokens = np.unique(np.concatenate(found)).tolist() if found else []
+        cells = [tokens for rows, columns in pairs for tokens in _cells(memory, rows, columns)]
+        tokens = np.unique(np.concatenate(cells)).tolist() if cells else []
         tokens = [token for token in tokens if token != NO_OBJECT]
         return dict(zip(tokens, self._known(tokens), strict=True))
 
@@ -139,11 +139,11 @@ def _cells(memory: Memory, rows: BackendArray, columns: Sequence[slice]) -> list
 
 def columns_of_leaves(spec: BufferSpec) -> dict[str, dict[int, list[slice]]]:
     """Where the tokens of each leaf lie in rows, in words of int32, by the name of the array."""
-    found = {ROWS: {k: _slices(spec.plan.layout, spec.plan.stored.index(k)) for k in spec.plan.objects}}
+    columns = {ROWS: {k: _slices(spec.plan.layout, spec.plan.stored.index(k)) for k in spec.plan.objects}}
     for transform in spec.transforms:
         for name, layout in transform.carried().items():
-            found[auxiliary_name(name)] = {k: _slices(layout, k) for k in spec.plan.objects}
-    return found
+            columns[auxiliary_name(name)] = {k: _slices(layout, k) for k in spec.plan.objects}
+    return columns
 
 
 def _slices(layout: Layout, k: int) -> list[slice]:

@@ -31,7 +31,7 @@ class VersionReader(reader.Reader):
     def __init__(
         self, version: Version, counters: Piece, spec: BufferSpec, past: SaveHistory, snapshot: TakeSnapshot | None
     ) -> None:
-        """Of a state's parts; of its files, a snapshot is taken under the lock."""
+        """Read a version of a state; a snapshot of its files is taken under the lock."""
         super().__init__(spec, past)
         self._counters = counters.copy()
         with version.lock:
@@ -42,7 +42,7 @@ class VersionReader(reader.Reader):
             self._version: Version | None = _older_twin(version)
             for name in self.shapes:
                 if name != "counters":
-                    self.check_shape(name, tuple(_found(self._version, name)[1].shape))
+                    self.check_shape(name, tuple(_array_and_writes(self._version, name)[1].shape))
 
     def read(self, name: str, start: int, stop: int) -> Piece:
         """A copy of some rows of an array, as they were in the version."""
@@ -51,7 +51,7 @@ class VersionReader(reader.Reader):
         version = self._version
         assert version is not None, "the reader is closed"
         with version.lock:
-            memory, array, entries = _found(version, name)
+            memory, array, entries = _array_and_writes(version, name)
             memory.join_stream()
             piece = np.array(memory.as_numpy(array[start:stop]), order="C")
             for _, flat, index, old in entries if len(piece) else ():
@@ -67,9 +67,9 @@ class VersionReader(reader.Reader):
         assert version is not None, "the reader is closed"
         for leaf, columns in columns_of_leaves(self.spec).get(name, {}).items():
             with version.lock:
-                memory, _ = version.found()
-                found = memory.table.of_rows(memory, [(piece, columns)])
-            yield leaf, found  # not with the lock held, as whoever asks may never ask again
+                memory, _ = version.newest_memory()
+                objects = memory.table.of_rows(memory, [(piece, columns)])
+            yield leaf, objects  # not with the lock held, as whoever asks may never ask again
 
     def close(self) -> None:
         """Let go of the version, whose memory may then be written in place."""
@@ -80,7 +80,7 @@ class VersionReader(reader.Reader):
 
 def _older_twin(version: Version) -> Version:
     """A version with the same content that comes before it. Hold the lock."""
-    memory, _ = version.found()
+    memory, _ = version.newest_memory()
     twin = Version(memory, version.lock)
     twin.memory, twin.saved, twin.next = None, Log(), version
     ages = [older() is version for older, _ in memory.history]
@@ -88,9 +88,9 @@ def _older_twin(version: Version) -> Version:
     return twin
 
 
-def _found(version: Version, name: str) -> tuple[Memory, BackendArray, list[Entry]]:
+def _array_and_writes(version: Version, name: str) -> tuple[Memory, BackendArray, list[Entry]]:
     """The newest memory, the array of a name that the version has, and what was overwritten in it, the newest first."""
-    memory, later = version.found()
+    memory, later = version.newest_memory()
     array, entries = memory.by_name.get(name), list[Entry]()
     for saved in reversed(later):
         for entry in reversed([entry for entry in saved.writes(memory) if entry.name == name]):

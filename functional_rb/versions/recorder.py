@@ -27,7 +27,7 @@ class Log:
 
     @property
     def nbytes(self) -> int:
-        """Of all that was saved, and of what it takes to keep it."""
+        """Bytes of all that was saved, and of what it takes to keep it."""
         arrays = [array for entry in self.entries for array in (entry.where, entry.old) if array is not None]
         return sum([array.nbytes + OVERHEAD for array in arrays])
 

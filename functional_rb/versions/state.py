@@ -108,7 +108,7 @@ class VersionedState(core.State):
         object.__setattr__(self, "_save_history", save_history)
 
     def surely_takes(self, batch: int) -> bool:
-        """So it is if the host has kept account of how full the lanes are, and each has room for all of its rows."""
+        """Whether the host has kept account of how full the lanes are, and each has room for all of its rows."""
         # A program that is being traced would be compiled again for each number.
         fullest = None if self.library.is_tracing() else self.fullest_after(batch)
         return fullest is not None and fullest <= self.spec.plan.ring.length
@@ -135,9 +135,9 @@ class VersionedState(core.State):
         """Read the arrays piece by piece; newer states may be written meanwhile in any case."""
         version = readable(self)
         counters = self.library.memory_type.as_numpy(self.counters)
-        made = VersionReader(version, counters, self.spec, self._save_history or NEW, snapshot)
-        self.remember(made.save_history.saved(made.stamp))
-        return made
+        reader = VersionReader(version, counters, self.spec, self._save_history or NEW, snapshot)
+        self.remember(reader.save_history.saved(reader.stamp))
+        return reader
 
     def exported_memory(self) -> Memory:
         """Memory with the content of this state that nobody writes to any more."""

@@ -24,23 +24,23 @@ class Version:
     """One value of a buffer: its memory, or how it differs from the next version.
 
     Attributes:
-        memory: if this is the newest version of it.
-        saved: else, what the next version overwrote.
-        next: and that version.
+        memory: the memory, if this is its newest version; else None.
+        saved: what the next version overwrote, if that has the memory; else None.
+        next: that next version.
         lock: held while any version of this lineage is read or written, so that threads see whole items.
     """
 
     __slots__ = ("__weakref__", "lock", "memory", "next", "saved")
 
     def __init__(self, memory: Memory, lock: threading.RLock) -> None:
-        """The newest version of a memory."""
+        """Begin as the newest version of a memory."""
         self.memory: Memory | None = memory
         self.lock = lock
         self.saved: Saved | None = None
         self.next: Version | None = None
 
-    def found(self) -> tuple[Memory, list[Saved]]:
-        """The memory in which this version is found, and what newer ones have overwritten there, in their order."""
+    def newest_memory(self) -> tuple[Memory, list[Saved]]:
+        """The memory from which this version can be rebuilt, and what newer ones have overwritten there, in order."""
         later: list[Saved] = []
         version = self
         while version.memory is None:
@@ -59,7 +59,7 @@ class Version:
         return self.memory
 
     def _rebuild(self) -> None:
-        source, later = self.found()
+        source, later = self.newest_memory()
         memory = source.copy()
         take_back(memory, later)
         # Those before this version are found from its memory now, those behind it as before.

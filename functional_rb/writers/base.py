@@ -75,7 +75,7 @@ class WriterBase(abc.ABC):
     def cleared(self, ops: Ops, draft: Draft) -> None:
         """Forget all items, in new arrays, but not which handles there were."""
 
-    def problem(self, found: Found) -> str | None:
+    def problem(self, contents: Found) -> str | None:
         """Why what it keeps, read from a file, cannot be of such a buffer; or None."""
         return None
 
@@ -94,9 +94,9 @@ class ChoosingWriter(WriterBase):
         # The handles go on.
         draft.auxiliary[handles.CURRENT] = handles.vacated(ops, draft.auxiliary[handles.CURRENT])
 
-    def problem(self, found: Found) -> str | None:
+    def problem(self, contents: Found) -> str | None:
         # Each slot has a handle of its own, or had.
-        return soundness.problem_of_handles(found)
+        return soundness.problem_of_handles(contents)
 
     def renew(self, ops: Ops, draft: Draft, slots: Array, live: Array) -> None:
         """Give the items that go to live slots new handles; equal slots are equally live."""

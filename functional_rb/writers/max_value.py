@@ -89,13 +89,13 @@ class MaxValue(ChoosingWriter):
         draft.auxiliary[RANK] = ops.full_like(draft.auxiliary[RANK], min_tree.EMPTY)
         self.begin(ops, draft)
 
-    def problem(self, found: Found) -> str | None:
+    def problem(self, contents: Found) -> str | None:
         # The minima are those of the ranks, which stored items have and no others.
-        ranks, capacity = found.auxiliary[RANK], found.plan.capacity
-        if problem := super().problem(found) or min_tree.problem(ranks, capacity):
+        ranks, capacity = contents.auxiliary[RANK], contents.plan.capacity
+        if problem := super().problem(contents) or min_tree.problem(ranks, capacity):
             return problem
         ranked = ranks.reshape(-1)[:capacity] != min_tree.EMPTY
-        wrong = np.flatnonzero(ranked != (found.auxiliary[handles.CURRENT] >= 0))
+        wrong = np.flatnonzero(ranked != (contents.auxiliary[handles.CURRENT] >= 0))
         return f"slot {wrong[0]} has a rank and no item, or an item and no rank" if wrong.size else None
 
     def plan_write(

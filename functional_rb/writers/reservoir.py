@@ -47,10 +47,10 @@ class Reservoir(ChoosingWriter):
         super().cleared(ops, draft)
         draft.count(seen=ops.full_like(draft.counters.more[SEEN], 0))
 
-    def problem(self, found: Found) -> str | None:
+    def problem(self, contents: Found) -> str | None:
         # No more is stored than ever came.
-        size, seen = int(found.numbers.ends.sizes[0]), found.numbers.more[SEEN]
-        return super().problem(found) or soundness.problem_of_range(SEEN, seen, size, ring.INT32_MAX)
+        size, seen = int(contents.numbers.ends.sizes[0]), contents.numbers.more[SEEN]
+        return super().problem(contents) or soundness.problem_of_range(SEEN, seen, size, ring.INT32_MAX)
 
     def plan_write(
         self, ops: Ops, draft: Draft, leaves: Sequence[Array], batch: int, mask: Array | None, draws: Array | None

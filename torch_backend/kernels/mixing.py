@@ -172,7 +172,7 @@ class _Mixing(NamedTuple):
     ) -> tuple[list[torch.Tensor], Selection]:
         """The rows of all buffers in the order of the batch; of the whole mixture with weights in place of chances."""
         beta, columns = self.request.beta, mixture.depth + 1
-        flags, extras = drawing.told_of_all(selections)
+        flags, extras = drawing.columns_of(selections)
         arrays = [*flags.values(), *zip(*pieces, strict=True), *extras.values()]  # of each one for each buffer
         batch, *steps, _ = selections[0].handles.shape
         merged = [torch.empty_like(of_each[0], memory_format=torch.contiguous_format) for of_each in arrays]

@@ -37,7 +37,7 @@ class State(VersionedState):
         # Trees may have anything in the place of tensors, as those of `in_dims` have that torch's maps make.
         if type(counters) is torch.Tensor and counters.device.type != "cpu" and not torch.compiler.is_compiling():
             with version.lock:
-                version.found()[0].join_stream()
+                version.newest_memory()[0].join_stream()
             streams.keep(counters)
         return counters
 

@@ -283,7 +283,7 @@ class Client:
         return sum(standing.size for standing in self._watch.standings)
 
     def masses(self) -> tuple[float, ...]:
-        """Of each shard, what its items count in a draw, as this client last heard; 0 of one that is dead."""
+        """How much the items of each shard count in a draw, as this client last heard; 0 of one that is dead."""
         return tuple(standing.mass for standing in self._watch.standings)
 
     def counts(self) -> Tally:

@@ -158,15 +158,13 @@ class Drawing:
             arrays = {name: self._arrays.from_numpy(array[at]) for name, array in named.items()}
             leaves_of_batch = [self._arrays.from_numpy(leaf[at]) for leaf in leaves]
             items = nest.unflatten(self._structure, leaves_of_batch, self._arrays.build_mapping, lead)
-            columns = (items, arrays["indices"], arrays["weights"], arrays["probabilities"])
+            head = (items, arrays["indices"], arrays["weights"], arrays["probabilities"])
             more = {name: arrays[name] for name in first.drawn.extras}
             if "is_first" in arrays:
                 marks = (arrays["mask"], arrays["is_first"], arrays["is_last"], arrays["truncated"])
-                samples.append(SliceSample(*columns, *marks, more))
+                samples.append(SliceSample(*head, *marks, more))
             else:
-                samples.append(
-                    MaskedSample(*columns, arrays["mask"], more) if "mask" in arrays else Sample(*columns, more)
-                )
+                samples.append(MaskedSample(*head, arrays["mask"], more) if "mask" in arrays else Sample(*head, more))
         return samples
 
 

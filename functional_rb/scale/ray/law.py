@@ -1,4 +1,4 @@
-"""With which chance an item is drawn from several shards, and what it weighs.
+"""The chance with which an item is drawn from several shards, and what it weighs.
 
 A client knows the masses of the shards as it last heard of them, and chooses the shard of each row in proportion to
 these. The shard then draws by its own, true masses, and tells with which probability. So the chance of an item is

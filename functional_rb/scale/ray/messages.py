@@ -68,7 +68,7 @@ class Welcome(NamedTuple):
 
 
 class Ticket(NamedTuple):
-    """By which a shard knows a question for items that it takes out, so that asking again takes no others."""
+    """Names a question for items that a shard takes out, so that asking it again takes no others."""
 
     connection: str  # who asks
     # Of the shard, as the client knows it: one that was restarted since gives nothing, as nobody waits for it.

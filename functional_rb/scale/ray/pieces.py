@@ -21,7 +21,7 @@ MOST = 512_000
 
 
 def pieces_for(size: int) -> int:
-    """In how many pieces so many bytes should travel; 0 where they should not be cut.
+    """How many pieces so many bytes should travel in; 0 where they should not be cut.
 
     Example:
         >>> [pieces_for(size) for size in (1000, 96_001, 512_000, 512_001)]

@@ -330,7 +330,7 @@ class Shard:
             wanted = np.full(ring.lanes, _rows(self.spec, leaves) // ring.lanes)
         return bool((wanted > self._room()).any() and (wanted <= ring.length).all())
 
-    # For how many items each lane has room, int [lanes].
+    # How many items each lane has room for, int [lanes].
     def _room(self) -> NumpyArray:
         return np.asarray(self.spec.plan.ring.length - self._sizes())
 

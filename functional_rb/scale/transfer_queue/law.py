@@ -44,7 +44,7 @@ class Drawn(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Law:
-    """By which law rows are drawn.
+    """A law by which rows are drawn.
 
     Attributes:
         sampler: of this library: `Groups` with `interleaved=True`, or `Prioritized`.
