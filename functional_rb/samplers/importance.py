@@ -185,7 +185,7 @@ class Priorities(SamplerBase):
         if self.new_priority == "ever":
             value = ops.bitcast(draft.counters.peak.reshape(1), "float32")[0]
         else:
-            value = self.largest_live(ops, draft)
+            value = sum_tree.largest(ops, draft.known_tree)
         return ops.where(value > 0, value, ops.full_like(value, 1))
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
@@ -201,10 +201,6 @@ class Priorities(SamplerBase):
     def problem(self, contents: Found) -> str | None:
         # What is not stored cannot be drawn.
         return soundness.problem_of_weights(contents)
-
-    def largest_live(self, ops: Ops, draft: Draft) -> Array:
-        """The largest value among stored items, float32 scalar."""
-        return sum_tree.largest(ops, draft.known_tree)
 
     def initial_values(self, ops: Ops, draft: Draft, write: Write, priorities: Array | None) -> Array:
         """The values of the items that go to `write.slots`, float32 [n]; bad priorities count and get the default."""
