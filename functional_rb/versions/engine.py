@@ -112,9 +112,7 @@ class Engine:
                 after, _ = self._write(state, version, past, consume, functions.update, handles, priorities, stored)
             return after
 
-    def write_by(
-        self, state: V, function: Function, *args: object, consume: bool = False, rewrites: bool = False
-    ) -> V:
+    def write_by(self, state: V, function: Function, *args: object, consume: bool = False, rewrites: bool = False) -> V:
         """The state with the arrays that `function(ops, arrays, spec, *args)` makes of its own.
 
         No row is another, unless it rewrites: then any may be.
