@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 import functional_rb as frb
-from tests.support import walks
+from tests.support import stories, walks, worlds
 from tests.support.backends import Backend
 from tests.support.histories import Rng, Shapes
 from tests.support.n_step_walks import first_step
-from tests.support.walks import Kind, Record, Story, assert_same, by_path
+from tests.support.stories import Story
+from tests.support.worlds import Kind, Record, assert_same, by_path
 
 SCALAR, PAIR, FLAG = frb.Unbounded(()), frb.Unbounded((2,)), frb.Binary()
 GOAL, ID = frb.Unbounded((3,)), frb.Unbounded((), "int32")
@@ -158,7 +159,7 @@ class Relabelled(Story):
                 for name, leaf in told.items():
                     assert_same(extras[name][row], leaf, name)
 
-    def expected(self, record: Record, handle: int, goal_index: int | None) -> tuple[walks.Leaves, walks.Leaves]:
+    def expected(self, record: Record, handle: int, goal_index: int | None) -> tuple[worlds.Leaves, worlds.Leaves]:
         """The item and the extras of n steps, if a step's goal is used instead."""
         kind, task, places = self.kind, self.task, record.places
         lane, place = places[handle]
@@ -193,4 +194,4 @@ def tell(
     spec = dataclasses.replace(plain, transforms=tuple(transforms))
     room = None if plain.compact is None else walks.room_for(task.kind, plain)
     record = Record(task.kind, plain.plan.ring.length, ((),) * (plain.lanes or 1), first_step(rng, plain), room)
-    walks.tell(rng, variants, spec, None, record, lambda record, handle: ({}, {}), shapes, steps, story=story)
+    stories.tell(rng, variants, spec, None, record, lambda record, handle: ({}, {}), shapes, steps, story=story)

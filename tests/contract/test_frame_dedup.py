@@ -18,14 +18,14 @@ from functional_rb.testing.stores import Ring
 from tests.contract.goals import STRATEGIES, TASKS, how_near
 from tests.contract.goals import tell as tell_of_goals
 from tests.contract.random_slices import random_spec
-from tests.support import backends, walks
+from tests.support import backends, stories, walks, worlds
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.histories import STEP, History, Rng, Shapes, histories, pick
 from tests.support.models import Model
 from tests.support.n_step_walks import EXACT, KINDS, first_step, random_sampler
 from tests.support.random_members import SAMPLERS, VARIANTS
-from tests.support.walks import Kind, Record, World, nested
+from tests.support.worlds import Kind, Record, World, nested
 
 SCALAR, FLAG, ID = frb.Unbounded(()), frb.Binary(), frb.Unbounded((), "int32")
 ROW: dict[str, Any] = {"action": ID, "reward": SCALAR, "done": FLAG}
@@ -90,7 +90,7 @@ ON_TORCH = Shapes((0, 1, 1, 2, 3, 5, 9, 20), (1, 2, 3, 7), False)
 ON_JAX = Shapes((3,), (4,), True)
 
 
-def stored_leaves(record: Record, handle: int) -> tuple[walks.Leaves, walks.Leaves]:
+def stored_leaves(record: Record, handle: int) -> tuple[worlds.Leaves, worlds.Leaves]:
     """As they were added."""
     return record.stored(handle).leaves, {}
 
@@ -110,17 +110,17 @@ def test_as_the_plain_layout(name: str, roomy: bool, rng: Rng) -> None:
     plain = frb.BufferSpec(nested(kind.item), capacity, sampler, lanes=lanes)
     spec = dataclasses.replace(plain, compact=compact)
     record = Record(kind, length, ((),) * (lanes or 1), first_step(rng, plain), room_of(name, spec))
-    story = Roomy if roomy else walks.Story
+    story = Roomy if roomy else stories.Story
     bits = bool(rng.random() < 0.5)
-    walks.tell(rng, [pick(rng, VARIANTS)], spec, plain, record, stored_leaves, ON_TORCH, 25, bits=bits, story=story)
+    stories.tell(rng, [pick(rng, VARIANTS)], spec, plain, record, stored_leaves, ON_TORCH, 25, bits=bits, story=story)
 
 
-def room_of(name: str, spec: frb.BufferSpec) -> walks.Room:
+def room_of(name: str, spec: frb.BufferSpec) -> worlds.Room:
     """For the frames of a layout."""
     return walks.room_for(LAYOUTS[name][0], spec, {"s": "after/s"} if name == "next by name" else None)
 
 
-class Roomy(walks.Story):
+class Roomy(stories.Story):
     """Nothing goes before its time."""
 
     def keep(self, backend: Backend, state: Any, plain: Any, record: Any) -> None:
@@ -143,7 +143,7 @@ def test_from_one_backend_to_the_other(name: str, rng: Rng) -> None:
     plain = frb.BufferSpec(nested(kind.item), 14, sampler, lanes=lanes)
     spec = dataclasses.replace(plain, compact=compact)
     record = Record(kind, plain.plan.ring.length, ((),) * (lanes or 1), room=room_of(name, spec))
-    walks.tell(rng, [jax_variant, "torch"], spec, plain, record, stored_leaves, ON_JAX, 30)
+    stories.tell(rng, [jax_variant, "torch"], spec, plain, record, stored_leaves, ON_JAX, 30)
 
 
 # Every sampler, with a model that is told how many steps each lane still holds.
@@ -260,13 +260,13 @@ def test_n_steps_of_compact_items(rng: Rng) -> None:
     plain = frb.BufferSpec(nested(kind.item), capacity, sampler, lanes=lanes)
     spec = dataclasses.replace(plain, compact=compact, transforms=frb.n_step(n, gamma, **kind.settings))
 
-    def expected(record: Record, handle: int) -> tuple[walks.Leaves, walks.Leaves]:
+    def expected(record: Record, handle: int) -> tuple[worlds.Leaves, worlds.Leaves]:
         lane, place = record.places[handle]
         return walks.n_step(kind, walks.window(record.live(lane), place, n), gamma)
 
     room = walks.room_for(kind, spec, nexts and {"s": "after/s"})
     record = Record(kind, length, ((),) * (lanes or 1), first_step(rng, plain), room)
-    walks.tell(rng, [pick(rng, VARIANTS)], spec, plain, record, expected, ON_TORCH, 25)
+    stories.tell(rng, [pick(rng, VARIANTS)], spec, plain, record, expected, ON_TORCH, 25)
 
 
 @histories(12)

@@ -14,7 +14,7 @@ from tests.support.backends import Backend
 from tests.support.histories import Rng, Shapes, histories, pick
 from tests.support.n_step_walks import EXACT
 from tests.support.random_members import VARIANTS
-from tests.support.walks import Record, assert_same, by_path, nested
+from tests.support.worlds import Record, assert_same, by_path, nested
 
 ON_TORCH = Shapes((0, 1, 1, 2, 3, 5, 9, 20), (1, 4, 9), False)
 ON_JAX = Shapes((3,), (9,), True)

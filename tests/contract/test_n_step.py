@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from tests.support import walks
+from tests.support import stories, walks
 from tests.support.backends import Backend
 from tests.support.histories import Rng, Shapes, histories, pick
 from tests.support.n_step_walks import EXACT, FLAG, ID, KINDS, PAIR, SCALAR, STORY, first_step, random_sampler, rows
 from tests.support.random_members import VARIANTS
-from tests.support.walks import Kind, Leaves, Pending, Record, nested
+from tests.support.walks import Pending
+from tests.support.worlds import Kind, Leaves, Record, nested
 
 ON_TORCH = Shapes((0, 1, 1, 2, 3, 5, 9, 20), (1, 2, 3, 7), False)
 ON_JAX = Shapes((3,), (4,), True)
@@ -32,7 +33,7 @@ def tell(
         lane, place = record.places[handle]
         return walks.n_step(kind, walks.window(record.live(lane), place, n), gamma)
 
-    walks.tell(rng, variants, spec, plain, record, expected, shapes, steps)
+    stories.tell(rng, variants, spec, plain, record, expected, shapes, steps)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -80,7 +81,7 @@ def tell_added(
         step = record.items.stored(handle)
         return step.leaves, step.extras
 
-    walks.tell(rng, variants, spec, None, record, expected, shapes, steps)
+    stories.tell(rng, variants, spec, None, record, expected, shapes, steps)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -10,7 +10,7 @@ import numpy as np
 
 import functional_rb as frb
 from tests.support.histories import Rng, pick
-from tests.support.walks import Kind
+from tests.support.worlds import Kind
 
 SCALAR, PAIR, FLAG = frb.Unbounded(()), frb.Unbounded((2,)), frb.Binary()
 ID = frb.Unbounded((), "int32")
