@@ -146,15 +146,15 @@ class Batches(Iterator[Drawn]):
         self._drawing, self._key, self._n = drawing, key, n
         self._prefetch, self._lag, threads = numbers
         self._remembers = remembers(drawing.spec) and drawing.cell is None
-        # As of the last batch yielded.
+        # The state as of the last batch yielded.
         self._newest = Cell(state) if drawing.cell is None else drawing.cell
         # Taken by what exchanges the state, and by waiting for a batch to be drawn: never by those who draw.
         self._turns = Turns("iterate")
-        # For what is asked for and taken back, against closing. Nobody waits for anything while it is held.
+        # Keeps closing apart from asking and taking back. Nobody waits for anything while it is held.
         self._lock = threading.Lock()
         # States, and the number of the first batch that is drawn from each.
         self._from: deque[tuple[int, State]] = deque([(0, state)] if drawing.cell is None else [])
-        # Of batches that were taken back.
+        # The keys of batches that were taken back.
         self._keys: deque[PRNGKey] = deque()
         # What was asked for and not yielded yet, in order.
         self._ahead: deque[Batch] = deque()
@@ -163,7 +163,7 @@ class Batches(Iterator[Drawn]):
         self._restart = True
         # How often the newest state was exchanged.
         self._exchanges = 0
-        # In `exchanges`, what these were when a thread last read or assigned the state; 0 before.
+        # Its `exchanges` are how many there were when a thread last read or assigned the state; 0 before.
         self._seen = threading.local()
         # Whether a state was given since the last batch: then another one will follow the next, as like as not.
         self._given = False
@@ -270,7 +270,7 @@ class Batches(Iterator[Drawn]):
         except CancelledError:
             raise StopIteration from None  # another thread has closed it
         except BaseException:
-            # Of an interrupt too: a user who goes on after one begins anew.
+            # After an interrupt too: a user who goes on begins anew.
             self._close(wait=False)
             raise
         finally:

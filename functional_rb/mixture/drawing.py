@@ -167,7 +167,7 @@ def _look(carrier: Carrier[After], node: State | Mixture, p: BackendArray | None
         p = node.spec.p if node.p is None else node.p
     share = shares.normalized(ops, sizes if p is None else carrier.floats(p, like=sizes), drawable > 0)
     stored = shares.added_up(ops.where(share > 0, sizes, ops.full_like(sizes, 0)))
-    # Of items in buffers without a share there is no chance to correct for.
+    # Items in buffers without a share have no chance to correct for.
     chances = ops.where(share > 0, share * least, ops.full_like(least, 1))
     least = functools.reduce(ops.minimum, [chances[k] for k in range(len(members))])
     return _Looked(Status(ops.cast(ops.count(share > 0) > 0, "float32"), stored, least), share, members)

@@ -168,7 +168,7 @@ def _kinds_of(spec: BufferSpec) -> dict[str, Kind]:
     return {name: (tuple(leaf.shape), leaf.dtype) for name, leaf in zip(spec.plan.names, spec.plan.leaves, strict=True)}
 
 
-# Of each call of `sample`, and of each program that JAX traces. torch.compile, which asks too, traces no such cache.
+# Asked by each call of `sample`, and as JAX traces a program. torch.compile, which asks too, traces no such cache.
 layout_at_once = functools.lru_cache(maxsize=256)(layout_of)
 
 
@@ -310,7 +310,7 @@ def _slicing(spec: BufferSpec) -> tuple[int | None, bool, bool]:
 
 
 def _check_n_step(specs: Sequence[BufferSpec]) -> None:
-    # Of n-step returns beside single steps a sample could not tell by what each row is to be bootstrapped.
+    # A sample of n-step returns and single steps could not tell by what each row is to be bootstrapped.
     returns = [next((one for one in spec.transforms if isinstance(one, NStep)), None) for spec in specs]
     several = next((one for one in returns if one is not None), None)
     if several is None or None not in returns:

@@ -14,7 +14,7 @@ from functional_rb.ops.protocol import Array, Ops
 STEPS: Final = 30
 # The bits of such a fraction.
 BELOW: Final = 2**STEPS - 1
-# By this part float32 may err in a quota.
+# The relative error that float32 may have in a quota.
 ROUNDING: Final = 2.0**-21
 # So many can be shared out by float32 without an error of one.
 LARGEST_BATCH = 2**22

@@ -388,7 +388,7 @@ def encode_map(plan: MapPlan) -> Vector:
 
 # --- goals in hindsight -----------------------------------------------------------------------------------------------
 
-# As `src/records.h` numbers them.
+# The strategies of `her`, as `src/records.h` numbers them.
 _STRATEGIES: Final = "future", "final", "episode", "random"
 
 

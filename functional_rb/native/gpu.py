@@ -37,9 +37,9 @@ FLAGS: Final = (
 BLOCKS: Final = 1024
 # Rows of an update that one block has, and a fourth of the bytes of an item; of more several blocks.
 SHARE: Final = 4096
-# Those of the driver that are called from C++.
+# The functions of the driver that are called from C++.
 FUNCTIONS: Final = "cuLaunchKernel", "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuGetErrorString"
-# Of the compute capability, among a device's attributes.
+# The numbers of the compute capability among a device's attributes.
 MAJOR, MINOR = 75, 76
 
 
@@ -97,7 +97,7 @@ def fits(kernel: Kernel) -> bool:
     """Whether there is a launch for a kernel that can name all that the buffer has."""
     if kernel.on_gpu is None:
         return False
-    records = dict(zip(kernel.told, kernel.records[1:], strict=False))
+    records = dict(zip(kernel.record_names, kernel.records[1:], strict=False))
     return "plan" not in records or has_room(records, len(kernel.in_order) * (kernel.on_gpu.name == "read_drawn"))
 
 

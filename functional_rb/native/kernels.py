@@ -79,7 +79,7 @@ class Kernel:
         cut: how many of the first results are cut to as many rows as the handler tells in one more result, int32 [1].
         outputs: the results in the order in which the handler takes them; where these are all, as they stand.
         on_gpu: the launch for it; None if there is none.
-        told: what each of the records is, by a field's name, where the first is a form (see `of_buffer`).
+        record_names: what each of the records is, by a field's name, where the first is a form (see `of_buffer`).
     """
 
     name: str
@@ -89,7 +89,7 @@ class Kernel:
     cut: int = 0
     outputs: Sequence[Any] | None = None
     on_gpu: Launch | None = None
-    told: Sequence[str] = ()
+    record_names: Sequence[str] = ()
 
     @property
     def vectors(self) -> list[descriptor.Vector]:
@@ -194,7 +194,7 @@ def of_buffer(
     named = [*each_of(inputs), *outputs]  # of what is changed the kernel is given the output
     form = descriptor.encode_form((*records, *("" for _ in each_of(changed)), *(field for field, _ in named)))
     arrays, new = [x for _, x in operands], [ABSENT if x is None else x for _, x in outputs]
-    return Kernel(name, arrays, results, [form, *records.values()], outputs=new, on_gpu=on_gpu, told=[*records])
+    return Kernel(name, arrays, results, [form, *records.values()], outputs=new, on_gpu=on_gpu, record_names=[*records])
 
 
 def each_of(arrays: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -114,7 +114,7 @@ class Groups(SamplerBase):
         other = "" if self.interleaved else ", or interleaved=True, if other items lie between those of a group"
         return f"completes a group of {self.per_group} items; add more, or give whole=False{other}"
 
-    # Of fewer items no group is drawn.
+    # How many items a group has at least that is drawn.
     @property
     def _least(self) -> int:
         return self.per_group if self.whole else 1
@@ -248,7 +248,7 @@ class Groups(SamplerBase):
         return {MEAN: ops.where(real, mean + none, none), DEVIATION: ops.where(real, deviation + none, none)}
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        # Of a group, and then of one of its items.
+        # The chance of a group, and then that of one of its items.
         if self.interleaved:
             groups = self._sorted(ops, draft)
             sizes = key_groups.sizes_of(ops, groups, slots)

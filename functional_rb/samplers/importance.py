@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from functional_rb.core.soundness import Found
     from functional_rb.structures.ring import Removal, Write
 
-# By which logarithms may be multiplied. What is stored of priorities to a power below 2^-23 tells little of them.
+# Logarithms are multiplied by no more. What is stored of priorities to a power below 2^-23 tells little of them.
 LARGEST_FACTOR = 2.0**23
-# Of the normal float32.
+# The bits of the smallest and of the largest normal float32.
 SMALLEST_BITS, LARGEST_BITS = 0x00800000, 0x7F7FFFFF
 # One more in the exponent of a float32, in its bits.
 EXPONENT = 2**23

@@ -102,7 +102,7 @@ class PrioritizedSlices(Priorities, Trajectories):
         raise_peak(ops, draft, ops.take(draft.auxiliary[VALUE], write.slots), write.live)
 
     def values(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        # Of all steps, also where no slice begins.
+        # All steps have one, also those where no slice begins.
         return ops.take(draft.auxiliary[VALUE], slots)
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:

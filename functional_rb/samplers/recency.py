@@ -90,7 +90,7 @@ class Recency(SamplerBase):
         chance: Array = alike(ops, slots, draft.size(ops)).probabilities
         return chance * self._preference(ops, ends.sizes, back)
 
-    # By what factor an item is likelier than under a uniform sampler: `sum_j a^j b^(s-1-j)`.
+    # The factor by which an item is likelier than under a uniform sampler: `sum_j a^j b^(s-1-j)`.
     #
     # Here a is the share of items that are at least as old, b that of the older ones. The difference of powers
     # `a^s - b^s` itself would lose its digits.

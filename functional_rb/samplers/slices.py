@@ -103,7 +103,7 @@ class Slices(Trajectories):
         return self.cut(ops, draft, starts, draws[:, -2:], one, scalars.reciprocal(ops, ops.maximum(total, one)))
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        # Of a window that begins there, or of its trajectory and then of the window.
+        # The chance of a window that begins there, or that of its trajectory and then of the window.
         if not self.by_trajectory:
             return shares(ops, draft, slots)
         marked, share = self.among_trajectories(ops, draft, slots)

@@ -203,7 +203,7 @@ class SlicesWithoutReplacement(Trajectories):
         return Moves(ops.take(changes.slots, source), ops.take(changes.slots, target), moves, others)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
-        # From what is left of the epoch, or from all if that is nothing.
+        # Draw from what is left of the epoch, or from all if that is nothing.
         keeper = EpochKeeper.of(draft, draft.counters.more[COUNT][0])
         starts, live, left = keeper.draw(ops, draft, draws[:, :2], self.slices_of(batch), self.drop_last)
         selection = once(ops, starts, live, left)

@@ -147,7 +147,7 @@ class WithoutReplacement(SamplerBase):
         draft.count(epochs_done=add_epochs(ops, more[EPOCHS_DONE], emptied))
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
-        # From what is left, or from all if that is nothing.
+        # Draw from what is left, or from all if that is nothing.
         if self.shuffle:
             keeper = EpochKeeper.of(draft, draft.size(ops))
             slots, live, left = keeper.draw(ops, draft, draws, batch, self.drop_last)
@@ -188,7 +188,7 @@ class WithoutReplacement(SamplerBase):
         return slots, ring.handle_of(draft.plan.ring, lane, sequence_number), live
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
-        # Those that are left of the epoch, or that the next one begins with.
+        # What is left of the epoch may come, or what the next one begins with.
         if self.shuffle:
             return EpochKeeper.of(draft, draft.size(ops)).probabilities(ops, slots)
         first, _, live = self._next(ops, dataclasses.replace(draft), 1)

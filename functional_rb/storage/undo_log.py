@@ -38,7 +38,7 @@ HEAD = 40
 CHUNK = 2**24
 # What the names of the logs begin with, those of rows and wide arrays, and those of frames.
 ITEMS, FRAMES = "undo", "undo-frames"
-# As `name_of` writes them.
+# The names of logs, as `name_of` writes them.
 _NAME = re.compile(rf"({ITEMS}|{FRAMES})-([0-9]{{8}}|[1-9][0-9]{{8,17}})\.bin", re.ASCII)
 
 

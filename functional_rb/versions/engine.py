@@ -27,7 +27,7 @@ from functional_rb.versions.version import Version, forget_dead, part_with_older
 
 R = TypeVar("R")
 V = TypeVar("V", bound=VersionedState)
-# Of the core: `function(ops, arrays, spec, *args)`.
+# A function of the core, called as `function(ops, arrays, spec, *args)`.
 Function = Callable[..., Any]
 Finish = Callable[[list[BackendArray], Selection], R]
 
@@ -201,7 +201,7 @@ class Engine:
     ) -> tuple[V, list[BackendArray], Selection]:
         """Draw by the core; the next state remembers it, if the sampler is such a one."""
         library, spec, memory, after = self.library, state.spec, version.own(), state
-        # Of a buffer of a mixture, of which some rows are wanted, others give what it has not.
+        # Where some rows are wanted it is a buffer of a mixture, of which others give what it has not.
         at_hand = batch > 0 and wanted is None and not library.is_tracing()
         if at_hand and memory.fullest == 0:  # known without a look at the device's numbers
             checks.check_nonempty(spec, False, 0)
@@ -249,7 +249,7 @@ class Engine:
                 version = self._owner(state)  # before the lock was held, others may have come
             memory = version.own()
             arrays = functions.clear(library.ops, memory.state_arrays(state._counters), spec)
-            # Of Python objects the tokens go, so rows change that nobody has added.
+            # The tokens of Python objects go, so rows change that nobody has added.
             past = None if spec.plan.objects else past_of(state)
             if consume:
                 state.consume()

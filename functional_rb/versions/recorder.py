@@ -12,7 +12,7 @@ from functional_rb.versions.memory import Entry, Memory
 
 # Bytes that Python and the library take for each small array that is saved, about.
 OVERHEAD = 512
-# Of these kernels may stand in where nothing is recorded alone, as they do not tell what was there.
+# Functions whose kernels may stand in only where nothing is recorded, as they do not tell what was there.
 WRITERS = sum_tree.set_leaves, row_layout.store
 
 

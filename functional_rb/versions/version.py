@@ -62,7 +62,7 @@ class Version:
         source, later = self.newest_memory()
         memory = source.copy()
         take_back(memory, later)
-        # Those before this version are found from its memory now, those behind it as before.
+        # Versions before this one are rebuilt from its memory now, those behind it as before.
         history = list(source.history)
         known = [older() is self for older, _ in history]
         place = known.index(True) if True in known else len(history)

@@ -146,7 +146,7 @@ class RayTransport(Transport):
 
     def __init__(self, shards: Sequence[Handle], coordinator: Handle) -> None:
         self._actors, self._coordinator = shards, coordinator
-        # Of the block that came last with rows that were drawn, for each: the next is expected to have as many.
+        # How many bytes a row had in the block that was drawn last: the next is expected to have as many.
         self._row_bytes = 0.0
 
     @property

@@ -24,8 +24,8 @@ LARGE = 1 << 19
 class Block(NamedTuple):
     """Arrays that travel together."""
 
-    # Of each array its dtype as NumPy writes it, its shape, and where it begins in `small`, -1 for those in `large`:
-    # Python objects are always there, and are pickled.
+    # Each array's dtype as NumPy writes it, its shape, and where it begins in `small`, -1 for those in `large`: Python
+    # objects are always there, and are pickled.
     shapes: tuple[tuple[str, tuple[int, ...], int], ...]
     small: NumpyArray  # uint8 [bytes]
     large: tuple[NumpyArray, ...]  # the arrays that travel by themselves, in their order

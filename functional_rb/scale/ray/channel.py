@@ -97,7 +97,7 @@ class Channel:
         self._pending: deque[_Sent] = deque()
         # The newest of them, which have not been sent.
         self._gathered: list[_Sent] = []
-        # Of all acknowledged writes that no crash took, by this client and those before of its name.
+        # The items of all acknowledged writes that no crash took, by this client and those before of its name.
         self._items = 0
 
     @property

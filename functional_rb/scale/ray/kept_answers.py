@@ -11,10 +11,10 @@ MOST_CLIENTS = 100
 
 
 class KeptAnswers:
-    """What was given to which question, so that one which is asked again is given the same."""
+    """What each question was answered, so that one which is asked again is answered the same."""
 
     def __init__(self) -> None:
-        # Of each connection which answers it has heard, and the others.
+        # By connection: up to which question it has heard the answers, and the answers from there on.
         self._clients: dict[str, tuple[int, dict[int, Drawn]]] = {}
 
     def once(self, ticket: Ticket, epoch: int, take: Callable[[], Drawn], nothing: Callable[[], Drawn]) -> Drawn:

@@ -11,8 +11,8 @@ class Standing(NamedTuple):
     """How a shard stands, which each of its replies carries."""
 
     epoch: int  # how often it was restarted
-    # Of its items in a draw over all shards: what their priorities to the power alpha add up to, of slices the number
-    # of windows or trajectories, else the number of items. 0 if nothing can be drawn.
+    # What its items count in a draw over all shards: the sum of their priorities to the power alpha, of slices the
+    # number of windows or trajectories, else the number of items. 0 if nothing can be drawn.
     mass: float
     least: float  # the least chance of an item in a draw from this shard
     size: int  # how many items it stores
@@ -21,7 +21,7 @@ class Standing(NamedTuple):
     room: int | None = None  # how many items fit in at most, in whichever lanes; None of a buffer that overwrites
 
 
-# Of a shard of which nothing is known, or that is dead.
+# How a shard stands of which nothing is known, or that is dead.
 NOTHING = Standing(-1, 0.0, 0.0, 0, 0, 0)
 
 
@@ -51,7 +51,7 @@ class Wrote(NamedTuple):
     # the client sends all again from there.
     applied: int
     standing: Standing  # of the shard, afterwards
-    # Of each write why it was refused, if it was; it counts as applied, and has changed nothing.
+    # Why each write was refused, if it was; it counts as applied, and has changed nothing.
     refused: tuple[Exception | None, ...]
     # Whether the next write is not applied yet as a queue has no room for it: it is to be sent again.
     full: bool = False
@@ -83,7 +83,7 @@ class Drawn(NamedTuple):
     # How many there are: as many as were asked for, or none if nothing could be drawn; of a queue what it has.
     rows: int
     block: Block  # the leaves of the items, then the arrays below
-    # Of the arrays behind the leaves: "indices", "probabilities", and what else the sampler tells.
+    # The names of the arrays behind the leaves: "indices", "probabilities", and what else the sampler tells.
     names: tuple[str, ...]
     extras: tuple[str, ...]  # of those that are a sample's extras
     standing: Standing  # of the shard at the draw: the probabilities are by its mass. Of a queue it is that afterwards.

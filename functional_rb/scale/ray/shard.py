@@ -74,7 +74,7 @@ class Shard:
         self._structure: nest.Structure | None = None
         # The connection whose steps came last; None if what comes next does not follow on these.
         self._line: tuple[str, int] | None = None
-        # Of these steps, what `Write.version` said.
+        # What `Write.version` said of these steps.
         self._line_version = 0
         self._answers, self._full = KeptAnswers(), False
         self._taken = Taken(f"{self._checkpoint}.taken" if self._checkpoint and spec.sampler.takes_out else None)
@@ -94,7 +94,7 @@ class Shard:
             self._taken.note(self._ledger.epoch, self._begins())  # in this life nothing is given out yet
         # The epoch in which the item in each slot was written; of those restored, the one before.
         self._written_in = np.full(spec.capacity, self._ledger.epoch - 1, np.int64)
-        # Of the item in each slot, what `Write.version` said.
+        # What `Write.version` said of the item in each slot.
         self._versions = np.zeros(spec.capacity, np.int64)
         self._versioned = False
         self._saved_at = self._ledger.inserted
@@ -274,7 +274,7 @@ class Shard:
             rows = plan.ring.lanes if waits else 0
             self._state = self._engine(self._state).write_by(self._state, functions.cut, rows=rows)
 
-    # Of all items that are stored meanwhile it is noted by which version, and in which life of this shard.
+    # Note of all items that are stored meanwhile by which version they are, and in which life of this shard.
     @contextlib.contextmanager
     def _noting(self, version: int) -> Iterator[None]:
         if not self._versioned and not self._ledger.epoch:  # before a restart all items are of the first life

@@ -63,7 +63,7 @@ class Walk:
 
         def noting(k: int) -> None:
             if k in self.transport.alive:
-                for _, kept in self.transport.alive[k]._given._clients.values():
+                for _, kept in self.transport.alive[k]._answers._clients.values():
                     for drawn in kept.values():
                         self.dead_letters |= set(blocks.unpack(drawn.block)[0].tolist() if drawn.rows else [])
             self.sent_again |= {x for batch, receipt in self.sent if not receipt.done() for x in batch}
