@@ -88,7 +88,7 @@ def convert(
     episode, and the files become the same bytes. What is at `path` is complete, or not there.
 
     Args:
-        reader: of the dataset.
+        reader: the reader of the dataset.
         path: the directory that is made. If this dataset is there already, by its name and by how it is made, nothing
             is done.
         conversion: which parts of the steps are stored, and in which form; by default as `Conversion()` says.

@@ -64,9 +64,9 @@ def split(
 
     Args:
         dataset: its directory, or a state that `load` gave.
-        shares: of the episodes, which sum to 1 or less.
+        shares: the shares of the episodes, which sum to 1 or less.
         to: a directory for each.
-        seed: of the drawing.
+        seed: the seed of the drawing.
         by: a key of each episode, by its `Summary`: those with the same one stay together, so that no task, say, is in
             two parts: `by=lambda episode: episode.about["task"]`. Shares are met as well as that allows.
 

@@ -46,7 +46,7 @@ class Summary:
     """What is known of a stored episode without reading its steps.
 
     Attributes:
-        number: in the order of the dataset, from 0 on.
+        number: the episode's place in the order of the dataset, from 0 on.
         first: the slot of its first step.
         steps: how many steps.
         total: the sum of its rewards: its return.
@@ -67,13 +67,13 @@ class Description:
     """What a converted dataset holds.
 
     Attributes:
-        name: of the dataset, with its prefix.
+        name: the name of the dataset, with its prefix.
         item: the item of its buffer.
         steps, episodes: how many.
         spare: frames beyond the steps; None if observations are not stored as frames.
         frames: how many observations are stored.
         dropped: steps that were left out, as the observation after them is not known.
-        options: those of the conversion.
+        options: the options of the conversion.
         facts: what is known of where it comes from: its licence, addresses, size.
         path: the directory, absolute.
     """

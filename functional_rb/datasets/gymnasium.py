@@ -67,8 +67,8 @@ class Recording:
             env: a Gymnasium environment, no vector one.
             policy: gives an action for an observation; None for random actions.
             episodes: how many.
-            seed: of the first one, and of random actions.
-            name: of the dataset; by default that of the environment.
+            seed: the seed of the first episode, and of random actions.
+            name: the name of the dataset; by default that of the environment.
             infos: specs of what is kept of the infos that `env.step` returns, by name.
             max_length: the most elements of a `Sequence`, and nodes of a `Graph`, if the spaces have some.
             max_edges: the most edges of a `Graph`.

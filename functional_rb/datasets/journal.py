@@ -34,7 +34,7 @@ class Appended:
     """A file that is appended to.
 
     Attributes:
-        path: of it.
+        path: the path of the file.
         size: bytes so far.
     """
 
@@ -97,8 +97,8 @@ class Journal:
     """The journal of a directory.
 
     Attributes:
-        lines: those that are true, the oldest first.
-        file: that they are in.
+        lines: the lines that are true, the oldest first.
+        file: the file that they are in.
     """
 
     def __init__(self, directory: str, begin: Line) -> None:

@@ -44,7 +44,7 @@ def load(
     rewritten: that stays in this process, and the files are as they were.
 
     Args:
-        name: of the dataset with its prefix, "minari:D4RL/door/human-v2"; after the prefix there may be the path of its
+        name: the dataset's, with its prefix, "minari:D4RL/door/human-v2"; after the prefix there may be the path of its
             files. Or the directory of a converted dataset.
         backend: `jax_backend` or `torch_backend`, or "jax" or "torch".
         root: the folder where datasets lie; by default what `FUNCTIONAL_RB_DATASETS` names, else
@@ -55,7 +55,7 @@ def load(
         device: where samples go, as for `init`.
         conversion: which parts of the steps are stored, and in which form; each choice is converted once, and lies in
             a directory of its own.
-        options: of the reader.
+        options: the options of the reader.
 
     Returns:
         A state, which samples, slices, sums n steps and mixes like any other.

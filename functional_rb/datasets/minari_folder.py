@@ -33,9 +33,9 @@ class Minari(RowReader):
     """Reads a dataset of Minari. The class of a layout says where the values of steps lie.
 
     Attributes:
-        path: of the folder.
+        path: the path of the folder.
         metadata: all of it.
-        spaces: of Gymnasium, as the metadata say, by the paths of observations and actions: the values of each are a
+        spaces: Gymnasium's, as the metadata say, by the paths of observations and actions: the values of each are a
             nest of their own.
     """
 

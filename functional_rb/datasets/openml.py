@@ -132,7 +132,7 @@ class Arff:
     """A table in ARFF, maybe gzipped.
 
     Attributes:
-        columns: by their places; None for those of texts and dates, which are not read.
+        columns: the columns, by their places; None for those of texts and dates, which are not read.
     """
 
     def __init__(self, path: str) -> None:
@@ -204,7 +204,7 @@ class Parquet:
     """A table in Parquet; words are numbered in the order in which they come.
 
     Attributes:
-        columns: by their places; None for those that are neither numbers nor words.
+        columns: the columns, by their places; None for those that are neither numbers nor words.
     """
 
     def __init__(self, path: str) -> None:

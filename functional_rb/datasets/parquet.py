@@ -37,7 +37,7 @@ class Rows:
     """Rows of tables that lie one after the other, read from front to back; from the last one asked for on also again.
 
     Attributes:
-        path: of the first table.
+        path: the path of the first table.
         kinds: Arrow's types of all columns, by their names.
         count: how many rows there are.
         at: the first row that can still be read.

@@ -122,10 +122,10 @@ def open_reader(name: str | os.PathLike[str], root: str | os.PathLike[str] | Non
     """The reader of a dataset.
 
     Args:
-        name: with its prefix; after that the dataset's own name, or the path of its files. Or the directory of a
+        name: the prefix; after that the dataset's own name, or the path of its files. Or the directory of a
             converted dataset, which has no options.
         root: the folder where datasets lie.
-        options: of the reader.
+        options: the options of the reader.
 
     Raises:
         TypeError: for an option that the reader has not, naming those that it has, and for a name or a root of another

@@ -100,8 +100,8 @@ class Form:
         infos: the names of the infos that are stored.
         compact: whether observations are stored once.
         item: the item of the buffer.
-        spec: of a buffer of such items, but for its capacity.
-        paths: of its leaves, in their order.
+        spec: the spec of a buffer of such items, but for its capacity.
+        paths: the paths of its leaves, in their order.
     """
 
     def __init__(

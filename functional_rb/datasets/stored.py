@@ -34,7 +34,7 @@ class Stored:
 
     Attributes:
         path: its directory.
-        description: of it.
+        description: what `dataset.json` says.
     """
 
     def __init__(self, dataset: Dataset, chosen: Sequence[int] | None = None) -> None:

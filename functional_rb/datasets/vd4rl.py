@@ -82,7 +82,7 @@ class _File:
     """A file whose arrays have a row for each image, in either format.
 
     Attributes:
-        names: of the arrays.
+        names: the names of the arrays.
     """
 
     def __init__(self, path: str, file: npy.Npz | File) -> None:

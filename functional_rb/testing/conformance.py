@@ -107,8 +107,8 @@ def check_writer(
     Args:
         writer: an instance.
         item: a dict of specs; by default `ITEM`. A leaf "id" that numbers the items is added to it.
-        capacity: of the buffer.
-        lanes: of the buffer.
+        capacity: the capacity of the buffer.
+        lanes: the lanes of the buffer.
         law: what the writer should do, in plain Python: of all items that were added since the buffer was empty, in
             their order, those that are stored now, in any order.
         examples: how many histories.
@@ -147,9 +147,9 @@ def check_transform(
     Args:
         transform: an instance. With a function that is written for one backend, `run_on` names that.
         item: a dict of specs; by default `ITEM`. A leaf "id" that numbers the items is added to it.
-        capacity: of the buffer.
-        lanes: of the buffer.
-        sampler: of the buffer; by default `Uniform`.
+        capacity: the capacity of the buffer.
+        lanes: the lanes of the buffer.
+        sampler: the sampler of the buffer; by default `Uniform`.
         law: what the transform should do, in plain Python: called with the items that a lane holds, from the oldest on,
             the place of one of them, and its random bits int32 [words], it gives the leaves of that item, by path, that
             are read as others than were stored.

@@ -32,7 +32,7 @@ class ListModel:
     """A buffer as plain lists: a store, a law, and what every buffer counts.
 
     Args:
-        spec: of the buffer.
+        spec: the spec of the buffer.
         first: the number of each lane's first item.
         store: the class of what the writer should do; by default that of the library's writer in the spec, and of
             another writer that keeps items in order, a `Ring`.

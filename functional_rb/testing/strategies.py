@@ -33,7 +33,7 @@ class Add(NamedTuple):
         items: the batch, a nest of NumPy's arrays [B, *shape]; row `t * lanes + e` is step t of lane e.
         mask: bool [B], which rows are written; None for all.
         priorities: float32 [B], or None.
-        seed: of the random bits, for a writer that takes any.
+        seed: the seed of the random bits, for a writer that takes any.
     """
 
     items: Nest
@@ -47,7 +47,7 @@ class Sample(NamedTuple):
 
     Attributes:
         batch_size: as `rb.sample` takes it.
-        seed: of the random bits.
+        seed: the seed of the random bits.
         beta: as `rb.sample` takes it; None for the sampler's own.
     """
 
@@ -210,7 +210,7 @@ def histories(
 
     Args:
         draw: given by hypothesis.
-        spec: of the buffer.
+        spec: the spec of the buffer.
         steps: how many at most.
         sizes: how many steps of all lanes a batch may have.
         batch_sizes: how many may be drawn at a time.

@@ -43,7 +43,7 @@ class Tried:
         model: the lists; None where they cannot tell what is stored.
         added: the items that were added since the buffer was empty.
         gone: the handles that have named an item and must name none again.
-        arrays: those of the state.
+        arrays: the arrays of the state.
         stored: the items by handle.
     """
 

@@ -92,7 +92,7 @@ def generate(
             it has an attribute `prefill`, a function of the same arguments that gives the cache alone, prompts go
             through that, and their logits are never computed. Of the logits of a token one at least is to be above
             minus infinity, and none NaN or infinite.
-        params: of the model, handed to it as they are.
+        params: the model's parameters, handed to it as they are.
         prompts: integers [B, L].
         key: randomness, from `key(seed)` or `split`.
         decoding: how replies are drawn, or the number of tokens of a reply at most, `Decoding(n)`.
@@ -206,7 +206,7 @@ def log_probs(
 
     Args:
         step: the model, as for `generate`; it gets None for a cache, unless `tokens_at_once` is given.
-        params: of the model.
+        params: the model's parameters.
         ids: integers [N, S].
         mask: [N, S], which are tokens, bool or integers that are 0 or not; all if None. Padding may be anywhere.
         rows_at_once: how many rows the model is asked about at a time; all if None.
@@ -332,7 +332,7 @@ def rollout(
 
     Args:
         step: the model, as for `generate`.
-        params: of the model.
+        params: the model's parameters.
         prompts: integers [B, L].
         key: randomness, from `key(seed)` or `split`.
         decoding: as for `generate`; `at_once` bounds how many rows the reference is asked about at a time, too.

@@ -19,7 +19,7 @@ class Decoding:
 
     Attributes:
         n: the number of tokens of a reply at most.
-        temperature: by which logits are divided; 0 takes the most likely token, of equal ones the first.
+        temperature: the number by which logits are divided; 0 takes the most likely token, of equal ones the first.
         top_k: only so many of the most likely tokens are drawn, of equal ones the first; None for all.
         top_p: of these, only the fewest of the most likely ones whose probabilities sum to this at least, of equal ones
             the first; the least likely of them may be what brings the sum beyond it. None for all.

@@ -60,9 +60,9 @@ def pack(
 
     Args:
         sequences: arrays or lists of integers [T_i], which may be empty.
-        length: C, of the rows.
-        too_long: of a sequence longer than a row: "error", or "split" it in pieces, all but the last as long as a row,
-            with positions that begin at 0 in each.
+        length: C, the length of the rows.
+        too_long: what to do with a sequence longer than a row: "error", or "split" it in pieces, all but the last as
+            long as a row, with positions that begin at 0 in each.
         pad: what stands where there is no token.
 
     Returns:

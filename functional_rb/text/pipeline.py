@@ -39,9 +39,9 @@ class Tokenization:
 
     Attributes:
         max_length: how many tokens a text may have, special ones counted; None for no limit.
-        too_long: of longer ones: "drop" leaves the example out and counts it, "truncate_prompt" cuts the beginning of
-            the prompt off, as much of it for both texts, and drops what does not fit even so, "error" refuses.
-        bad: of rows that cannot be used: "error" names row and column, "drop" leaves them out and counts them. Reasons
+        too_long: what is done with longer ones: "drop" leaves the example out and counts it, "truncate_prompt" cuts the
+            beginning of the prompt off, as much of it for both texts, and drops what does not fit; "error" refuses.
+        bad: what is done with unusable rows: "error" names row and column, "drop" leaves out and counts them. Reasons
             are "no_row", "no_text" (no column of that name, or no text in it), "no_utf8", "empty_reply", "equal"
             (chosen and rejected are the same), "no_number" (a score that is NaN, infinite or none), and "template" and
             "tokenizer" (which raised an error of it: the cause of ours).

@@ -34,7 +34,7 @@ def bradley_terry_loss(
     Args:
         chosen: float [B], the scores of the preferred texts.
         rejected: float [B], those of the others.
-        margin: by how much they should differ; a number, or float [B].
+        margin: how much the scores should differ; a number, or float [B].
         mask: bool [B], which pairs count; all if None.
 
     Returns:

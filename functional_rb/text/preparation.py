@@ -47,7 +47,7 @@ def preference(
         source: a `datasets.Dataset` or `IterableDataset`; a path of JSON lines (.jsonl, .json), of an array of
             JSON (.json), of parquet or arrow, or a list of such; or dicts in any iterable. What can be read once only
             is first written to `root`.
-        tokenizer: of `transformers`, or of `tokenizers`, which has neither chat template nor end. It is left as it is.
+        tokenizer: one of `transformers`, or of `tokenizers`, which has no chat template and no end. It stays as it is.
         tokenization: how texts become tokens, and what is done with rows that cannot be used; by default as
             `Tokenization()` says.
         columns: other names of columns, such as {"prompt": "question"}; {"prompt": None} to leave that out, as with
@@ -110,7 +110,7 @@ def prompts(
 
     Args:
         source: as for `preference`, and so are all others.
-        tokenizer: of `transformers` or `tokenizers`.
+        tokenizer: one of `transformers` or `tokenizers`.
         tokenization: how texts become tokens; a prompt without any token of its own cannot be used: "empty_prompt".
         columns: other names: {"prompt": ..., "reply": ...}, or {"messages": ...}; {"reply": None} for prompts alone.
         root: the directory for all that is prepared.

@@ -42,11 +42,11 @@ class Prepared:
         text_tokens: how many all texts have.
         longest: how many the longest text has.
         dropped: how many examples were left out, by reason; see `preference`.
-        merged: of how many texts tokenized jointly the prompt's end lies within a token. That token is the reply's.
+        merged: how many texts, tokenized jointly, have the prompt's end within a token. That token is the reply's.
         pad: what stands where there is no token, unless `spec` is told otherwise: the tokenizer's own padding, else
             its end, else 0.
         eos: the tokenizer's end; None if it has none.
-        dtype: of the tokens in the file.
+        dtype: the dtype of the tokens in the file.
         labelled: whether there are replies.
         scored: whether there are scores.
     """

@@ -38,7 +38,7 @@ class Tokenizing:
 
     Attributes:
         prefix: special tokens that the tokenizer puts before a text.
-        suffix: those that it puts behind one.
+        suffix: the special tokens that it puts behind a text.
         eos: the token that ends a reply, if there is one.
         pad: the tokenizer's padding, else `eos`, else 0.
         vocabulary: ids are below this.

@@ -203,7 +203,7 @@ def find_goals(
         held: the rings.
         ends: where they are.
         in_episode: the step in episode of each slot, int32 [capacity]; None where goals come from anywhere.
-        slots: of the items, int32 [m].
+        slots: the slots of the items, int32 [m].
         real: which of them there are, bool [m].
         draws: int32 [m, 4] in [0, 2^31).
 

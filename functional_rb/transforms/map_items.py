@@ -26,7 +26,7 @@ class MapItems(Transform):
         who: how errors name it.
         on_host: whether the function is a `HostFunction`.
         item_words: random words that an `ItemFunction` takes for each item.
-        draws: whether it takes a key.
+        draws: whether the function takes a key.
         given: the items that it is given, taken apart; once it is `bound`.
         steps: of slices that come in one row, how many steps each has; None for all else.
         paths: the paths of their leaves.

@@ -178,7 +178,7 @@ class NStep(Transform):
         """Items over n steps.
 
         Args:
-            plan: of the buffer.
+            plan: the plan of the buffer.
             first: int32 [m, 1], where each step lies: the first column of the window.
             window: int32 [m, n], where each step and those after it lie.
             real: bool [m, n], which of them there are, in the same trajectory: the first of each row.

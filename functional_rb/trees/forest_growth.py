@@ -20,7 +20,7 @@ def with_spec(lib: Lib[A], forest: Forest, spec: ForestSpec) -> Forest:
 
     Args:
         forest: stays as it is.
-        spec: with the same observations and actions; capacity, children, outcomes, seed and hash_bits may differ.
+        spec: one with the same observations and actions; capacity, children, outcomes, seed and hash_bits may differ.
 
     Returns:
         The new forest.

@@ -27,7 +27,7 @@ class ForestSpec(Description):
         capacity: N, how many different observations fit.
         children: room for edges: the forest has `N * children` edges (an observation and an action), wherever they
             are.
-        seed: of the hash, a whole number.
+        seed: the seed of the hash, a whole number.
         hash_bits: how many bits the hash has, up to 31; fewer let different observations begin to look in the same
             place, which costs time.
         outcomes: room for results: the forest has `N * outcomes` results (an edge and where it led); as many as edges

@@ -35,7 +35,7 @@ def view(
 
     Args:
         forest: to read from; or one search tree, `tree.at(0)` of a batch, which takes none of the other arguments.
-        observation: of the root, one nest like `ForestSpec.observation`, without axes in front.
+        observation: that of the root, one nest like `ForestSpec.observation`, without axes in front.
         max_depth: how many steps to go down; None for all.
         max_nodes: how many nodes to make at most, level by level; the others are cut off (`cut`).
         compact: whether nodes with one child are left out, so that several steps lie between two nodes.

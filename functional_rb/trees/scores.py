@@ -75,7 +75,7 @@ class Score(abc.ABC):
 
         Args:
             ops: the backend.
-            edges: of the nodes; the visit is counted already.
+            edges: the edges of the nodes; the visit is counted already.
             slot: int32 [B], which edge of each was taken.
             returns: float32 [B], what came back along it: reward + discount * value.
         """

@@ -55,9 +55,9 @@ class Fields:
     """The fields of a dataset's episodes, with an observation that is one array as it was before it got a name.
 
     Attributes:
-        specs: of observations, actions and infos.
+        specs: the specs of observations, actions and infos.
         reward: the dtype of rewards.
-        units: of all fields.
+        units: the units of all fields.
     """
 
     def __init__(self, reader: Stored) -> None:

@@ -55,7 +55,7 @@ def fetch(
         offline: whether to do without the network: what is neither below the root nor in a folder is an error.
         retry: how often failures that may pass are tried again, and when.
         progress: whether to show a bar for a file that takes more than a second; None for: on a terminal.
-        certificates: those that are believed; those of the system by default.
+        certificates: the certificates that are believed; by default the system's.
 
     Returns:
         The paths of the files, in their order.

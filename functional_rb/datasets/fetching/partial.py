@@ -28,7 +28,7 @@ class Partial:
     """The part of a file below a root. Only the holder of its lock may open it.
 
     Attributes:
-        path: of the part.
+        path: the path of the part.
         size: bytes that are there.
         origin: what they are of.
     """

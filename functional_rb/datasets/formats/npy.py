@@ -31,8 +31,8 @@ class NpyStream:
     """An array in a stream, which is read forward, row by row.
 
     Attributes:
-        shape: of the array.
-        dtype: of its values.
+        shape: the shape of the array.
+        dtype: the dtype of its values.
         at: how many rows have been read.
     """
 
@@ -90,7 +90,7 @@ class Npz:
     """The arrays in a file of `.npz`, by name, each read when it is asked for.
 
     Attributes:
-        names: of the arrays.
+        names: the names of the arrays.
     """
 
     def __init__(self, file: zipfile.ZipFile, path: str) -> None:
