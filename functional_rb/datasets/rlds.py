@@ -164,7 +164,7 @@ def _shards(folder: str, split: str) -> list[str]:
             f"{folder}: expected files such as name-{split}.tfrecord-00000-of-00001, there are those of the splits "
             f"{sorted({match[2] for match in matches})}"
         )
-    total = totals[-1]
+    total = totals[-1]  # a folder may have files of two conversions
     if len(of_split) != len(names) or len(totals) > 1:
         raise DatasetError(
             f"{folder}: expected files of the split {split!r} that were written together, there are those of {totals}, "

@@ -188,10 +188,11 @@ def _check_values(leaves: Leaves, reward: Path, time_axis: int | None, mask: Arr
                     f"{time_axis}, got {tuple(leaf.shape)}; give time_axis=0 for [T, ...], 1 for [B, T, ...], None if "
                     f"there is none"
                 )
+    # Padding may hold anything, so flags are compared only where the mask is set.
     compared = np.ones((), bool)
     if mask is not None:
         marks = values_of(mask)
-        if marks is None:
+        if marks is None:  # traced, so that there are no values to compare
             return
         less = following[:-1] if following[-1:] == (1,) else following
         if marks.dtype != bool or marks.shape not in (following, less):

@@ -193,8 +193,8 @@ class _Comparison:
 
     def compare(self, spec: object, value: Nest, path: Path, lead: tuple[int, ...]) -> None:
         if isinstance(spec, NonTensor):
-            return
-        if isinstance(spec, Varying | Text) and lead:
+            return  # any object will do
+        if isinstance(spec, Varying | Text) and lead:  # vector environments give these as sequences
             if not isinstance(value, tuple | list | np.ndarray) or len(value) != lead[0]:
                 message = f"expected {lead[0]} values of {spec!r:.80}, one for each environment, got {_shown(value)}"
                 self.findings.add(path, "kind", message)

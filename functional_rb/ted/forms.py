@@ -152,6 +152,7 @@ def steps_to_flat(
 ) -> Flat:
     """The flat form of steps [N, *shape] in TED, given by path in the order of that form."""
     ends = ends_of(steps[(NEXT, "done")], lanes.sizes)
+    # Flags and rewards belong to the step that led there, so the step after it has no copy of them.
     alone = [path for path in steps if path[0] == NEXT and (is_flag(path[1:]) or below(path[1:], reward_key))]
     leaves: Leaves = {}
     for path, leaf in steps.items():

@@ -80,7 +80,7 @@ def _write(flat: Flat, file: Group, compression: str | None) -> None:
     numbers = {"is_full": header.is_full, "shift": header.shift, "_len": header.stored}
     for name, number in (numbers | {"_storage_shape": list(header.storage_shape)}).items():
         file[name] = np.asarray(number)
-    digits = len(str(len(pieces) - 1))
+    digits = len(str(len(pieces) - 1))  # of equal length, as HDF5 lists groups by their names
     for k, piece in enumerate(pieces):
         group = file.create_group(f"{GROUP}{k:0{digits}}")
         for path, file_leaf in file_leaves.items():
@@ -174,6 +174,7 @@ class _Trajectories(Source):
                 f"{self.where}: leaf {show(path)!r}: expected trajectories of one of the dtypes {', '.join(ITEMSIZE)} "
                 f"that differ in length alone; the file is damaged, or not in TED"
             )
+        # HDF5 can read other files, make values up and inflate huge chunks: files of others may ask for none of it.
         for leaf in leaves:
             properties, kinds = leaf.id.get_create_plist(), self._h5py.h5d
             layout = properties.get_layout()

@@ -237,7 +237,7 @@ def _with_final(observation: Nest, done: Nest, infos: Mapping[str, Nest], who: s
     leaves, structure = nest.flatten(observation, is_leaf)
     final = infos.get("final_obs")
     which = values_of(done)
-    if final is None:
+    if final is None:  # Gymnasium gives it only in steps that end an episode
         if which is not None and which.any():
             raise ValueError(
                 f'{who}: environments {np.flatnonzero(which).tolist()} are done, but infos has no "final_obs"; '

@@ -24,7 +24,7 @@ def check_added(tried: Tried, before: dict[int, dict[str, NumpyArray]], new: lis
                 f"{handle} overwritten; let `overwrites` be True, or leave rows out that do not fit"
             )
     if any(map(changes_rows, spec.transforms)):
-        return
+        return  # what is stored are other rows than those that were added
     came = [tried.stored[handle] for handle in tried.stored if handle not in before]
     unused = list(new)
     for leaves in came:

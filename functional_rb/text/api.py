@@ -378,6 +378,7 @@ def rollout(
         by_reference = None
         if reward.reference is not None:
             by_whom = step if reward.reference_step is None else reward.reference_step
+            # As many rows at once as generation had, for which memory was enough.
             some = None if decoding.at_once is None else int(ids.shape[0]) * decoding.at_once
             by_reference = lib.log_probs_of(by_whom, reward.reference, *joined[:2], some, None, None)
             values = lib.values(by_reference)
@@ -388,6 +389,7 @@ def rollout(
                 )
         coefficient = lib.number(reward.kl, "float32", scores)
         episodes = lib.run(rollouts.episodes, joined, generation, scores, by_reference, coefficient)
+    # The token that is generated is the action, and what is observed next.
     steps = from_transitions(
         episodes.observation, episodes.action, episodes.reward, episodes.action, episodes.terminated, episodes.truncated
     )

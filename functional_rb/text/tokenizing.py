@@ -47,6 +47,7 @@ class Tokenizing:
     def __init__(self, tokenizer: HuggingFace, who: str) -> None:
         self._tokenizer, self._who = tokenizer, who
         fast = getattr(tokenizer, "backend_tokenizer", None)
+        # A fast tokenizer of `transformers` has one of `tokenizers` inside.
         if fast is None and hasattr(tokenizer, "encode_batch") and hasattr(tokenizer, "to_str"):
             fast = tokenizer
         if fast is None and not hasattr(tokenizer, "get_vocab"):
@@ -65,6 +66,7 @@ class Tokenizing:
             pad = padding["pad_id"]
         self.pad: int = next(int(x) for x in (pad, self.eos, 0) if x is not None)
         size = len(tokenizer) if hasattr(tokenizer, "__len__") else tokenizer.get_vocab_size(with_added_tokens=True)
+        # Tokens that were added may have larger numbers than there are tokens.
         self.vocabulary = max(size, self.pad + 1, max(tokenizer.get_vocab().values(), default=0) + 1)
 
     def identity(self) -> bytes:

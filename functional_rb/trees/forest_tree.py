@@ -152,10 +152,12 @@ class _Graph:
     def _view(self, depth: Ints, vertex: Ints, parent: Ints, which: Ints, repeats: Bools, cut: Bools) -> TreeView:
         n = len(vertex)
         visits = self.count[which] if len(self.count) else np.zeros(n, np.int64)
+        # No result leads to the root: it is visited where a step begins there.
         visits = visits.copy()
         visits[0] = self.visits[vertex[0]]
         into = which[1:]
         steps = Steps(self.start[into], self.end[into], self.edge[into], self.reward[into], self.terminal[vertex[1:]])
+        # Not the graph itself, which would live as long as the view.
         spec, actions, observations = self.spec, self.actions, self.observations
         edge = steps.edge
 

@@ -218,6 +218,7 @@ def sample_items(
     index, leaves, selection = drawn(state, key, size, beta, in_place)
     part = execute.renamed(state.part) if in_place else None
     if state.spec.sampler.takes_out:
+        # What the sampler has taken out of the index leaves this process's part too.
         number = _shard_number(state, index.counters)
 
         def taken_out(ops: Ops, arrays: Arrays, spec: BufferSpec) -> Arrays:
@@ -225,7 +226,7 @@ def sample_items(
             return arrays._replace(counters=left)
 
         part = execute.write_by(state.part if part is None else part, taken_out, consume=in_place)
-    if state.spec.on_sample is not None:
+    if state.spec.on_sample is not None:  # each process maps its share by draws of its own
         key = random.split(key, state.dealing.shards)[state.rank]
     batch = api.as_sample(_ENGINE, state.spec, size // state.dealing.shards, key, leaves, selection)
     return state.followed_by(index, part), batch
