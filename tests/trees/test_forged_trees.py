@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from tests.support.backends import Backend
+from tests.support.backends import Backend, mostly_on_torch
 
 SPEC = frb.trees.TreeSpec(
     {"x": frb.Unbounded((2,)), "image": frb.Unbounded((40, 40), "uint8")}, 12, 3, frb.Unbounded(()), ("squares",)
@@ -110,7 +110,7 @@ def test_what_is_left_of_a_tree_is_sound(library: Backend, tmp_path: Path) -> No
         assert rb.trees.view(loaded["alone"]).to_string() == rb.trees.view(loaded["batch"].at(0)).to_string()
 
 
-@pytest.mark.few_on_jax(1)
+@mostly_on_torch
 @pytest.mark.parametrize("name", ["children", "parent"])
 def test_every_search_ends(library: Backend, name: str) -> None:
     """Ways down and up that lead back to where they were."""

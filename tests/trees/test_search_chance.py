@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from tests.support.backends import Backend
+from tests.support.backends import Backend, mostly_on_torch
 
 TREES = 256
 # States: 0.2 for sure, or a coin of one or minus one.
@@ -64,6 +64,7 @@ def test_a_coin_is_worth_its_mean(library: Backend, policy: Any) -> None:
     assert visits.min() > 1
 
 
+@mostly_on_torch
 def test_one_step_may_answer_for_all_nodes(library: Backend) -> None:
     """And the four steps by themselves take outcomes too."""
     rb, (root, act, befall) = library.rb, world(library)
@@ -94,6 +95,7 @@ def test_one_step_may_answer_for_all_nodes(library: Backend) -> None:
     assert (library.numpy(by_hand.chance).sum(1) == 2).all()  # both afterstates
 
 
+@mostly_on_torch
 def test_where_chance_decides_at_the_root_nothing_is_proposed(library: Backend) -> None:
     rb, (root, act, befall) = library.rb, world(library)
     tree, _ = rb.trees.search(rb.init(SPEC, items=root), rb.key(0), act, 8, chance_step=befall)
@@ -106,6 +108,7 @@ def test_where_chance_decides_at_the_root_nothing_is_proposed(library: Backend) 
     assert visits.min() >= 10
 
 
+@mostly_on_torch
 def test_outcomes_are_visited_by_their_prior(library: Backend) -> None:
     rb, spec = library.rb, frb.trees.TreeSpec((), 8, 3, chance=True)
     shares = np.array([0.5, 0.3, 0.2], np.float32)

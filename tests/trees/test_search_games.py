@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from tests.support.backends import Backend
+from tests.support.backends import Backend, mostly_on_torch
 from tests.support.effort import effort
 from tests.trees import list_tree
 from tests.trees.list_tree import Game
@@ -108,6 +108,7 @@ def test_values_of_a_small_mdp_converge_to_value_iterations(library: Backend) ->
     np.testing.assert_allclose(library.numpy(library.rb.trees.summary(tree).value), q.max(-1), atol=0.1)
 
 
+@mostly_on_torch
 def test_what_is_invalid_is_never_visited_at_any_depth(library: Backend) -> None:
     """mctx masks invalid actions at the root alone."""
     game = Table(**vars(Game.random(7, 6, 4, 0.9, ties=True)))
@@ -124,6 +125,7 @@ def test_what_is_invalid_is_never_visited_at_any_depth(library: Backend) -> None
         assert (library.numpy(tree.children)[library.numpy(tree.terminal)] == -1).all()
 
 
+@mostly_on_torch
 def test_invalid_slots_beside_the_valid_ones_change_nothing(library: Backend) -> None:
     """A node with three slots, and one with three valid ones of five, are searched alike but for the ties."""
     small = Table(**vars(Game.random(11, 6, 3, 0.9, ties=False)))
@@ -169,6 +171,7 @@ def test_ties_are_broken_by_the_key_evenly(library: Backend) -> None:
     assert (counts[0] != counts[1]).any()
 
 
+@mostly_on_torch
 def test_reset_begins_some_anew(library: Backend) -> None:
     game = Table(**vars(Game.random(3, 6, 3, 0.9, ties=False)))
     game.valid[:], game.terminal[:] = True, False
@@ -210,6 +213,7 @@ def test_actions_may_be_vectors(library: Backend) -> None:
     np.testing.assert_array_equal(rewards, library.numpy(x)[:, 1:] * np.array([[1.0, 2.0, 3.0]]))
 
 
+@mostly_on_torch
 def test_a_score_alone_has_no_noise_and_proposes_the_most_visited_slot(library: Backend) -> None:
     game, rows = Table(**vars(Game.random(3, 6, 3, 0.9, ties=False))), np.arange(2)
     tree, step = of_states(library, game, [0, 1], 16), step_of(library, game)
