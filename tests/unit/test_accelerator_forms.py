@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import jax
@@ -81,7 +82,7 @@ def random_numbers(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("capacity", "compared"), [(1, True), (16, True), (17, True), (17, False), (257, True), (4097, True), (4097, False)]
+    ("capacity", "compared"), [(1, True), (16, True), (17, True), (17, False), (4097, True), (4097, False)]
 )
 def test_the_bits_are_those_of_the_sum_tree(capacity: int, compared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves around the seam of the ring, and any, some of which come twice; of large writes level by level."""
@@ -113,7 +114,7 @@ def test_the_bits_are_those_of_the_sum_tree(capacity: int, compared: bool, monke
 def test_nothing_is_drawn_from_an_empty_tree() -> None:
     draws = np.random.default_rng(0).integers(0, 2**31, (9, 3)).astype(np.int32)
     tree = np.zeros((sum_tree.geometry(300).rows, sum_tree.FANOUT), np.float32)
-    drawn = tpu_tree.draw(jnp.asarray(tree), 300, jnp.asarray(draws))
+    drawn = jax.jit(tpu_tree.draw, static_argnums=1)(tree, 300, draws)
     np.testing.assert_array_equal(drawn.leaves, sum_tree.descend.core(OPS, tree, 300, draws))
     assert not np.asarray(drawn[1:]).any()
 
@@ -132,12 +133,12 @@ def test_random_bits_are_those_of_jax() -> None:
 @pytest.mark.parametrize("compared", [True, False])
 def test_the_last_good_priority_of_equal_slots_counts(compared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tpus, "MOST_COMPARED", 64 if compared else 0)
-    rng = np.random.default_rng(3)
+    rng, updating = np.random.default_rng(3), jax.jit(tpus.updated_values, static_argnums=3)
     for _ in range(8):
         slots, live = rng.integers(20, size=64).astype(np.int32), rng.random(64) < 0.6
         priorities = np.where(rng.random(64) < 0.2, -1, random_numbers(rng, 64)).astype(np.float32)
         wanted = importance.updated_values.core(OPS, slots, live, priorities, 0.6)
-        found = tpus.updated_values(*map(jnp.asarray, (slots, live, priorities)), 0.6)
+        found = updating(slots, live, priorities, 0.6)
         for one, other in zip(found[1:], wanted[1:], strict=True):
             np.testing.assert_array_equal(one, other)
         np.testing.assert_array_equal(found[0][wanted[1]], wanted[0][wanted[1]])
@@ -160,8 +161,10 @@ def test_what_is_traced_for_a_tpu_draws_the_same_in_few_steps(monkeypatch: pytes
     """Each of the operations counted is two pieces of work there at least, and those in loops are so at every turn."""
 
     def given(batch_size: int) -> tuple[rb.State, jax.Array]:  # specs of their own, as what is traced is kept
-        spec = frb.BufferSpec(frb.Unbounded(()), 200, frb.Prioritized(), batch_size=batch_size)
-        return rb.add(rb.init(spec), jnp.arange(190.0)), rb.key(1)
+        return rb.with_spec(filled, dataclasses.replace(spec, batch_size=batch_size)), rb.key(1)
+
+    spec = frb.BufferSpec(frb.Unbounded(()), 200, frb.Prioritized(), batch_size=8)
+    filled = rb.add(rb.init(spec), jnp.arange(190.0))
 
     wanted = jax.jit(step)(*given(11))
     with backends.make("jax-core"), monkeypatch.context() as patch:
