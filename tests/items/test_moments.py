@@ -27,7 +27,7 @@ def batches(sizes: list[int]) -> list[np.ndarray]:
 
 
 @hypothesis.settings(max_examples=25)
-@hypothesis.given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(0, 4))
+@hypothesis.given(st.lists(st.sampled_from([0, 1, 2, 9]), min_size=1, max_size=5), st.integers(0, 4))
 def test_moments_are_those_of_all_vectors(library: Backend, sizes: list[int], at: int) -> None:
     rb, met = library.rb, batches(sizes)
     found = others = rb.moments(np.zeros((0, 2), np.float32), (2,))

@@ -20,12 +20,12 @@ HOST_VARIANTS = ("jax-host", "jax-host-core")
 # Kernels called eagerly; under the user's jit; XLA operations; kernels; torch operations; the in-place forms.
 VARIANTS = ("jax", "jax-jit", "jax-core", "torch", "torch-core", "torch-inplace")
 
-# For what is so only by kernels: the results are the same without them, but XLA copies then.
 # For what is decided in code that both backends share, and takes JAX seconds to compile: JAX in `make test-all` alone.
 mostly_on_torch = pytest.mark.parametrize(
     "library", [pytest.param("jax", marks=pytest.mark.long), "torch"], indirect=True
 )
 
+# For what is so only by kernels: the results are the same without them, but XLA copies then.
 needs_native = pytest.mark.skipif(not switch.on, reason="of compiled kernels, which FUNCTIONAL_RB_NATIVE=0 turns off")
 
 

@@ -218,6 +218,7 @@ def test_interleaved_groups_differ_within_a_batch(dtype: str) -> None:
             assert {*found} <= there[prompt]
 
 
+@pytest.mark.few_on_jax(1)
 @pytest.mark.parametrize("writer", [frb.RoundRobin(), frb.Reservoir()], ids=str)
 def test_interleaved_groups_are_drawn_from_a_mixture(writer: Any, library: Backend) -> None:
     rb, buffers = library.rb, []
