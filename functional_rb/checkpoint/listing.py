@@ -14,7 +14,7 @@ from functional_rb.checkpoint.opened import Opened, generations, read_manifest
 
 
 def checkpoints(path: str | os.PathLike[str]) -> list[Checkpoint]:
-    """What is there to load.
+    """The checkpoints of a directory, damaged ones included.
 
     Args:
         path: a directory that `save` has written to.

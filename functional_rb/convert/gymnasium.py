@@ -96,6 +96,7 @@ class _FromSpaces:
                 raise ValueError(f"truth values that are always the same have no spec, got {space}; leave them out")
             return Binary(space.shape)
         low, high = narrowed_bounds(space.low, space.high, dtype)
+        # A Box always has bounds; where they are those of the dtype they say nothing.
         whole = whole_domain(dtype)
         if (low == whole.low).all() and (high == whole.high).all():
             return Unbounded(space.shape, dtype)
@@ -174,7 +175,7 @@ class _ToSpaces:
     def _binary(self, spec: Binary, path: Path) -> AnySpace:
         if spec.dtype == "bool":
             return self.spaces.Box(0, 1, spec.shape, np.bool_)
-        if spec.dtype == "int8":
+        if spec.dtype == "int8":  # the only dtype that a MultiBinary has
             return self.spaces.MultiBinary(spec.shape[0] if len(spec.shape) == 1 else spec.shape)
         if dtypes.kind_of(spec.dtype) != "int":
             raise TypeError(f"no space has zeros and ones alone of dtype {spec.dtype}; write Binary({spec.shape})")

@@ -141,6 +141,7 @@ def _check_leaves(spec: object, who: str) -> None:
 def _encoded(value: object, path: Path) -> object:
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         value = value.item()
+    # By exact types: an instance of a class that extends one of these would come back as a plain one.
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
@@ -148,6 +149,7 @@ def _encoded(value: object, path: Path) -> object:
             raise ValueError(f"to_json: {_shown(path)}: expected a number, got NaN")
         # Equal specs have equal texts, and -0.0 equals 0.0.
         return value + 0.0 if math.isfinite(value) else {"type": "float", "value": "inf" if value > 0 else "-inf"}
+    # Specs mostly hold tuples, so these are JSON's own arrays, and a list is an object with a "type".
     if isinstance(value, tuple | list) and type(value) in (tuple, list, Keys):
         parts = [_encoded(child, (*path, i)) for i, child in enumerate(value)]
         return {"type": "list", "parts": parts} if type(value) is list else parts
@@ -336,6 +338,7 @@ class _Reader:
         if not isinstance(data["library"], str) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"from_json: {_shown(path)}: expected names as texts, got {data!r:.80}")
         if kind in RECORDS:
+            # Fields with defaults may have been added to the class since the text was written.
             fields = RECORDS[kind].parts
             if not {name for name in fields if not hasattr(kind, name)} <= set(names) <= set(fields):
                 raise KnownError(
@@ -356,6 +359,7 @@ class _Reader:
         fields = dataclasses.fields(kind) if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
         if fields is None or {field.name for field in fields} != set(parts):
             raise KnownError(f"from_json: {_shown(path)}: expected a dataclass of {list(parts)}, got {kind!r:.80}")
+        # Without a call of `__init__`, which may refuse specs in the place of its own values.
         return of_fields(kind, parts)
 
     def _partial(self, data: Json, path: Path) -> object:
@@ -366,6 +370,7 @@ class _Reader:
 
     def _known(self, name: object, path: Path) -> Any:
         things = self._things_named(name) if isinstance(name, str) else []
+        # The same class may be given twice; two that have one name are a question of what was meant.
         if any(other is not things[0] for other in things[1:]):
             raise KnownError(f"from_json: {_shown(path)}: known has several things named {name!r}; give the one meant")
         if not things:

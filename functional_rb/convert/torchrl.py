@@ -88,6 +88,7 @@ class _FromTorchrl:
     def _categorical(self, spec: TensorSpec, path: Path) -> SpecNest:
         if spec.space.n < 1:
             raise ValueError("the number of choices is not known; write Categorical(n) with one")
+        # What environments of torchrl have for `done` and `terminated`.
         if dtypes.name_of(spec.dtype) == "bool" and spec.space.n == 2 and spec.mask is None:
             return Binary(tuple(spec.shape))
         return Categorical(spec.space.n, *_mask_shape_dtype(spec))
@@ -162,6 +163,7 @@ class _ToTorchrl:
         if isinstance(spec, Categorical):
             return self.specs.Categorical(spec.n, spec.shape, **self._dtype_and_mask(spec))
         nvec = self._tensor(spec.table("nvec").astype(np.int64))
+        # By default torchrl draws a single choice without the axis that its own spec and ours have.
         return self.specs.MultiCategorical(nvec, spec.shape, **self._dtype_and_mask(spec), remove_singleton=False)
 
     def _composite(self, spec: Composite, path: Path) -> TensorSpec:

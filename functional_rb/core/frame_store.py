@@ -47,7 +47,7 @@ def auxiliary(plan: Plan) -> dict[str, AuxiliaryArray]:
 
 
 def counters(plan: Plan) -> tuple[tuple[str, int], ...]:
-    """Where the lanes' next frames go, if leaves are stored as frames."""
+    """The counter that says where the lanes' next frames go, if leaves are stored as frames."""
     return () if plan.frames is None else ((CURSOR, plan.ring.lanes),)
 
 

@@ -39,23 +39,23 @@ class Sample(NamedTuple, Generic[Items]):
 
     @property
     def mask(self) -> None:
-        """None: all draws are real."""
+        """None, as all draws are real."""
 
     @property
     def is_first(self) -> None:
-        """None: of slices only."""
+        """None, as only slices have it."""
 
     @property
     def is_last(self) -> None:
-        """None: of slices only."""
+        """None, as only slices have it."""
 
     @property
     def truncated(self) -> None:
-        """None: of slices only."""
+        """None, as only slices have it."""
 
     @property
     def slice_start(self) -> None:
-        """None: of slices only."""
+        """None, as only slices have it."""
 
 
 class MaskedSample(NamedTuple, Generic[Items]):
@@ -79,19 +79,19 @@ class MaskedSample(NamedTuple, Generic[Items]):
 
     @property
     def is_first(self) -> None:
-        """None: of slices only."""
+        """None, as only slices have it."""
 
     @property
     def is_last(self) -> None:
-        """None: of slices only."""
+        """None, as only slices have it."""
 
     @property
     def truncated(self) -> None:
-        """None: of slices only."""
+        """None, as only slices have it."""
 
     @property
     def slice_start(self) -> None:
-        """None: of slices only."""
+        """None, as only slices have it."""
 
 
 class SliceSample(NamedTuple, Generic[Items]):

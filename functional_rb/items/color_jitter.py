@@ -64,6 +64,7 @@ class ColorJitter(ImageFunction):
     def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: list[Array]) -> Array:
         shape, amounts = tuple(x.shape[len(lead) :]), common
         where, (rows, columns, count) = self.where(shape), self.sizes(shape)
+        # Frames that were stacked along the channels are changed alike, but each has a mean brightness of its own.
         frames = (count // 3, 3) if count % 3 == 0 else (count, 1)
         images = channels_first(ops, x, where).reshape(math.prod(lead), *frames, rows, columns)
         if self.brightness:
@@ -99,12 +100,12 @@ def _turned(ops: ItemOps, x: Array, by: Array) -> Array:
     red, green, blue = x[:, :, 0:1], x[:, :, 1:2], x[:, :, 2:3]
     value = ops.maximum(ops.maximum(red, green), blue)
     width = value - ops.minimum(ops.minimum(red, green), blue)
+    # Grey has no hue, and any will do, as it is multiplied by a width of zero below.
     safe = ops.where(width > 0, width, ops.full_like(width, 1))
     of_blue = (red - green) / safe + 4.0
     of_green = (blue - red) / safe + 2.0
-    hue = ops.where(
-        value == red, (green - blue) / safe, ops.where(value == green, of_green, of_blue)
-    )  # in sixths of the circle, from -1 to 5
+    # In sixths of the circle, from -1 to 5.
+    hue = ops.where(value == red, (green - blue) / safe, ops.where(value == green, of_green, of_blue))
     parts = []
     for n in (5.0, 3.0, 1.0):
         k = hue + by * 6.0 + n

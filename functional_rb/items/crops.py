@@ -68,7 +68,7 @@ class Windows(ImageFunction):
         words, corners = draws, {}
         for x in arrays:
             rows, columns, _ = self.sizes(tuple(x.shape[len(lead) :]))
-            if words is None:
+            if words is None:  # the middle needs none, but an array that says how many windows there are
                 words = ops.arange(math.prod(lead), like=x)[:, None]
             if (rows, columns) not in corners:
                 corners[rows, columns] = self.corner(ops, words, rows, columns)
@@ -83,6 +83,7 @@ class Windows(ImageFunction):
         (rows, columns, count), n = self.sizes(shape), math.prod(lead)
         size, (top, left) = self.window(rows, columns), common[rows, columns]
         if self.where(shape) == "first":
+            # Each channel is an image of its own: pixels are gathered where they lie, without moving the axis.
             cut = windows(
                 ops, x.reshape(n * count, rows, columns, 1), repeated(ops, top, count), repeated(ops, left, count), size
             )

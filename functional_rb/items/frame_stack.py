@@ -59,7 +59,7 @@ class FrameStack(InSlices):
         if not isinstance(spec, Bounded):
             return plain(tuple(sizes), spec.dtype)
         low, high = (np.concatenate([spec.table(k).reshape(shape)] * self.n, axis) for k in ("low", "high"))
-        if self.padding == "zeros":
+        if self.padding == "zeros":  # which need not lie between the bounds of the leaf
             low, high = np.minimum(low, 0), np.maximum(high, 0)
         return Bounded(low, high, tuple(sizes), spec.dtype)
 

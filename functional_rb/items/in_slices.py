@@ -33,7 +33,7 @@ class InSlices(ItemFunction):
     @property
     @abc.abstractmethod
     def who(self) -> str:
-        """How users call it."""
+        """The public name of the function, for errors."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "end_keys", nest.checked_keys(self.end_keys, "end_keys", self.who))

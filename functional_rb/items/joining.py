@@ -37,7 +37,7 @@ class Cat(ItemFunction):
         object.__setattr__(self, "out", name_of(self.out, "out", "cat"))
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
-        """One leaf in place of several.
+        """The specs with one leaf in place of several.
 
         Raises:
             ValueError: if they do not fit together.

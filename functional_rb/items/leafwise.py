@@ -67,7 +67,7 @@ class HasBack(Protocol):
 
     @property
     def who(self) -> str:
-        """How users call it."""
+        """The public name of the function, for errors."""
 
     def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
         """The leaf [*lead, *shape] of this spec that it was before the function changed it."""
@@ -107,7 +107,7 @@ class Invertible(Leafwise):
 
 
 def inverted(function: HasBack, item: object, paths: Sequence[Path]) -> Inverse:
-    """What makes the leaves at these paths again."""
+    """The function that makes the leaves at these paths again."""
     leaves = leaves_of(item)
     return Inverse(function, tuple((path, leaves[path]) for path in paths))
 

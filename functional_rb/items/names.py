@@ -66,7 +66,7 @@ class Select(ItemFunction):
         return {path: leaf for path, leaf in leaves.items() if (path in named) != self.left_out}
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
-        """Those that are kept.
+        """The specs of the leaves that are kept.
 
         Raises:
             ValueError: if there are none.

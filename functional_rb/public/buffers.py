@@ -145,6 +145,7 @@ def _add(lib: Lib[A], function: str, state: Nest, items: Nest, *arguments: Any) 
         return implementation(lib, state, items, mask)
     if isinstance(state, Mixture):
         *each, to = arguments
+        # A buffer that is in the mixture twice is written in one place, and must not be consumed in the other.
         write = add if function == "add" or state.repeats else add_
         return mixed.add(lambda one, *args, **named: write(lib, one, *args, **named), state, to, items, *each)
     if isinstance(state, lib.sharded.ShardedState):

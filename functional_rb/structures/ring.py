@@ -48,7 +48,7 @@ class Ring:
 
 
 class RingState(NamedTuple):
-    """Where the lanes' rings are.
+    """How far the rings of the lanes have come.
 
     Attributes:
         cursors: int32 [lanes], the sequence number that each lane's next item will get.
@@ -60,7 +60,7 @@ class RingState(NamedTuple):
 
 
 class Write(NamedTuple):
-    """Where a batch goes.
+    """The slots to which a batch is written.
 
     Attributes:
         slots: int32 [n]; equal ones come with the same source.
