@@ -1,8 +1,9 @@
 // add, update and draws of a buffer for GPUs: the same bits as `buffer.h`, shared out among threads.
 //
 // A kernel is written for one block of a grid, as loops `block.each(n, f)` after each of which all threads of the block
-// wait for each other. Blocks never wait for other blocks. Who carries it out is a template's argument: a block of a
-// GPU (`gpu.cu`), or one that is emulated (`tests/support/emulated_gpu.cpp`), whose order of turns tests choose.
+// wait for each other; only what is copied (`block.move`) needs a `block.wait()` before others read it, or write what it
+// read. Blocks never wait for other blocks. Who carries it out is a template's argument: a block of a GPU (`gpu.cu`), or
+// one that is emulated (`tests/support/emulated_gpu.cpp`), by threads whose order tests choose, or that a sanitizer watches.
 #pragma once
 #include "records.h"
 #include "buffer_call.h"
@@ -164,6 +165,16 @@ template <class T> FRB_INLINE void leave(T* at, T x) {
   __atomic_store(at, &x, __ATOMIC_RELAXED);
 #endif
 }
+// Read it while others may still write it again as it is.
+template <class T> FRB_INLINE T left_at(const T* at) {
+#if defined(__CUDACC__)
+  return *at;
+#else
+  T x;
+  __atomic_load(at, &x, __ATOMIC_RELAXED);
+  return x;
+#endif
+}
 
 // Compute one of the three numbers of a node. Threads that do it for the same node find the same bits.
 FRB_INLINE void refresh_number(const Plan& plan, float* tree, int64_t level, int64_t node, int which) {
@@ -200,7 +211,7 @@ FRB_INLINE void refresh_above(const Block& block, const Plan& plan, float* tree,
 // --- rows -----------------------------------------------------------------------------------------------------------
 
 // Copy `bytes` for each of `count` places between where `to` and `from` say; nothing to a place of null. What is copied by
-// several calls with one `turn` is copied at the same time, by other threads where there are enough.
+// several calls with one `turn` is copied at the same time, by other threads where there are enough. Nobody waits for it.
 template <class Piece, class Block, class To, class From>
 FRB_INLINE void copy_pieces(const Block& block, int64_t& turn, int64_t count, int64_t bytes, const To& to, const From& from) {
   const uint32_t pieces = uint32_t(bytes / int64_t(sizeof(Piece)));
@@ -268,7 +279,6 @@ FRB_INLINE void store_items(const Block& block, const Call& call, const Plan& pl
               [&](int64_t i) { return row(i) < 0 ? nullptr : stored + slot(i) * stride; },
               [&](int64_t i) { return rows + row(i) * bytes; });
   }
-  block.wait();
 }
 
 // --- add ------------------------------------------------------------------------------------------------------------
@@ -334,9 +344,9 @@ template <class Block> FRB_INLINE void add_priorities(const Block& block, const 
     const int32_t by_default = value_by_default(call, plan);
     auto given = [&](int64_t place) { return call.priorities ? value_of(plan, call.priorities[batch.row(place)]) : BAD; };
     auto value = [&](int64_t place) { return given(place) >= 0 ? given(place) : by_default; };
-    block.each(0, [](int64_t) {});  // all have read the largest before a leaf is written
-    if (call.saved_values)
-      block.each(least<int64_t>(call.batch, plan->capacity), [&](int64_t p) { call.saved_values[p] = tree[batch.slot(p)]; });
+    const int64_t saved = call.saved_values ? least<int64_t>(call.batch, plan->capacity) : 0;
+    // Behind this all have also read the largest, before a leaf is written.
+    block.each(saved, [&](int64_t p) { call.saved_values[p] = tree[batch.slot(p)]; });
     block.each(batch.written, [&](int64_t p) { tree[batch.slot(p)] = float_of(value(p)); });
     if (call.priorities) rejected = block.total(batch.written, [&](int64_t p) { return int64_t(given(p) < 0); });
     peak = most(peak, block.largest(batch.written, value));
@@ -529,7 +539,6 @@ FRB_INLINE void load_items(const Block& block, const Call& call, const Plan& pla
                            const Slot& slot) {
   int64_t turn = 0;
   for (int64_t k = 0; k < plan->leaves; ++k) load_leaf(block, call, plan, turn, k, first, count, slot);
-  block.wait();
 }
 
 // Tell a draw's counters, which it leaves as they are, so that what needs them comes once all has been read.

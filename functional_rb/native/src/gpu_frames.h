@@ -265,7 +265,6 @@ template <class Block> FRB_INLINE void store_frames(const Block& block, const Ca
     if (frames.unit(k) == 1) copy_frames<char>(block, turn, here, stack.bytes, part, to, from);
     else copy_frames<int32_t>(block, turn, here, stack.bytes, part, to, from);
   }
-  block.wait();
 }
 
 // --- draws ----------------------------------------------------------------------------------------------------------
@@ -327,7 +326,6 @@ FRB_INLINE void load_frames(const Block& block, const Call& call, int64_t first,
       });
     else piece_of(char());
   }
-  block.wait();
 }
 
 // As `sample`, of items that share frames.

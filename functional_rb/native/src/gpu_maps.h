@@ -148,7 +148,6 @@ template <class Block> FRB_INLINE void keep(const Block& block, const Keyed& of,
   copy_each(block, turn, count, bytes, unit_of(aligned(keys, bytes, rows, bytes)),
             [&](int64_t i) { return of.fresh[begin + i] ? keys + of.ids[begin + i] * bytes : nullptr; },
             [&](int64_t i) { return rows + i * bytes; });
-  block.wait();
 }
 
 // Give new keys places and numbers, and count all: by one block, behind `find_keys`. Rows ask for places in rounds, see

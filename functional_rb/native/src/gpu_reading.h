@@ -117,11 +117,12 @@ template <class Block> FRB_INLINE void read_drawn(const Block& block, const Call
     load_leaf(block, call, plan, turn, k, begin, here, [&](int64_t i) { return from[i]; });
   }
   if (call.returns && block.y() == 0) tell_returns(block, of, begin, here, slots, all);
-  block.wait();
   if (!call.frames) return;
   auto follows = [&](int64_t leaf) { return sums && of.follows(-1 - leaf); };
   load_frames(block, call, begin, here, slots, more, [&](int64_t leaf) { return !follows(leaf); });
-  if (sums) load_frames(block, call, begin, here, last, more, follows);
+  if (!sums) return;
+  block.wait();  // until nobody needs what lies in the room
+  load_frames(block, call, begin, here, last, more, follows);
 }
 
 }  // namespace gpu

@@ -190,7 +190,7 @@ template <class Block> FRB_INLINE void count_items(const Block& block, const Add
 // How many items are left of an epoch in order, by some counters of rings; 0 where there is none.
 template <class Block> FRB_INLINE int64_t left_in_order(const Block& block, const Addition& of, const int32_t* counters) {
   const Call& call = of.call;
-  if (!call.epoch || call.order) return 0;
+  if (!call.BufferCall::epoch || call.order) return 0;  // which is null on the host where there is none
   const Epoch epoch = epoch_of(call);
   return block.total(of.lanes, [&](int64_t lane) { return rest_of(of.ring, epoch, call.counters, counters, lane).left; });
 }

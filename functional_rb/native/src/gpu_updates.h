@@ -45,7 +45,9 @@ struct Rows {
       : slots(call.scratch), values(slots + call.batch), leaders(values + call.batch), good(leaders + call.batch),
         last(good + call.batch), lists(last + call.batch), next(lists + call.batch), cells(next + call.batch),
         sums(cells + 4 * call.batch), batch(call.batch), owners(call.owners), room(4 * batch / owners) {}
-  FRB_INLINE int32_t key(int64_t i) const { return most(slots[i], 0); }
+  // Each block finds the slots of all rows, and writes the same ones.
+  FRB_INLINE int32_t slot(int64_t i) const { return left_at(slots + i); }
+  FRB_INLINE int32_t key(int64_t i) const { return most(slot(i), 0); }
   // Who alone reads and writes a slot's priorities and the node above it.
   FRB_INLINE int64_t owner(int32_t slot) const { return scaled(spread(uint32_t(slot / FANOUT)), owners); }
   FRB_INLINE bool wins(int64_t i) const { return values[i] >= 0 && good[leaders[i]] == int32_t(i); }
@@ -77,21 +79,21 @@ template <class Block> FRB_INLINE void update(const Block& block, const Call& ca
   if (x == 0) block.each(counters_of(call), [&](int64_t k) { call.new_counters[k] = call.counters[k]; });
   block.each(batch, [&](int64_t i) {
     const int32_t handle = call.given_handles[i];
-    rows.slots[i] = call.current    ? find_current(plan, call.current, handle)
-                    : call.in_rings ? int32_t(locate(ring, lanes, handle)) : find(plan, call.counters, handle);
+    leave(rows.slots + i, call.current    ? find_current(plan, call.current, handle)
+                          : call.in_rings ? int32_t(locate(ring, lanes, handle)) : find(plan, call.counters, handle));
     if (!mine(i)) return;
     const int32_t slot = rows.key(i);
-    rows.values[i] = rows.slots[i] < 0 || !call.priorities ? BAD : value_of(plan, call.priorities[i]);
+    rows.values[i] = rows.slot(i) < 0 || !call.priorities ? BAD : value_of(plan, call.priorities[i]);
     rows.leaders[i] = rows.good[i] = rows.last[i] = rows.lists[i] = -1;
     if (call.saved_slots) call.saved_slots[i] = slot;
     if (call.saved_values) call.saved_values[i] = tree[slot];
     if (call.saved_kept) call.saved_kept[i] = kept[slot];
   });
   const int64_t stale = block.total(batch, [&](int64_t i) {
-    return int64_t(rows.slots[i] < 0 && call.given_handles[i] != -1 && mine(i));
+    return int64_t(rows.slot(i) < 0 && call.given_handles[i] != -1 && mine(i));
   });
   const int64_t rejected = block.total(batch, [&](int64_t i) {
-    return int64_t(call.priorities && rows.slots[i] >= 0 && mine(i) && rows.values[i] < 0);
+    return int64_t(call.priorities && rows.slot(i) >= 0 && mine(i) && rows.values[i] < 0);
   });
   const int32_t peak = block.largest(batch, [&](int64_t i) { return mine(i) ? most(rows.values[i], 0) : 0; });
   // Rows of equal slots meet in a cell. Where those of other slots come there too, one row stays, and with it its
@@ -113,20 +115,20 @@ template <class Block> FRB_INLINE void update(const Block& block, const Call& ca
     const int32_t leader = rows.leaders[i];
     if (rows.values[i] >= 0) block.raise(rows.good + leader, int32_t(i));
     if (!call.given) return;
-    block.raise(rows.last + leader, int32_t(rows.slots[i] < 0 ? i : batch + i));
+    block.raise(rows.last + leader, int32_t(rows.slot(i) < 0 ? i : batch + i));
     rows.next[i] = block.exchange(rows.lists + leader, int32_t(i));
   });
   if (call.priorities) {
     block.each(batch, [&](int64_t i) {
       if (!mine(i) || !rows.wins(i)) return;
-      const int32_t slot = rows.slots[i], lane = sliced ? int32_t(lane_of(ring, slot)) : 0;
+      const int32_t slot = rows.slot(i), lane = sliced ? int32_t(lane_of(ring, slot)) : 0;
       kept[slot] = call.times && call.times[slot] >= plan->limit ? 0.0f : float_of(rows.values[i]);
       if (!sliced) return;
       const Lane of(ring, lanes, call.in_episode, lane);
       const bool begins = of.weight(back_of(ring, of.head, slot - lane * ring->length)) > 0;
       tree[slot] = begins ? float_of(rows.values[i]) : 0.0f;
     });
-    auto leaf = [&](int64_t i) { return mine(i) && rows.wins(i) ? rows.slots[i] : -1; };
+    auto leaf = [&](int64_t i) { return mine(i) && rows.wins(i) ? rows.slot(i) : -1; };
     if (plan->levels > 1)
       block.each(3 * batch, [&](int64_t k) {
         if (const int32_t slot = leaf(k / 3); slot >= 0) refresh_number(plan, tree, 1, slot / FANOUT, int(k % 3));
@@ -163,7 +165,7 @@ template <class Block> FRB_INLINE void finish_update(const Block& block, const C
   const int64_t several = rows.owners > 1, begin = (block.x() - several) * call.tile;
   if (several && block.x() == 0) {
     if (block.y() == 0) {
-      auto leaf = [&](int64_t i) { return rows.wins(i) ? rows.slots[i] : -1; };
+      auto leaf = [&](int64_t i) { return rows.wins(i) ? rows.slot(i) : -1; };
       if (call.priorities) refresh_above(block, plan, call.tree, 2, call.batch, leaf);
       block.each(1, [&](int64_t) {
         int64_t rejected = 0, stale = 0;
@@ -189,8 +191,8 @@ template <class Block> FRB_INLINE void finish_update(const Block& block, const C
     else save_for_all<char>(block, rows, begin, here, stored, saved, bytes, part.width);
   }
   store_items(block, call, plan, here,
-              [&](int64_t i) { return rows.carries(begin + i) && rows.slots[begin + i] >= 0 ? begin + i : -1; },
-              [&](int64_t i) { return int64_t(rows.slots[begin + i]); });
+              [&](int64_t i) { return rows.carries(begin + i) && rows.slot(begin + i) >= 0 ? begin + i : -1; },
+              [&](int64_t i) { return int64_t(rows.slot(begin + i)); });
 }
 
 }  // namespace gpu

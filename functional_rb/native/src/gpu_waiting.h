@@ -222,7 +222,6 @@ FRB_INLINE void store_complete(const Block& block, const Addition& of, const Que
     }
   }
   store_returns(block, of, queue, begin, here, slot);
-  block.wait();
 }
 
 // As `add_to_rings`, of what `line_up` found complete.
@@ -277,7 +276,6 @@ template <class Block> FRB_INLINE void keep_waiting(const Block& block, const Ca
                 [&](int64_t i) { return queue.waiting[first + i] < queue.before ? nullptr : rows + (first + i) * bytes + leaf.offset; },
                 [&](int64_t i) { return call.items[k] + (queue.waiting[first + i] - queue.before) * leaf.bytes + part.first; });
     }
-    block.wait();
   }
 }
 
