@@ -1,11 +1,11 @@
 """Runs programs by an extension built with a sanitizer: python -m tests.children.sanitized FILE WHAT=ARGUMENT ...
 
-WHAT is "threads" or "few_threads", with the number of a fault to plant (0: none); "chain", with how often the version
-chain of torch is written to while threads draw from it; "programs", with how many random ones to carry out on that
-chain beside the plain engine, or "kinds", by itself on buffers of all kinds; "agreement", with arguments for pytest;
-"team", with the emulator of GPUs and how many short lives of buffers to live by kernels whose blocks and threads work
-at the same time; or "race", with the emulator, for one such life in which these do the same work. All are carried out
-in one process, as to import torch under a sanitizer takes longer than most.
+WHAT is "threads" or "few_threads", with the number of a fault to plant (0: none); "faults", with several of these that
+are planted in "threads"; "chain", with how often the version chain of torch is written to while threads draw from it;
+"programs", with how many random ones to carry out on that chain beside the plain engine, or "kinds", by itself on
+buffers of all kinds; "agreement", with arguments for pytest; "grids", with the emulator of GPUs, for short lives of
+buffers by its kernels; or "careless", with the emulator, a kernel and the number of a wait that this leaves out. All
+are carried out in one process, as to import torch under a sanitizer takes longer than most.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ import ctypes
 import importlib.util
 import os
 import shlex
-import shutil
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from tests.support.gpu_life import Life
 
 
 def use(path: str) -> None:
@@ -113,6 +115,17 @@ def threads(fault: str) -> None:
         large = {"image": frb.Unbounded((1700,), "uint8")}
         shared = SharedBuffer.open(frb.BufferSpec(large, 50, frb.Prioritized(), storage=storage))
         list(pool.map(work, range(2)))
+
+
+def faults(numbers: str) -> None:
+    """One fault after the other, each in a copy of this process, which may end by it."""
+    for number in numbers.split(","):
+        print("begin fault", number, file=sys.stderr, flush=True)
+        copy = os.fork()
+        if not copy:
+            threads(number)
+            os._exit(0)
+        assert os.waitpid(copy, 0)[1] != 0
 
 
 def chain(times: str) -> None:
@@ -222,28 +235,47 @@ def agreement(arguments: str) -> None:
     assert pytest.main(shlex.split(arguments)) == 0
 
 
-def team(emulator_and_lives: str) -> None:
-    """Short lives of buffers by emulated kernels for GPUs, and the same by the kernels of the CPU."""
-    from tests.support import emulated_gpu
-    from tests.support.gpu_life import LIVES, carried_out
+def grids(emulator: str) -> None:
+    """Short lives of buffers by emulated kernels for GPUs, each of which is launched."""
+    from functional_rb import _native
+    from tests.support.gpu_life import LIVES
 
-    file, lives = emulator_and_lives.split(",")
+    _emulate(emulator)
+    launched = set[str]().union(*(_live(life) for life in LIVES if life.spec.capacity < 1000))
+    assert launched == set(_native.GPU_KERNELS) - {"pack_keys"}  # which programs of JAX alone launch
+
+
+def careless(emulator_and_wait: str) -> None:
+    """The life of a small prioritized buffer, in which one kernel leaves the wait of a number out."""
+    from functional_rb import _native
+    from tests.support.gpu_life import LIVES
+
+    emulator, kernel, wait = emulator_and_wait.split(",")
+    _emulate(emulator).frb_leave_out(*(ctypes.c_int64(n) for n in (_native.GPU_KERNELS.index(kernel), int(wait))))
+    with contextlib.suppress(Exception):  # whatever comes of it
+        _live(next(life for life in LIVES if life.spec.capacity == 12))
+
+
+def _emulate(file: str) -> ctypes.CDLL:
+    """Let kernels for GPUs be carried out by an emulator that a sanitizer watches."""
+    from tests.support import emulated_gpu
+
     loaded = emulated_gpu.declared(ctypes.CDLL(file))
     emulated_gpu.library = lambda: loaded  # type: ignore[assignment]  # in place of its own
-    for life in [life for life in reversed(LIVES) if life.spec.capacity < 1000][: int(lives)]:
-        expected = carried_out(life, "cpu")
-        with emulated_gpu.using(emulated_gpu.TEAM, blocks=2, share=500):
-            assert carried_out(life, "cpu") == expected, life.spec
+    return loaded
 
 
-def race(emulator: str) -> None:
-    """One life, in which two threads do each step of a block; the emulator looks for the variable as it is loaded."""
-    os.environ["FRB_EMULATED_RACE"] = "1"
-    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Exception):  # whatever comes of it
-        team(f"{shutil.copy(emulator, Path(folder, 'racing.so'))},1")
+def _live(life: Life) -> set[str]:
+    """The kernels that a life launches, on grids of several columns and lines."""
+    from tests.support import emulated_gpu
+    from tests.support.gpu_life import carried_out
+
+    with emulated_gpu.using("forward", blocks=3, share=60) as emulated:
+        carried_out(life, "cpu")
+    return {name for name, _ in emulated.launched}
 
 
-WAYS = threads, few_threads, chain, programs, kinds, agreement, team, race
+WAYS = threads, faults, few_threads, chain, programs, kinds, agreement, grids, careless
 PROGRAMS = {program.__name__: program for program in WAYS}
 
 if __name__ == "__main__":

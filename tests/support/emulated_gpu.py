@@ -21,8 +21,6 @@ from torch_backend.memory.gpus import Gpus
 from torch_backend.memory.library import TORCH
 
 ORDERS = {"forward": 0, "backward": 1, "scattered": 2}
-# Blocks and threads at the same time.
-TEAM = "team"
 
 
 class OnTheCpu(Gpus):
@@ -64,7 +62,7 @@ class Emulated:
 
 def built(name: str, *more: str) -> Path:
     """The emulator, compiled with more flags."""
-    flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", "-ffp-contract=off", f"-I{SOURCES}", *more]
+    flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", f"-I{SOURCES}", *more]
     source = str(Path(__file__).with_suffix(".cpp"))
 
     def make(target: Path) -> None:
@@ -108,7 +106,7 @@ def launching(
         on.device_launches_by(found.frb_launch, ctypes.c_int64(found.frb_record_bytes()))
     _native.gpu_driver((launch, 0 if on is None else _address(on.device_context), 0, 0, 0), blocks, share)
     _native.gpu_device(0, 0, tuple(range(1, len(_native.GPU_KERNELS) + 1)))
-    found.frb_in_order([*ORDERS, TEAM].index(order))
+    found.frb_in_order(ORDERS[order])
     found.frb_launched((ctypes.c_int64 * 0)(), 0)
     try:
         yield emulated

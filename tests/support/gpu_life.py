@@ -37,6 +37,7 @@ RETURNS = frb.n_step(3, 0.9, at="add", reward_key="gain", terminated_key="done",
 WINDOWS = frb.PrioritizedSlices(2, end_keys=("done",), strict_length=False)
 AHEAD = frb.n_step(3, 0.9, reward_key="gain", terminated_key="done", next_keys=["image"])
 STACKS = frb.Compact(next={}, stack={"x": 3})
+WIDE_STACKS = REWARDED | {"x": frb.Unbounded((3, 5))}
 LIVES = (
     *(Life(frb.BufferSpec(SMALL, 50, sampler), (30, 40, 70, 1), 33) for sampler in SAMPLERS),
     *(Life(frb.BufferSpec(LARGE, 20_000, sampler), (7000, 9000), 5000) for sampler in SAMPLERS[1:]),
@@ -66,6 +67,11 @@ LIVES = (
     ),
     Life(frb.BufferSpec(REWARDED, 50, frb.Prioritized(), transforms=AHEAD), (30, 40, 70, 1), 33),
     Life(frb.BufferSpec(REACHING, 51, frb.Prioritized(), lanes=3, transforms=frb.her("episode")), (10, 13, 1), 33),
+    # Trees of one level, and of three, of which more leaves arrive than are drawn; frames of one lane, of many bytes.
+    Life(frb.BufferSpec(LARGE, 12, frb.Prioritized()), (5, 9), 7),
+    *(Life(frb.BufferSpec(LARGE, 300, frb.Prioritized(replacement=how)), (200, 150), 20) for how in (True, False)),
+    Life(frb.BufferSpec(LARGE, 300, frb.Prioritized(), frb.MaxValue("x")), (200, 150), 20),
+    Life(frb.BufferSpec(WIDE_STACKS, 50, WINDOWS, compact=STACKS, transforms=AHEAD), (10, 25, 20), 33),
     Life(frb.BufferSpec(SMALL, 50, frb.Prioritized(0.7)), (30, 40, 7), 33, mixed=True),
     Life(frb.BufferSpec(SMALL, 50, WINDOWS), (30, 40, 7), 11, mixed=True),
     Life(frb.BufferSpec(SMALL, 50, frb.Prioritized(max_times_sampled=9)), (30, 40, 7), 33, mixed=True),

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tools.native_build import SOURCES, compiler
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 KEPT = ROOT / "build" / "tests"
 
 
@@ -22,7 +23,7 @@ def kept(name: str, flags: Sequence[str], make: Callable[[Path], object]) -> Pat
     """
     told = hashlib.sha256(repr((compiler(), *flags)).encode())
     told.update(subprocess.run([*compiler(), "--version"], capture_output=True, check=True).stdout)
-    for source in sorted([*SOURCES.iterdir(), *Path(__file__).parent.glob("*.cpp"), ROOT / "tools/native_build.py"]):
+    for source in sorted([*SOURCES.iterdir(), *HERE.glob("*.cpp"), *HERE.glob("*.h"), ROOT / "tools/native_build.py"]):
         told.update(source.read_bytes())
     target = KEPT / f"{name}-{told.hexdigest()[:16]}.so"
     if not target.exists():
