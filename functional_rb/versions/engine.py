@@ -112,16 +112,22 @@ class Engine:
                 after, _ = self._write(state, version, past, consume, functions.update, handles, priorities, stored)
             return after
 
-    def write_by(self, state: V, function: Function, *args: object, consume: bool = False, rewrites: bool = False) -> V:
+    def write_by(
+        self, state: V, function: Function, *args: object, rows: int = 0, consume: bool = False, rewrites: bool = False
+    ) -> V:
         """The state with the arrays that `function(ops, arrays, spec, *args)` makes of its own.
 
-        No row is another, unless it rewrites: then any may be.
+        No row is another, but for those that adding so many rows would write, as where a shard on Ray ends trajectories
+        that wait; or, if it rewrites, any may be.
         """
         version = self._writable(state, "write_by", consume)
         with self.library.lock(version):
-            past = None if rewrites else past_of(state)
+            memory = version.own()
+            if rows and memory.files is not None:
+                self.library.make_room(memory, state.spec, state._counters, rows)
+            past = None if rewrites else past_of(state, rows)
             after, _ = self._write(state, version, past, consume, function, *args)
-            return after.note_fullest(None) if rewrites else after
+            return after.note_fullest(None) if rows or rewrites else after
 
     def _write(
         self, state: V, version: Version, past: SaveHistory | None, consume: bool, function: Function, *args: object
