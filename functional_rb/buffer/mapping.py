@@ -130,10 +130,10 @@ def known_of_host(transform: MapItems) -> Outline:
 
 
 def flattened(
-    transform: MapItems, items: Nest, lead: Lead, is_array: Callable[[object], bool], as_told: bool = True
+    transform: MapItems, items: Nest, lead: Lead, is_array: Callable[[object], bool], as_declared: bool = True
 ) -> tuple[list[BackendArray], Structure]:
-    """The leaves of what a function gives, and their structure: those that it was told to give, where it was."""
-    after = transform.after if as_told else None
+    """The leaves of what a function gives, and their structure: as it was declared to give them, where it was."""
+    after = transform.after if as_declared else None
     if after is None:
         leaves, structure = nest.flatten(items, lambda x: is_array(x) or is_non_tensor(x))
     else:

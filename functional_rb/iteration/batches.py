@@ -166,7 +166,7 @@ class Batches(Iterator[Drawn]):
         # Its `exchanges` are how many there were when a thread last read or assigned the state; 0 before.
         self._seen = threading.local()
         # Whether a state was given since the last batch: then another one will follow the next, as like as not.
-        self._given = False
+        self._state_given = False
         self._closed = False
         self._threads: ThreadPoolExecutor | None = None
         if self._prefetch:
@@ -312,8 +312,8 @@ class Batches(Iterator[Drawn]):
 
     def _take_next(self) -> Batch | None:
         # Where a state is given after every batch, what is drawn ahead of it would be thrown away.
-        self._ask(self._lag if self._given else max(self._prefetch, self._lag))
-        self._given = False
+        self._ask(self._lag if self._state_given else max(self._prefetch, self._lag))
+        self._state_given = False
         with self._lock:
             batch = self._ahead.popleft() if self._ahead else None
         if batch is None:
@@ -429,7 +429,7 @@ class Batches(Iterator[Drawn]):
         while self._from and self._from[-1][0] >= first:
             self._from.pop()
         self._from.append((first, state))
-        self._restart = self._given = True
+        self._restart = self._state_given = True
         self._exchanges += 1
 
     # --- and this is not, as it must not wait

@@ -64,7 +64,7 @@ def _results(
     lead: Lead,
     key: jax.Array | None,
     mask: jax.Array | None,
-    as_told: bool = True,
+    as_declared: bool = True,
 ) -> tuple[list[Any], _Static]:
     if isinstance(transform.function, HostFunction):
         return _called_back(transform, leaves, lead)
@@ -73,7 +73,7 @@ def _results(
     if key is not None and transform.item_words:
         draws = compile.draws(key, math.prod(lead), transform.item_words)
     items = mapping.carried_out(ops.OPS, transform, leaves, lead, draws, key, mask, build_mapping)
-    results, structure = mapping.flattened(transform, items, lead, _is_array, as_told)
+    results, structure = mapping.flattened(transform, items, lead, _is_array, as_declared)
     return results, _Static(structure)
 
 

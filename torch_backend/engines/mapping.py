@@ -139,5 +139,5 @@ def evaluated(transform: MapItems, outline: Outline, lead: Lead) -> object:
         draws = torch.empty((math.prod(lead), words), dtype=torch.int32) if words else None
         key = torch.empty((), dtype=torch.int64) if transform.keyed else None
         items = mapping.carried_out(ops.OPS, transform, leaves, lead, draws, key, None, build_mapping)
-    mapping.flattened(transform, items, lead, _is_array, as_told=False)
+    mapping.flattened(transform, items, lead, _is_array, as_declared=False)
     return items

@@ -25,7 +25,7 @@ class Batches(Iterator[AnySample[Nest]]):
         # to. `finish` gives the batches that were asked for, by their numbers. Nothing is asked for yet.
         self._begin, self._finish = begin, finish
         self._n, self._prefetch, self._per_call = n, prefetch, per_call
-        self._asked = self._given = 0
+        self._asked = self._yielded = 0
         # What was asked for: how many batches, and where they will be.
         self._ahead: deque[tuple[int, Draw]] = deque()
         # Batches that have come with others.
@@ -41,7 +41,7 @@ class Batches(Iterator[AnySample[Nest]]):
             StopIteration: after `n`.
             TimeoutError: as `Client.sample`.
         """
-        if self._n is not None and self._given >= self._n:
+        if self._n is not None and self._yielded >= self._n:
             raise StopIteration
         if not self._here:
             if not self._ahead:
@@ -50,10 +50,10 @@ class Batches(Iterator[AnySample[Nest]]):
             while self._coming() < self._prefetch + 1 and self._left() and self._ask(False):
                 pass
             try:
-                self._here.extend(self._finish(draw, range(self._given, self._given + count)))
+                self._here.extend(self._finish(draw, range(self._yielded, self._yielded + count)))
             finally:  # what did not come is asked for anew
                 self._ahead.popleft()
-        self._given += 1
+        self._yielded += 1
         return self._here.popleft()
 
     def _coming(self) -> int:
@@ -61,7 +61,7 @@ class Batches(Iterator[AnySample[Nest]]):
 
     # How many are asked for in the next call, where none is here.
     def _left(self) -> int:
-        return self._per_call if self._n is None else min(self._per_call, self._n - self._given - self._coming())
+        return self._per_call if self._n is None else min(self._per_call, self._n - self._yielded - self._coming())
 
     # Ask for the next ones; whether that was possible without waiting.
     def _ask(self, wait: bool) -> bool:
