@@ -99,7 +99,7 @@ def test_a_failure_at_any_call_leaves_the_old_or_the_new(
     names = [name for name, _ in calls]
     assert {"create", "write", "fsync", "rename", "unlink", "fsync_directory", "make_directory"} <= set(names)
     committed = [k for k, (name, args) in enumerate(calls) if name == "rename" and args[1].endswith(".json")]
-    for at in range(len(way) % 2, len(names), effort(2, 1)):  # each kind of call comes on some of the ways
+    for at in range(len(way) % effort(3, 1), len(names), effort(3, 1)):  # each kind of call comes on some of the ways
         name = names[at]
         path = tmp_path / str(at)
         begun(path, states[:2])

@@ -51,6 +51,19 @@ def without_tensordict() -> None:
         assert type(rb.sample(state, rb.key(0), 3)[1].items) is type(item)
 
 
+def without_ray() -> None:
+    """Threads need none, and else what is missing is said."""
+    sys.modules["ray"] = None  # type: ignore[assignment]  # so that it cannot be imported
+    spec = frb.BufferSpec({"x": frb.Unbounded(())}, 8)
+    frb.ray.start(spec, local=True)
+    try:
+        frb.ray.start(spec)
+    except ImportError as error:
+        assert str(error).startswith("frb.ray needs ray: pip install '.[ray]'")
+    else:
+        raise AssertionError("it is not there")
+
+
 sys.meta_path.insert(0, Absent)  # type: ignore[arg-type]  # a finder needs no more
 rb: Any = importlib.import_module(package)
 found = set(late.split(",")) & set(sys.modules)
@@ -63,3 +76,4 @@ for module in (frb, rb):
     assert all(hasattr(module, name) for name in module.__all__)  # as `from functional_rb import *` asks for them
 if package == "torch_backend":
     without_tensordict()
+    without_ray()

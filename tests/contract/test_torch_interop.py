@@ -264,7 +264,8 @@ def test_deepcopy_keeps_what_is_one_object_one() -> None:
 
 
 def test_a_state_sent_to_another_process() -> None:
-    context = torch.multiprocessing.get_context("spawn")
+    context = torch.multiprocessing.get_context("forkserver")  # pickles as for one that is spawned
+    context.set_forkserver_preload(["tests.support.warm"])
     inbox, outbox = context.SimpleQueue(), context.SimpleQueue()
     process: multiprocessing.process.BaseProcess = context.Process(
         target=draw_when_told, args=(inbox, outbox), daemon=True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import importlib
 import pickle
-import subprocess
 import tracemalloc
 from typing import Any, NamedTuple
 
@@ -15,7 +14,6 @@ import pytest
 import functional_rb as frb
 import torch_backend
 from tests.scale.ray.faulty_shards import SPEC, client_of, items, stored, transport_at
-from tests.support.children import ROOT, program
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 
@@ -394,11 +392,6 @@ def test_neither_a_client_nor_a_shard_grows_with_the_number_of_writes():
     finally:
         tracemalloc.stop()
     assert after - before < 60_000  # 1000 writes; of each 100 bytes were once kept until a checkpoint
-
-
-def test_ray_is_not_needed_before_it_is_asked_for():
-    found = subprocess.run(program("without_ray"), capture_output=True, text=True, check=True, cwd=ROOT)
-    assert found.stdout.startswith("frb.ray needs ray: pip install '.[ray]'")
 
 
 def test_writes_are_gathered_and_sent_in_one_call_or_before_anything_else_is_asked():
