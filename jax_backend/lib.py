@@ -25,7 +25,7 @@ def _as_array(x: object, like: object) -> jax.Array:
     return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 
-def _not_here(*arguments: object) -> Any:
+def _not_here(*arguments: object) -> object:
     return NotImplemented
 
 

@@ -77,9 +77,9 @@ def stacked_there(
     device: torch.device,
     ops: Any,
     chain: Chain,
-    auxiliary: Mapping[str, Any],
+    auxiliary: Mapping[str, torch.Tensor],
     chosen: tuple[int, ...],
-    batches: Sequence[Any],
+    batches: Sequence[torch.Tensor],
 ) -> list[dict[int, Any]]:
     """What `frame_ring.gathered` gives, on a device: each frame is sent once, however many stacks have it.
 
