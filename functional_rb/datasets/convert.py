@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -123,35 +124,42 @@ def convert(
         raise DatasetError(f"{WHO}: {reader.name}: facts: expected values of JSON: {error}") from None
     options |= {"infos": list(form.infos), "compact": compact}
     disk.make_directory(os.path.dirname(target))
-    with disk.locked(f"{target}.lock"):
-        # Another process may have made it while this one waited for the lock.
-        if is_dataset(target):
-            return _if_same(read_description(target), reader, options, target)
-        if os.path.lexists(target):
-            raise FileExistsError(f"{WHO}: {target} is there already, and no dataset; give another path")
-        unfinished = f"{target}.part"
-        disk.make_directory(unfinished)
-        # What lies there is removed if it is not of this dataset, and a link may lead anywhere.
-        is_folder = os.path.isdir(unfinished) and not os.path.islink(unfinished)
-        if not is_folder or ((names := os.listdir(unfinished)) and JOURNAL not in names):
-            raise FileExistsError(
-                f"{WHO}: {unfinished} is there already, and no unfinished conversion; move it, or give another path"
-            )
-        # Names, sizes and times tell the files of a dataset from others: hashing terabytes would take hours.
-        stats = [(os.path.abspath(name), os.stat(name)) for name in reader.files]
-        source = [[name, status.st_size, status.st_mtime_ns] for name, status in stats]
-        known = {"source": source, "facts": reader_facts}
-        begin = {"name": reader.name, "options": options, "files": {}, **known}
-        writing = _Writing(unfinished, form, begin | {"item": json.loads(to_json(form.item))})
-        # What the metadata tell is good enough for a bar; nothing else relies on it.
-        total = reader.counts.get("steps", 0) * form.spec.item_bytes
-        with contextlib.closing(writing), Progress(total, "convert", how.progress) as shown:
+    work = functools.partial(_made, reader, target, form, options, reader_facts, all_facts, how)
+    return disk.while_locked(f"{target}.lock", work)
+
+
+# Called while no other process makes the same.
+def _made(
+    reader: Reader, target: str, form: Form, options: Json, reader_facts: Json, all_facts: Json, how: Conversion
+) -> Description:
+    # Another process may have made it while this one waited for the lock.
+    if is_dataset(target):
+        return _if_same(read_description(target), reader, options, target)
+    if os.path.lexists(target):
+        raise FileExistsError(f"{WHO}: {target} is there already, and no dataset; give another path")
+    unfinished = f"{target}.part"
+    disk.make_directory(unfinished)
+    # What lies there is removed if it is not of this dataset, and a link may lead anywhere.
+    is_folder = os.path.isdir(unfinished) and not os.path.islink(unfinished)
+    if not is_folder or ((names := os.listdir(unfinished)) and JOURNAL not in names):
+        raise FileExistsError(
+            f"{WHO}: {unfinished} is there already, and no unfinished conversion; move it, or give another path"
+        )
+    # Names, sizes and times tell the files of a dataset from others: hashing terabytes would take hours.
+    stats = [(os.path.abspath(name), os.stat(name)) for name in reader.files]
+    source = [[name, status.st_size, status.st_mtime_ns] for name, status in stats]
+    known = {"source": source, "facts": reader_facts}
+    begin = {"name": reader.name, "options": options, "files": {}, **known, "item": json.loads(to_json(form.item))}
+    # What the metadata tell is good enough for a bar; nothing else relies on it.
+    total = reader.counts.get("steps", 0) * form.spec.item_bytes
+    with contextlib.closing(_Writing(unfinished, form, begin)) as writing:
+        with Progress(total, "convert", how.progress) as shown:
             writing.write_all(reader, shown)
-            description = writing.finish(reader.name, options, all_facts, target)
-        # The name comes last, once all lasts, so that a folder of that name is a whole dataset.
-        disk.rename(unfinished, target)
-        disk.fsync_directory(os.path.dirname(target))
-        return description
+        description = writing.finish(reader.name, options, all_facts, target)
+    # The name comes last, once all lasts, so that a folder of that name is a whole dataset.
+    disk.rename(unfinished, target)
+    disk.fsync_directory(os.path.dirname(target))
+    return description
 
 
 def _if_same(there: Description, reader: Reader, options: Json, target: str) -> Description:

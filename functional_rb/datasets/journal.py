@@ -39,7 +39,7 @@ class Appended:
     """
 
     def __init__(self, path: str, size: int) -> None:
-        self.path, self.size = path, size
+        self.path, self.size, self._fd = path, size, -1
         with explained(path):
             self._fd = files.open_own(path)
             disk.truncate(self._fd, size)
@@ -90,7 +90,13 @@ class Appended:
             disk.fsync(self._fd)
 
     def close(self) -> None:
-        disk.close(self._fd)
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            disk.close(fd)
+
+    def __del__(self) -> None:
+        # Where an error, or an interrupt, came before anybody could close it: as another file could not be opened.
+        self.close()
 
 
 class Journal:

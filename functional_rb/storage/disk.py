@@ -80,25 +80,11 @@ def fsync_directory(path: str) -> None:
         os.close(fd)
 
 
-@contextlib.contextmanager
-def locked(path: str) -> Iterator[None]:
-    """Hold a lock file, waiting for its holder: a thread, or a process, whose death frees it."""
-    fd = files.open_own(path)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            fcntl.flock(fd, fcntl.LOCK_UN)  # closing would not do: a forked child may have the descriptor too
-    finally:
-        os.close(fd)
-
-
 def while_locked(path: str, work: Callable[[], T]) -> T:
-    """Work with a lock file held, as in `locked`, which is free whatever comes.
+    """Work with a lock file held, waiting for its holder: a thread, or a process, whose death frees it.
 
-    In `locked` an interrupt may come between its lines and the block: then the lock is held until the error has died,
-    and who catches it, and saves, would wait for ever.
+    No context manager: an interrupt may come between its lines and the block. Then the lock would be held for as long
+    as somebody keeps the error, as a notebook does, and who tries again there would wait for ever.
     """
     fd = files.open_own(path)
     try:
@@ -106,7 +92,7 @@ def while_locked(path: str, work: Callable[[], T]) -> T:
             fcntl.flock(fd, fcntl.LOCK_EX)
             return work()
         finally:
-            fcntl.flock(fd, fcntl.LOCK_UN)
+            fcntl.flock(fd, fcntl.LOCK_UN)  # closing would not do: a forked child may have the descriptor too
     finally:
         os.close(fd)
 

@@ -21,7 +21,6 @@ import functional_rb as frb
 from functional_rb import inspection
 from functional_rb.base.checksum import digest
 from functional_rb.checkpoint import blocks, manifest, opened
-from functional_rb.storage import disk
 from tests.children import kill_saves
 from tests.support.checkpoints import (
     SPEC,
@@ -31,6 +30,7 @@ from tests.support.checkpoints import (
     bits,
     failing,
     files,
+    locked,
     numpy_state,
     rewritten,
     small_blocks,
@@ -554,7 +554,7 @@ def test_processes_that_save_to_one_place_wait_for_each_other(tmp_path: Path) ->
 
 
 def test_a_save_waits_for_the_lock(states: list[frb.State], tmp_path: Path) -> None:
-    with disk.locked(str(tmp_path / "lock")):
+    with locked(tmp_path / "lock"):
         handle = frb.save(states[0], tmp_path, background=True)
         with pytest.raises(TimeoutError):
             handle.result(0.1)

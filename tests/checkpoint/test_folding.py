@@ -36,7 +36,7 @@ from tests.checkpoint.mapped_lives import (
 )
 from tests.support import backends
 from tests.support.backends import Backend
-from tests.support.checkpoints import Killed, failing, on_host, rewritten, small_blocks
+from tests.support.checkpoints import Killed, failing, locked, on_host, rewritten, small_blocks
 
 # Bytes of an item of `KILLED`, and of its slot, in a log.
 ROW = 8 + 4 * 40 + 32 * 32
@@ -140,7 +140,7 @@ def test_saves_that_fail_do_not_fill_the_disk_further(tmp_path: Path) -> None:
 def test_saves_that_go_on_keep_their_logs(tmp_path: Path) -> None:
     begun(tmp_path)
     state, _ = open_here(tmp_path)
-    with disk.locked(str(tmp_path / "lock")):  # none of them gets further than its instant
+    with locked(tmp_path / "lock"):  # none of them gets further than its instant
         pending = []
         for step in range(7, 12):
             state = stepped(state, step)

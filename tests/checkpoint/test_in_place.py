@@ -44,7 +44,7 @@ from tests.checkpoint.mapped_lives import (
 from tests.children import kill_saves
 from tests.support import backends
 from tests.support.backends import Backend
-from tests.support.checkpoints import bits, on_host, small_blocks
+from tests.support.checkpoints import bits, locked, on_host, small_blocks
 from tests.support.effort import effort
 
 
@@ -351,7 +351,7 @@ def test_saves_by_several_names_of_a_directory_follow_each_other(
     (tmp_path / "run").mkdir()
     (tmp_path / "link").symlink_to("run")
     state = torch_backend.init(SMALL)
-    with disk.locked(str(tmp_path / "run" / "lock")):
+    with locked(tmp_path / "run" / "lock"):
         first = frb.save(state, tmp_path / "run", background=True)
         waited: list[background.SaveFuture] = []
         with monkeypatch.context() as patch:

@@ -15,9 +15,8 @@ import pytest
 import functional_rb as frb
 import torch_backend as rb
 from functional_rb.checkpoint import mixtures, saving
-from functional_rb.storage import disk
 from tests.support.backends import Backend
-from tests.support.checkpoints import ROOT, Killed, failing
+from tests.support.checkpoints import ROOT, Killed, failing, locked
 from tests.support.children import program
 from tests.support.effort import effort
 from tests.support.numbered_mixtures import ITEM, SPECS, mixture_at
@@ -69,7 +68,7 @@ def test_a_save_that_is_killed_at_any_call_leaves_the_old_or_the_new(way: str, t
 
 def test_the_whole_waits_for_the_lock(tmp_path: Path) -> None:
     """Nothing of a mixture is written while another save to its directory goes on, of another process too."""
-    with disk.locked(str(tmp_path / "lock")):
+    with locked(tmp_path / "lock"):
         handle = frb.save(mixture_at(1), tmp_path, background=True)
         with pytest.raises(TimeoutError):
             handle.result(0.05)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -27,6 +28,17 @@ from functional_rb.storage.host_state import HostState
 # What `disk` does that a test can let fail.
 CALLS = ("create", "write", "fsync", "truncate", "rename", "unlink", "fsync_directory", "make_directory")
 Bits = dict[str, tuple[str, tuple[int, ...], bytes]]
+
+
+@contextlib.contextmanager
+def locked(path: str | Path) -> Iterator[None]:
+    """Hold a lock file, as another process would."""
+    with open(path, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # a forked child has it too
 
 
 def bits(state: Any) -> Bits:

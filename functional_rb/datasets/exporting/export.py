@@ -58,30 +58,35 @@ def export(
     above, folder = os.path.split(target)
     disk.make_directory(above)
     unfinished = os.path.join(above, f".{folder}.exporting")
-    with disk.locked(os.path.join(above, f".{folder}.lock")):
-        # A link that leads nowhere is something, too.
-        if os.path.lexists(target):
-            raise FileExistsError(f"{WHO}: {target} is there already; give another path")
-        shutil.rmtree(unfinished, ignore_errors=True)  # left by a process that was killed
-        os.mkdir(unfinished)
-        # Written aside, the folder is there at one instant, with all that is in it.
-        try:
-            FORMATS[format](reader, dict(facts or {}), target, unfinished)
-            # Libraries of others have written the files, and none of them waits until they last.
-            for place, _, names in os.walk(unfinished):
-                for name in names:
-                    fd = os.open(os.path.join(place, name), os.O_RDONLY | os.O_CLOEXEC)
-                    try:
-                        disk.fsync(fd)
-                    finally:
-                        disk.close(fd)
-                disk.fsync_directory(place)
-            disk.rename(unfinished, target)
-        except BaseException as error:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            if isinstance(error, OSError) and error.errno in FULL:
-                hint = f"{error.strerror}; make room there (df; quota; ulimit -f) and call again"
-                raise StorageFullError(error.errno, hint, error.filename or target) from error
-            raise
-        disk.fsync_directory(above)
+    work = functools.partial(_made, FORMATS[format], reader, dict(facts or {}), target, unfinished)
+    disk.while_locked(os.path.join(above, f".{folder}.lock"), work)
     return f"{format.partition('-')[0]}:{target}"
+
+
+# Called while no other process makes the same.
+def _made(write: Write, reader: Stored, facts: Json, target: str, unfinished: str) -> None:
+    # A link that leads nowhere is something, too.
+    if os.path.lexists(target):
+        raise FileExistsError(f"{WHO}: {target} is there already; give another path")
+    shutil.rmtree(unfinished, ignore_errors=True)  # left by a process that was killed
+    os.mkdir(unfinished)
+    # Written aside, the folder is there at one instant, with all that is in it.
+    try:
+        write(reader, facts, target, unfinished)
+        # Libraries of others have written the files, and none of them waits until they last.
+        for place, _, names in os.walk(unfinished):
+            for name in names:
+                fd = os.open(os.path.join(place, name), os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    disk.fsync(fd)
+                finally:
+                    disk.close(fd)
+            disk.fsync_directory(place)
+        disk.rename(unfinished, target)
+    except BaseException as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno in FULL:
+            hint = f"{error.strerror}; make room there (df; quota; ulimit -f) and call again"
+            raise StorageFullError(error.errno, hint, error.filename or target) from error
+        raise
+    disk.fsync_directory(os.path.dirname(target))

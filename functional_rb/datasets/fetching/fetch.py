@@ -121,10 +121,13 @@ def _one(file: RemoteFile, root: str, how: _How) -> str:
 
     if not is_there():
         partial = Partial(root, file.name)
-        with partial.locked():
+
+        def work() -> None:
             if not is_there():  # another process may have fetched it meanwhile
                 with partial:
                     _from_any(file, partial, how, target)
+
+        partial.while_locked(work)
     return target
 
 

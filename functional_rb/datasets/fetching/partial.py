@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from types import TracebackType
 
 from functional_rb.base import errors, files, strict_json
@@ -41,9 +42,9 @@ class Partial:
         self.size, self.origin, self._noted, self._fd = 0, Origin(""), 0, -1
         make_inside(root, folder)
 
-    def locked(self) -> contextlib.AbstractContextManager[None]:
-        """Hold the file's lock, waiting for another process or thread that fetches it; its death frees it."""
-        return disk.locked(self._lock)
+    def while_locked(self, work: Callable[[], None]) -> None:
+        """Work with the file's lock, waiting for another process or thread that fetches it; its death frees it."""
+        disk.while_locked(self._lock, work)
 
     def __enter__(self) -> Partial:
         self._fd = files.open_own(self.path)
