@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from types import ModuleType, TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, Self, TypeVar
 
 from functional_rb.base.arrays import DeviceLike, Nest, PRNGKey
 from functional_rb.buffer import checks
@@ -284,6 +284,17 @@ class Batches(Iterator[Drawn]):
         """Forget what was drawn ahead and wait until the threads have ended; `state` can still be read."""
         self._refuse_nested()
         self._close(wait=True)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse to be pickled or copied: threads of this process draw for it.
+
+        Raises:
+            TypeError: with the remedy.
+        """
+        raise TypeError(
+            f"{WHO}: an iterator belongs to the threads of one process and cannot be pickled or copied; pass its state "
+            f"(batches.state) and a key, and call frb.iterate there"
+        )
 
     def __enter__(self) -> Self:
         return self

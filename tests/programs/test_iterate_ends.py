@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import os
+import pickle
 import signal
 import subprocess
 import threading
 import time
 import traceback
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -186,3 +189,11 @@ def test_an_interrupted_program_ends(end: str) -> None:
     assert process.returncode == code, errors
     assert "Exception ignored" not in errors
     assert ("KeyboardInterrupt" in errors) == (code != 0), errors
+
+
+@pytest.mark.parametrize("away", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_an_iterator_is_not_pickled_or_copied(library: Backend, away: Callable[[Any], Any]) -> None:
+    """As the attribute of a dataset, say, whose loader starts workers."""
+    batches = frb.iterate(library.rb, filled(library, frb.Uniform()), library.rb.key(0), 4)
+    with batches, pytest.raises(TypeError, match=r"threads of one process.*pass its state \(batches.state\)"):
+        away(batches)
