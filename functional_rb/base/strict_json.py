@@ -27,11 +27,17 @@ def parse(text: str | bytes) -> Any:
 def finite(value: object) -> object:
     """A value with null (None) in place of NaN and infinities, which JSON has not.
 
+    Raises:
+        TypeError: for a dict whose keys are no texts, as JSON's are: others would come back as texts.
+
     Example:
         >>> finite({"a": [1.0, float("nan")]})
         {'a': [1.0, None]}
     """
     if isinstance(value, dict):
+        for name in value:
+            if not isinstance(name, str):
+                raise TypeError(f"expected texts as keys, got {name!r:.80}; write {str(name)!r:.80}")
         return {name: finite(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [finite(inner) for inner in value]

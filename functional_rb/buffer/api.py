@@ -300,7 +300,7 @@ def check_update(
     """The checked arguments of `update`: handles, priorities, and the leaves to rewrite by position."""
     check_one(backend, state, function)
     handles = handles_of(backend, indices)
-    count = int(handles.shape[0])
+    count = checks.known_size("indices", handles.shape[0])
     checks.check_unpacked(items, function)
     if priorities is not None:
         priorities = backend.as_vector(priorities, "priorities")

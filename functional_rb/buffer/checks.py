@@ -145,7 +145,22 @@ def _leading(
             f"leaf {name!r}: expected shape {(spec.lanes, *item)} for a step of all lanes or "
             f"{several} for several, got {shape}; reshape it, or {'give' if '=' in other else 'change'} {other}"
         )
-    return tuple(int(n) for n in lead)
+    return tuple([known_size(f"leaf {name!r}", n) for n in lead])
+
+
+def known_size(what: str, size: Any) -> int:
+    """A size of a batch as a Python int.
+
+    Raises:
+        TypeError: for a symbol, as programs have it that JAX exports for batches of any size.
+    """
+    try:
+        return int(size)
+    except Exception as error:
+        raise TypeError(
+            f"{what}: expected a batch whose size is known while tracing, got the symbol {size}; "
+            f"export a program for each size"
+        ) from error
 
 
 # Check mask and priorities against the batch; where the item has no leaves, they give its size.

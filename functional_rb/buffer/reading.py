@@ -36,8 +36,9 @@ def get(backend: Backend, state: State, indices: BackendArray) -> Nest:
     """
     check_one(backend, state, "get")
     indices = handles_of(backend, indices)
+    lead = (checks.known_size("indices", indices.shape[0]),)
     leaves = backend.get(state, indices)
-    return nest.unflatten(state.spec.plan.structure, leaves, backend.build_mapping, (int(indices.shape[0]),))
+    return nest.unflatten(state.spec.plan.structure, leaves, backend.build_mapping, lead)
 
 
 def items(backend: Backend, state: State) -> Nest:

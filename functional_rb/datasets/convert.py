@@ -12,6 +12,7 @@ import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -106,6 +107,42 @@ def convert(
         FileExistsError: if something else is at `path`, another dataset, say.
         TypeError: for what is no reader, or gives what is no `Episode`.
     """
+    plan = planned(reader, path, conversion, facts)
+    disk.make_directory(os.path.dirname(plan.target))
+    return disk.while_locked(f"{plan.target}.lock", functools.partial(_made, plan))
+
+
+class Plan(NamedTuple):
+    """What a conversion makes of a reader, and where."""
+
+    reader: Reader
+    target: str
+    form: Form
+    options: Json
+    reader_facts: Json
+    facts: Json  # all of them
+    how: Conversion
+
+    def there(self) -> Description | None:
+        """The dataset at the target, if it is this one: a repeated call gets it. None where nothing is.
+
+        Raises:
+            FileExistsError: if something else is there.
+        """
+        if is_dataset(self.target):
+            return _if_same(read_description(self.target), self)
+        if os.path.lexists(self.target):
+            raise FileExistsError(f"{WHO}: {self.target} is there already, and no dataset; give another path")
+        return None
+
+
+def planned(
+    reader: Reader,
+    path: str | os.PathLike[str],
+    conversion: Conversion | None = None,
+    facts: Mapping[str, object] | None = None,
+) -> Plan:
+    """The plan of a conversion, whose arguments are those of `convert`; nothing is written."""
     target = os.path.abspath(as_path(path, WHO))
     if not hasattr(reader, "spec") or not hasattr(reader, "episodes"):
         raise TypeError(f"{WHO}: expected a reader, got {reader!r:.80}; load takes the name of a dataset")
@@ -116,27 +153,24 @@ def convert(
     # The options name what was chosen, not "all" or "the default", so that conversions can be compared.
     infos = sorted(steps.infos) if options["infos"] is True else options["infos"] or []
     form = Form(steps, tuple(infos), how.observation_key, compact)
-    reader_facts = {name: finite(fact) for name, fact in reader.facts.items()}
-    all_facts = reader_facts | {name: finite(fact) for name, fact in (facts or {}).items()}
     try:
+        reader_facts, given_facts = (
+            {name: finite(x) for name, x in some.items()} for some in (reader.facts, facts or {})
+        )
+        all_facts = reader_facts | given_facts
         json.dumps(all_facts)
     except (TypeError, ValueError) as error:  # before hours of conversion, at the end of which they are written
         raise DatasetError(f"{WHO}: {reader.name}: facts: expected values of JSON: {error}") from None
     options |= {"infos": list(form.infos), "compact": compact}
-    disk.make_directory(os.path.dirname(target))
-    work = functools.partial(_made, reader, target, form, options, reader_facts, all_facts, how)
-    return disk.while_locked(f"{target}.lock", work)
+    return Plan(reader, target, form, options, reader_facts, all_facts, how)
 
 
 # Called while no other process makes the same.
-def _made(
-    reader: Reader, target: str, form: Form, options: Json, reader_facts: Json, all_facts: Json, how: Conversion
-) -> Description:
+def _made(plan: Plan) -> Description:
+    reader, target, form, options, reader_facts, all_facts, how = plan
     # Another process may have made it while this one waited for the lock.
-    if is_dataset(target):
-        return _if_same(read_description(target), reader, options, target)
-    if os.path.lexists(target):
-        raise FileExistsError(f"{WHO}: {target} is there already, and no dataset; give another path")
+    if (there := plan.there()) is not None:
+        return there
     unfinished = f"{target}.part"
     disk.make_directory(unfinished)
     # What lies there is removed if it is not of this dataset, and a link may lead anywhere.
@@ -162,8 +196,8 @@ def _made(
     return description
 
 
-def _if_same(there: Description, reader: Reader, options: Json, target: str) -> Description:
-    # The dataset that is there, if it is this one: a repeated call gets it.
+def _if_same(there: Description, plan: Plan) -> Description:
+    reader, target, options = plan.reader, plan.target, plan.options
     wanted, got = (
         {"name": name, **choices, **{way: facts[way] for way in WAYS if way in facts}}
         for name, choices, facts in ((reader.name, options, reader.facts), (there.name, there.options, there.facts))

@@ -16,7 +16,7 @@ import numpy as np
 from functional_rb.base import nest
 from functional_rb.base.arrays import Nest
 from functional_rb.base.files import as_path
-from functional_rb.datasets.convert import Conversion, convert
+from functional_rb.datasets.convert import Conversion, convert, planned
 from functional_rb.datasets.description import Dataset, Description, Summary
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.pieces import spec_of_values
@@ -103,9 +103,16 @@ def split(
             raise ValueError(
                 f"datasets.split: {of.path}: a share of {share} of its {sizes[-1]} episodes has none; give a larger one"
             )
-    if len({os.path.realpath(as_path(place, "datasets.split")) for place in to}) < len(to):
-        raise ValueError(f"datasets.split: expected a directory for each share, got one twice: {list(map(str, to))}")
+    places = [os.path.realpath(as_path(place, "datasets.split")) for place in to]
+    for outer, inner in itertools.permutations(places, 2):
+        if os.path.commonpath([outer, inner]) == outer:
+            where = "twice" if inner == outer else f"in {outer}"
+            raise ValueError(
+                f"datasets.split: expected a directory for each share, got {inner} {where}; give another path"
+            )
     readers = [_Chosen(dataset, subset, "split") for subset in subsets]
+    for reader, place in zip(readers, to, strict=True):
+        planned(reader, place, _conversion_of(reader)).there()
     return [_written(reader, reader, place) for reader, place in zip(readers, to, strict=True)]
 
 
@@ -158,9 +165,12 @@ def _noted(where: str) -> Iterator[None]:
 
 
 def _written(reader: Reader, of: Stored, to: Path) -> Description:
-    # Observations are stored as they were, whatever their size: filtering must not change how they are drawn.
-    compact = of.description.spare is not None
-    return convert(reader, to, Conversion(of.description.options["narrow"], infos=True, compact=compact))
+    return convert(reader, to, _conversion_of(of))
+
+
+# Observations are stored as they were, whatever their size: filtering must not change how they are drawn.
+def _conversion_of(of: Stored) -> Conversion:
+    return Conversion(of.description.options["narrow"], infos=True, compact=of.description.spare is not None)
 
 
 class _Chosen(Stored):

@@ -226,9 +226,14 @@ def map_items(
     return [x if is_object_array(x) else _in_numpy(x) for x in mapped]
 
 
-count_invalid, with_spec, counter = _engine.count_invalid, _engine.with_spec, _engine.counter
+count_invalid, with_spec = _engine.count_invalid, _engine.with_spec
 update, clear, get, look = _engine.update, _engine.clear, _sending.get, _sending.look
 update_, clear_ = functools.partial(update, consume=True), functools.partial(clear, consume=True)
+
+
+def counter(state: HostState, place: int) -> jax.Array:
+    """One of the counters, where samples go."""
+    return shipping.sent([_engine.counter(state, place)], state.device)[0]
 
 
 def items(state: HostState) -> list[jax.Array]:

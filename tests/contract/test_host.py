@@ -177,7 +177,8 @@ def test_where_samples_go(monkeypatch: pytest.MonkeyPatch) -> None:
         state = rb.init(frb.BufferSpec(ITEM, 9, storage=frb.Host()), device=device)
         state = copy.deepcopy(rb.add(state, items(0)))
         rb.sample(rb.sample(state, rb.key(0), 2)[0], rb.key(0), 2)
-    assert places == [cpu] * 6
+        assert rb.size(state) == 4
+    assert places == [cpu] * 9
     by_name = rb.init(frb.BufferSpec(ITEM, 9, storage=frb.Device("cpu:0")))
     assert by_name.rows.devices() == {cpu}
     with pytest.raises(ValueError, match=r"device: expected one of JAX's devices, \['cpu:0'.*\], got 'cpu:99'"):

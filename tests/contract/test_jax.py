@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import export, lax
 
 import functional_rb as frb
 import jax_backend as rb
@@ -528,3 +528,18 @@ def test_no_array_of_numpys_is_taken_by_a_program_of_its_own(monkeypatch: pytest
     assert rb.items(state)["x"][:3].tolist() == [2, 3, 4]
     assert rb.contains(frb.Unbounded(()), x).all()
     assert float(rb.moments(x).mean) == 1
+
+
+@pytest.mark.parametrize("name", ["add", "get", "update"])
+def test_sizes_that_are_symbols_are_refused(name: str) -> None:
+    """As programs have them that JAX exports for batches of any size."""
+    (size,) = export.symbolic_shape("size")
+    numbers, handles = (jax.ShapeDtypeStruct((size,), dtype) for dtype in (jnp.float32, jnp.int32))
+    functions: dict[str, Any] = {
+        "add": lambda numbers, handles: rb.add(state, numbers).counters,
+        "get": lambda numbers, handles: rb.get(state, handles),
+        "update": lambda numbers, handles: rb.update(state, handles, numbers).counters,
+    }
+    state = rb.init(frb.BufferSpec(frb.Unbounded(()), 4, frb.Prioritized()))
+    with pytest.raises(TypeError, match="expected a batch whose size is known while tracing, got the symbol size"):
+        export.export(jax.jit(functions[name]))(numbers, handles)

@@ -346,6 +346,7 @@ WRONG = {
         "rewards": np.ma.array(np.zeros(4), mask=[0, 1, 0, 0])
     },
     ", about: expected a dict of JSON's values: Object of type int64": {"about": {"seed": np.int64(1)}},
+    ", about: expected a dict of JSON's values: expected texts as keys, got 1; write '1'": {"about": {"of": {1: 2}}},
     ", rewards: expected one for each step": {"rewards": 1.0},
     ": leaf 'rewards': expected shape (4,), got (4, 2)": {"rewards": np.zeros((4, 2))},
     ": leaf 'rewards': 1e+300 does not fit": {"rewards": np.array([0, 0, 0, 1e300])},

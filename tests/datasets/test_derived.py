@@ -127,8 +127,20 @@ def test_shares_that_cannot_be_are_refused_before_anything_is_written(tmp_path: 
     places = [tmp_path / "train", tmp_path / "test"]
     with pytest.raises(ValueError, match=r"datasets\.split: .*made: a share of 0\.01 of its 5 episodes has none"):
         frb.datasets.split(tmp_path / "made", [0.99, 0.01], places)
-    with pytest.raises(ValueError, match=r"datasets\.split: expected a directory for each share, got one twice"):
+    with pytest.raises(ValueError, match=r"datasets\.split: expected a directory for each share, got .* twice"):
         frb.datasets.split(tmp_path / "made", [0.6, 0.4], [places[0], tmp_path / "." / "train"])
+    with pytest.raises(
+        ValueError, match=r"datasets\.split: expected .*, got .*train.inner in .*train; give another path"
+    ):
+        frb.datasets.split(tmp_path / "made", [0.6, 0.4], [places[0] / "inner", places[0]])
+    convert(MadeUp([2]), tmp_path / "other")
+    (tmp_path / "file").write_text("mine")
+    for taken, message in (
+        ("other", "other has another dataset in it"),
+        ("file", "file is there already, and no dataset"),
+    ):
+        with pytest.raises(FileExistsError, match=message):
+            frb.datasets.split(tmp_path / "made", [0.6, 0.4], [places[0], tmp_path / taken])
     assert not any(place.exists() for place in places)
 
 
