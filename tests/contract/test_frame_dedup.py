@@ -321,6 +321,19 @@ def test_the_room_that_a_dataset_is_told_to_need(library: Backend, depth: int) -
     assert int(library.rb.size(library.rb.init(spec, items=rows))) == 24
 
 
+def test_a_smaller_buffer_keeps_the_items_whose_frames_find_room(library: Backend) -> None:
+    """Each item has two frames that nothing shares, so that not all of those find room that fit by their number."""
+    spec = frb.BufferSpec({"obs": SCALAR, "next_obs": SCALAR}, 24, compact=frb.Compact(spare=24))
+    obs = np.arange(20, dtype=np.float32) * 2
+    state = library.rb.add(library.rb.init(spec), {"obs": obs, "next_obs": obs + 1})
+    smaller = library.rb.with_spec(state, dataclasses.replace(spec, capacity=12, compact=frb.Compact(spare=2)))
+    live = np.flatnonzero(library.numpy(library.rb.is_live(smaller, np.arange(20))))
+    assert live.tolist() == [*range(13, 20)], "14 frames"
+    items = library.rb.get(smaller, live.astype(np.int32))
+    assert library.numpy(items["obs"]).tolist() == obs[live].tolist()
+    assert library.numpy(items["next_obs"]).tolist() == (obs[live] + 1).tolist()
+
+
 @pytest.mark.parametrize("depth", [1, 3])
 def test_observations_without_elements(library: Backend, depth: int) -> None:
     empty = frb.Unbounded((depth, 0))
