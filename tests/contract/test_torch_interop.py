@@ -168,6 +168,15 @@ def test_compiled_functions_refuse_a_shared_state(way: str) -> None:
     assert_equal(auxiliary, before)
 
 
+def test_a_compiled_draw_that_is_remembered_refuses_a_shared_state() -> None:
+    torch._dynamo.reset()
+    older = rb.init(frb.BufferSpec({"x": frb.Unbounded(())}, 8, frb.WithoutReplacement()))
+    state = rb.add(older, {"x": torch.arange(8.0)})
+    with pytest.raises(Exception, match=r"sample_: under torch\.compile .* must be the only owner"):
+        torch.compile(lambda s: rb.sample_(s, rb.key(0), 2), fullgraph=True, backend="eager")(state)
+    assert int(rb.size(older)) == 0
+
+
 # ---------------------------------------------------------------- vmap, pytrees, copies
 
 

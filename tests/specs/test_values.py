@@ -143,6 +143,12 @@ def test_what_does_not_fit_is_not_contained(library: Backend) -> None:
         assert library.numpy(rb.contains(frb.Unbounded((), scalar), number)).tolist() is False
 
 
+def test_the_nearest_character_to_a_number_below_all_is_the_first(library: Backend) -> None:
+    given = np.array([[-200, ord("b"), 999, -1], [ord("a"), 0, -200, 3]], np.int32)
+    nearest = library.numpy(library.rb.project(frb.specs.Text(4, 1, "abc"), given))
+    assert ["".join(map(chr, row[row != 0])) for row in nearest] == ["abca", "a"]
+
+
 def test_a_graph_has_a_node(library: Backend) -> None:
     rb = library.rb
     spec = frb.specs.Graph(frb.Unbounded(()), frb.Unbounded(()), 3, 2)

@@ -36,6 +36,12 @@ def test_a_shard_forgets_who_has_not_written_for_the_longest_time(monkeypatch: p
     assert [again.of(client) for client in "abc"] == [known.of(client) for client in "abc"]
 
 
+def test_a_connection_that_is_told_of_again_begins_no_other_session() -> None:
+    known = Ledger()
+    sessions = [known.connect("a", connection).session for connection in ("one", "one", "two", "two", "one")]
+    assert sessions == [1, 1, 2, 2, 3]
+
+
 def test_questions_that_come_again_are_given_the_same_and_those_that_nobody_asks_any_more_nothing(monkeypatch):
     monkeypatch.setattr("functional_rb.scale.ray.kept_answers.MOST_CLIENTS", 2)
     given, taken = KeptAnswers(), iter(range(100))
