@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest, PRNGKey
-from functional_rb.buffer import checks, mapping, respec
+from functional_rb.buffer import checked_items, checks, mapping, respec
 from functional_rb.buffer.backend import Backend, check_one, handles_of
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import S, SameState, State
@@ -62,7 +62,7 @@ def init(
     state = backend.init(spec, device)
     if items is None:
         return state
-    batch = checks.batch(spec, items, backend.convert, None, None)
+    batch = checked_items.batch(spec, items, backend.convert, None, None)
     checks.fits_at_first(spec, batch.size)
     mask, outside = _validated(backend, state, batch.leaves, None) if validate else (None, None)
     leaves = mapping.stored(backend, spec, batch.leaves, batch.size, None, mask)
@@ -156,7 +156,7 @@ def check_add(
         mask = backend.as_vector(mask, "mask")
     if priorities is not None:
         priorities = backend.as_vector(priorities, "priorities")
-    batch = checks.batch(spec, items, backend.convert, mask, priorities, time_major)
+    batch = checked_items.batch(spec, items, backend.convert, mask, priorities, time_major)
     outside = None
     if validate:
         mask, outside = _validated(backend, state, batch.leaves, batch.mask)
@@ -306,7 +306,7 @@ def check_update(
         priorities = backend.as_vector(priorities, "priorities")
         checks.check_prioritized(state.spec, "update")
         priorities = checks.one_for_each(priorities, count)
-    return handles, priorities, checks.replacements(state.spec, items, backend.convert, count)
+    return handles, priorities, checked_items.replacements(state.spec, items, backend.convert, count)
 
 
 def clear(backend: Backend, state: S) -> S:

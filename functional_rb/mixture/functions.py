@@ -14,7 +14,7 @@ from typing import Any
 from functional_rb.base import nest
 from functional_rb.base.arrays import ArrayLike, BackendArray, Nest
 from functional_rb.base.object_arrays import is_object_array
-from functional_rb.buffer import checks, reading
+from functional_rb.buffer import checked_items, checks, reading
 from functional_rb.buffer import functions as single
 from functional_rb.buffer.backend import Backend as Engine
 from functional_rb.buffer.state import Counts, State
@@ -81,7 +81,7 @@ def update(lib: Lib[A], mixture: M, indices: ArrayLike, priorities: ArrayLike, i
         placed = None
         if priorities is not None and state.spec.sampler.has_priorities:
             placed = engine.as_vector(priorities, "priorities")  # as this buffer's storage wants it
-        replacements = checks.replacements(state.spec, items, converts[engine], count)
+        replacements = checked_items.replacements(state.spec, items, converts[engine], count)
         checked.append((engine.as_vector(handles, "indices"), placed, replacements))
     # Nothing is written before all buffers' arguments have passed.
     after, in_place = [], function == "update_" and not mixture.repeats

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from functional_rb.base.arrays import ArrayLike, NumpyArray
-from functional_rb.buffer import checks
+from functional_rb.buffer import checked_items, checks
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.scale.ray.arrays import as_numpy, convert, optional
 from functional_rb.scale.ray.channel import Content
@@ -14,7 +14,7 @@ from functional_rb.scale.ray.channel import Content
 def addition(spec: BufferSpec, items: object, mask: ArrayLike, priorities: ArrayLike, version: int) -> Content:
     """The write that adds items, leaves [B, *shape], with lanes [T, E, *shape]."""
     marks, ranks = optional(mask, "mask", "bool"), optional(priorities, "priorities", "float32")
-    batch = checks.batch(spec, items, convert, marks, ranks)
+    batch = checked_items.batch(spec, items, convert, marks, ranks)
     lead = (batch.size,) if spec.lanes is None else (batch.size // spec.lanes, spec.lanes)
     pairs = zip(batch.leaves, spec.added.leaves, strict=True)
     leaves = {k: leaf.reshape(*lead, *expected.shape) for k, (leaf, expected) in enumerate(pairs)}
@@ -34,7 +34,7 @@ def change(spec: BufferSpec, handles: NumpyArray, priorities: ArrayLike, items: 
         if ranks.shape not in ((len(handles),), (len(handles), 1)):
             raise ValueError(f"priorities: expected shape ({len(handles)},), one for each handle, got {ranks.shape}")
         named["priorities"] = ranks.reshape(-1)
-    return Content("update", checks.replacements(spec, items, convert, len(handles)), named)
+    return Content("update", checked_items.replacements(spec, items, convert, len(handles)), named)
 
 
 def handles_of(indices: ArrayLike, who: str) -> NumpyArray:
