@@ -140,8 +140,9 @@ def test_consumed_in_place() -> None:
     cleared = rb.clear_(older)
     assert int(rb.size(cleared)) == 0
     assert stored(next_of(rb), state) == [1]
-    with pytest.raises(RuntimeError, match="consumed"):
-        rb.size(older)
+    for read in (rb.size, lambda state: state.counters):
+        with pytest.raises(RuntimeError, match="consumed"):
+            read(older)
 
 
 def next_of(rb: Any) -> Backend:

@@ -249,3 +249,12 @@ def test_subnormal_priorities_on_every_variant(backend: Backend) -> None:
         expected = [expected[8], least, least, 0, 0, 0, least, least, least]
         np.testing.assert_array_equal(backend.numpy(state.tree).reshape(-1)[:9], np.float32(expected))
         assert int(backend.rb.counts(state).rejected) == 6
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.25])
+def test_the_largest_priority_is_read_back(library: Backend, alpha: float) -> None:
+    """Though what is stored of it is rounded up to the power of 2^128, which float32 does not have."""
+    largest = np.finfo(np.float32).max
+    state = library.rb.init(frb.BufferSpec({"x": frb.Unbounded(())}, 2, frb.Prioritized(alpha=alpha)))
+    state = library.rb.add(state, {"x": np.zeros(1, np.float32)}, priorities=np.array([largest]))
+    assert library.numpy(library.rb.priorities(state, np.zeros(1, np.int32))).tolist() == [largest]
