@@ -140,9 +140,16 @@ def test_consumed_in_place() -> None:
     cleared = rb.clear_(older)
     assert int(rb.size(cleared)) == 0
     assert stored(next_of(rb), state) == [1]
-    for read in (rb.size, lambda state: state.counters):
-        with pytest.raises(RuntimeError, match="consumed"):
-            read(older)
+    with pytest.raises(RuntimeError, match="consumed"):
+        rb.size(older)
+
+
+@pytest.mark.parametrize("rb", [jax_backend, torch_backend])
+def test_counters_of_a_consumed_state_of_the_host_are_refused(rb: Any) -> None:
+    older = rb.init(frb.BufferSpec(STEP, 4, storage=frb.Host()))
+    rb.add_(older, steps(1))
+    with pytest.raises(RuntimeError, match="consumed"):
+        _ = older.counters
 
 
 def next_of(rb: Any) -> Backend:
