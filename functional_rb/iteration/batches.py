@@ -93,7 +93,7 @@ def iterate(
     Raises:
         ValueError: for a number that is too small, a missing batch size, or a `lag` with a sampler that remembers or
             with a cell.
-        TypeError: for what is no backend, state or number.
+        TypeError: for what is no backend, state or number, and for `prefetch` within a compiled function.
 
     Example:
         >>> spec = frb.BufferSpec(item=frb.Unbounded(()), capacity=8, batch_size=4)
@@ -125,12 +125,23 @@ def iterate(
             f"{WHO}: expected lag=0 with {who}, which remembers what it drew, got {late}: "
             f"the states of a later draw and of an add cannot be joined"
         )
+    if ahead and _is_traced(rb, key):
+        raise TypeError(
+            f"{WHO}: within a compiled function no other threads can draw ahead, and prefetch is {ahead}; "
+            f"give prefetch=0, or iterate outside of it"
+        )
     transfer = None
     if device is not None:
         transfer = importlib.import_module(f"{rb.__name__}.interop.transfer").Transfer(device)
     size = checked_size(batch_size) if isinstance(state, Mixture) else checks.batch_size(state.spec, batch_size)
     drawing = Drawing(rb, form, size, beta, transfer, cell)
     return Batches(drawing, state, key, wanted, (ahead, late, workers))
+
+
+# Whether this is done within a function that is compiled: there all that is computed is traced, of a known key as well.
+def _is_traced(rb: ModuleType, key: PRNGKey) -> bool:
+    lib = getattr(rb, "lib", None)  # what stands in for a backend need not have one
+    return lib is not None and bool(lib.LIB.is_traced(rb.split(key)[0]))
 
 
 class Batches(Iterator[Drawn]):

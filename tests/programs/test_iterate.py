@@ -119,6 +119,24 @@ def test_states_that_are_given_on_jax(lag: int) -> None:
         run_plan(library, filled(library), Plan(7, frozenset({1, 2, 5}), frozenset({3})), 2, 2, lag)
 
 
+def test_within_a_compiled_function_nothing_is_drawn_ahead() -> None:
+    import jax
+
+    import jax_backend as rb
+
+    state = rb.add(rb.init(frb.BufferSpec(frb.Unbounded(()), 8)), np.arange(8, dtype=np.float32))
+
+    def drawn(key: Any, prefetch: int) -> list[Any]:
+        return [sample.items for sample in frb.iterate(rb, state, key, 3, n=2, prefetch=prefetch)]
+
+    compiled = jax.jit(drawn, static_argnums=1)
+    assert np.array_equal(compiled(rb.key(1), 0), drawn(rb.key(1), 2))
+    with pytest.raises(TypeError, match=r"iterate: within a compiled function .* prefetch is 2; give prefetch=0"):
+        compiled(rb.key(1), 2)
+    with pytest.raises(TypeError, match="within a compiled function"):
+        jax.jit(lambda: drawn(rb.key(1), 1))()
+
+
 def test_a_donated_state_can_be_given_back() -> None:
     import jax
 
