@@ -118,10 +118,10 @@ class Calls(Contender):
         """Among its operations only where it is given."""
 
     def sample(self) -> None:
-        """Likewise."""
+        """Among its operations only where it is given."""
 
     def update(self) -> None:
-        """Likewise."""
+        """Among its operations only where it is given."""
 
 
 class PartContender(Contender):
@@ -135,10 +135,10 @@ class PartContender(Contender):
         """Among its operations where it is overridden."""
 
     def sample(self) -> None:
-        """Likewise."""
+        """Among its operations where it is overridden."""
 
     def update(self) -> None:
-        """Likewise."""
+        """Among its operations where it is overridden."""
 
 
 class TurnContender(Contender):

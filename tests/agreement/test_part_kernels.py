@@ -422,7 +422,7 @@ def test_no_derivative_goes_through() -> None:
 
 
 def assert_same_parts(on: Any, ours: Any, theirs: Any) -> None:
-    """Likewise for nests, with the same places empty."""
+    """Nests of the same shapes, dtypes and bytes, with the same places empty."""
     assert jax.tree.structure(ours) == jax.tree.structure(theirs)
     for new, expected in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         assert_same(on, new, expected)

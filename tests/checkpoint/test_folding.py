@@ -287,7 +287,7 @@ def test_a_manifest_of_a_newer_version_keeps_everything(tmp_path: Path) -> None:
 
 
 class CrashingLife(MappedLife):
-    """Likewise, with saves and loads that fail, and directories that are copied with holes for zeros."""
+    """The life of a mapped buffer whose saves and loads fail, and whose copied directories have holes for zeros."""
 
     def fail_save(self) -> None:
         self.finish()

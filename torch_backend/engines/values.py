@@ -16,7 +16,7 @@ from torch_backend.engines.execute import numbers
 
 
 def outline(spec: object, who: str) -> Outline:
-    """Do what `Outline.of` does, cached; made anew while tracing, where the id of an object is not known."""
+    """The outline of a spec, cached; made anew while tracing, where the id of an object is not known."""
     return Outline.of(spec, who) if torch.compiler.is_compiling() else values.cached_outline(spec, who)
 
 

@@ -64,7 +64,7 @@ def _taken(leaf: LeafLayout, array: torch.Tensor, slots: torch.Tensor) -> torch.
 
 
 def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
-    """Do what `random.draws` does: uniform int32 [batch, words]."""
+    """Uniform int32 [batch, words] in [0, 2^31) by a key, the bits of `random.draws`."""
     drawn: torch.Tensor = call(fill_draws(key, batch, words))
     return drawn
 

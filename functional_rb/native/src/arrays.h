@@ -278,7 +278,7 @@ class ArrayLibrary {
     return !(is_complex || seen.dtype.code == FLOAT32.code) || (no(is_neg_, array) && !(is_complex && !no(is_conj_, array)));
   }
 
-  // Likewise, as bytes of some dtype.
+  // An array of either kind that lies there, as bytes of some dtype.
   bool see_bytes(PyObject* array, Seen& seen, bool writes, const Where& where = ON_THE_HOST) const {
     return is_ndarray(array) ? !where.on_gpu && seen.take_ndarray(array, true, writes) : see(array, seen, where);
   }
