@@ -13,6 +13,7 @@ import torch
 
 import functional_rb as frb
 import torch_backend as rb
+from functional_rb.buffer import functions
 from functional_rb.versions import memory as versioned
 from functional_rb.versions import version
 from functional_rb.versions.engine import Engine
@@ -22,6 +23,7 @@ from tests.support import backends, torch_steps
 from tests.support.effort import effort
 from tests.support.torch_steps import assert_equal, assert_reads_as, batch, memory_of
 from torch_backend.arrays import ops
+from torch_backend.engines import execute
 from torch_backend.memory.memory import Memory
 
 
@@ -326,3 +328,10 @@ def test_an_interrupt_before_arrays_are_exchanged_leaves_the_state(
     rb.sample(after, rb.key(0), 4)
     assert int(rb.size(after)) == int(rb.size(state)) == 13
     assert_equal(rb.items(state), wanted)
+
+
+@pytest.mark.parametrize(("writes", "fullest"), [({}, 5), ({"rows": 1}, None), ({"rewrites": True}, None)], ids=repr)
+def test_how_full_lanes_are_is_not_known_where_a_function_may_have_added(writes: Any, fullest: int | None) -> None:
+    state = full(added=5)
+    assert state.fullest_after(0) == 5
+    assert execute.write_by(state, functions.cut, **writes).fullest_after(0) == fullest
