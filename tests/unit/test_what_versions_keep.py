@@ -332,6 +332,5 @@ def test_an_interrupt_before_arrays_are_exchanged_leaves_the_state(
 
 @pytest.mark.parametrize(("writes", "fullest"), [({}, 5), ({"rows": 1}, None), ({"rewrites": True}, None)], ids=repr)
 def test_how_full_lanes_are_is_not_known_where_a_function_may_have_added(writes: Any, fullest: int | None) -> None:
-    state = full(added=5)
-    assert state.fullest_after(0) == 5
+    state = full(added=5).note_fullest(5)
     assert execute.write_by(state, functions.cut, **writes).fullest_after(0) == fullest
