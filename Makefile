@@ -33,7 +33,7 @@ demo: $(VENV)/.installed-examples ## train a DQN with a prioritized buffer, all 
 demo-torch: $(VENV)/.installed-examples ## the same task on torch, with a Gymnasium vector environment
 	$(bin)/python examples/dqn_torch.py $(ARGS)
 
-test: $(VENV)/.installed-dev ## run the tests, in under eight minutes on two quiet cores
+test: $(VENV)/.installed-dev ## run the tests, in 8 to 13 minutes on two quiet cores
 	$(bin)/python -m pytest $(ARGS)
 
 test-all: $(VENV)/.installed-dev ## run them with the long searches and the harness of the benchmarks
