@@ -12,7 +12,7 @@ import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -154,10 +154,8 @@ def planned(
     infos = sorted(steps.infos) if options["infos"] is True else options["infos"] or []
     form = Form(steps, tuple(infos), how.observation_key, compact)
     try:
-        reader_facts, given_facts = (
-            {name: finite(x) for name, x in some.items()} for some in (reader.facts, facts or {})
-        )
-        all_facts = reader_facts | given_facts
+        reader_facts = cast("Json", finite(dict(reader.facts)))
+        all_facts = reader_facts | cast("Json", finite(dict(facts or {})))
         json.dumps(all_facts)
     except (TypeError, ValueError) as error:  # before hours of conversion, at the end of which they are written
         raise DatasetError(f"{WHO}: {reader.name}: facts: expected values of JSON: {error}") from None
