@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +16,6 @@ from tensordict import TensorDict
 import functional_rb as frb
 import jax_backend as jrb
 import torch_backend as trb
-from functional_rb.buffer import functions
 from tests.agreement.bridged import address, arrays, as_bytes
 from tests.support import backends, gpu
 from tests.support.effort import effort
@@ -89,21 +87,14 @@ def update(side: str, state: Any, handles: Any, priorities: Any, items: Any = No
     return BACKENDS[side].update(state, on(side, np.asarray(handles, np.int32)), priorities, items)
 
 
-def core_draw(side: str, state: Any, draws: Any, beta: Any) -> list[Any]:
-    ops = importlib.import_module(f"{side}_backend.arrays.ops")
-    _, leaves, drawn = functions.draw(ops, state, state.spec, draws, beta, 40)
-    return [*leaves, *drawn[:3]]
-
-
-jitted_core_draw = jax.jit(core_draw, static_argnums=0)  # eagerly JAX would compile a hundred small programs
-
-
-def draw(side: str, state: Any) -> list[bytes]:
-    """What the core draws by given draws: the backends' keys differ."""
-    spec = state.spec
-    draws = np.random.default_rng(1).integers(0, 2**31, spec.draw_shape(40), np.int64)
-    call = jitted_core_draw if side == "jax" else core_draw
-    return [as_bytes(x) for x in call(side, state, on(side, draws.astype(np.int32)), on(side, np.float32(0.6)))]
+def told(side: str, state: Any) -> list[bytes]:
+    """Of the newest handles: which are live, with which chance each is drawn, its priority and its item."""
+    rb = BACKENDS[side]
+    handles = on(side, np.maximum(int(rb.cursor(state)) - np.arange(1, 41, dtype=np.int32), 0))
+    found = [rb.is_live(state, handles), rb.probabilities(state, handles), *jax.tree.leaves(rb.get(state, handles))]
+    if state.spec.sampler.has_priorities:
+        found.append(rb.priorities(state, handles))
+    return [as_bytes(x) for x in found]
 
 
 def history(state: Any, sides: Iterator[str], prioritized: bool) -> tuple[Any, list[Any]]:
@@ -122,7 +113,7 @@ def history(state: Any, sides: Iterator[str], prioritized: bool) -> tuple[Any, l
         handles = np.array([number - 1, number - 2, number - 2, number - 30, number], np.int32)
         rewritten = numbers(5000 + 10 * k, 5) if k % 2 else {"obs": {"half": numbers(k, 5)["obs"]["half"]}}
         state = update(side, state, handles, [1, 2, 3, 4, np.inf], rewritten)
-        seen.append((bits(state), draw(side, state)))
+        seen.append((bits(state), told(side, state)))
     return state, seen
 
 
@@ -313,4 +304,4 @@ def test_states_with_64_bit_leaves() -> None:
         assert got["n"].dtype == jnp.int64
         assert got["n"].tolist() == [n[1], n[2], n[3], n[3], n[0]]
         assert got["x"].tolist() == x[[1, 2, 3, 3, 0]].tolist()
-        assert draw("torch", back) == draw("jax", there)
+        assert told("torch", back) == told("jax", there)

@@ -22,7 +22,7 @@ from functional_rb import _native
 from functional_rb.native import gpu
 from tests.agreement.chain_machine import KINDS, SAMPLERS, Kept, Programs
 from tests.support import chain_programs as programs
-from tests.support import emulated_gpu
+from tests.support import emulated_gpu, gpu_life
 from tests.support.backends import needs_native
 from tests.support.effort import effort
 from torch_backend.kernels import custom_ops, launches
@@ -404,3 +404,15 @@ def test_what_was_compiled_is_kept_for_its_owner(tmp_path: Path, monkeypatch: py
     (tmp_path / "functional_rb" / "kernels").chmod(0o777)
     gpu.compiled("sm_90")
     assert made == ["sm_90", "sm_80", "sm_90", "sm_90"]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_sanitizers_program_launches_every_kernel(order: str) -> None:
+    launched = set[str]()
+    for life in gpu_life.LIVES:
+        if life.spec.capacity < 100:
+            with emulated_gpu.using(order, 2, 500) as emulated:
+                found = gpu_life.carried_out(life, "cpu")
+            launched |= {name for name, _ in emulated.launched}
+            assert found == gpu_life.carried_out(life, "cpu"), life.spec
+    assert launched == set(_native.GPU_KERNELS) - {"pack_keys"}  # which programs of JAX alone launch

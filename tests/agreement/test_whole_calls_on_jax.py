@@ -14,7 +14,6 @@ from jax import lax
 
 import functional_rb as frb
 import jax_backend as rb
-from jax_backend.kernels import custom_call
 from tests.agreement import gpu_on_xla
 from tests.agreement.jax_programs import bits, stacked
 from tests.agreement.ring_programs import PROGRAMS, RINGS, of
@@ -40,14 +39,14 @@ CASES: Final = effort(USUAL, [(program, sampler) for program in PROGRAMS for sam
 def calls() -> Iterator[set[str]]:
     """The handlers that programs call which are compiled meanwhile, on the CPU."""
     found: set[str] = set()
-    target = custom_call._target
+    lowering = jax.ffi.ffi_lowering
 
-    def noted(name: str) -> str:
-        found.add(name)
-        return target(name)
+    def noted(target: str, **options: Any) -> Any:
+        found.add(target.removeprefix("functional_rb_"))
+        return lowering(target, **options)
 
     with gpu_on_xla.by_the_cpu(), gpu_on_xla.found_by("noted"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(custom_call, "_target", noted)
+        patch.setattr(jax.ffi, "ffi_lowering", noted)
         yield found
 
 

@@ -6,20 +6,24 @@ import dataclasses
 import errno
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import functional_rb as frb
+import torch_backend as rb
 from functional_rb.__main__ import main
-from functional_rb.checkpoint import loading
-from functional_rb.core.counters import CURSOR
-from functional_rb.storage import undo_log
 from tests.checkpoint.mapped_lives import KILLED, STEP_ROWS, agree, stepped
 from tests.support.checkpoints import on_host
 from tests.support.damage import KINDS, refused
 
 LOG = "undo-00000002.bin"
+HEAD = 40  # bytes of a log's record before the slots of its rows
+
+
+def load(place: Path, fall_back: bool = False) -> Any:
+    return frb.load(place, rb, frb.checkpoint.LoadOptions(fall_back=fall_back), storage=frb.Host())
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +53,11 @@ def test_what_is_no_file_is_named_and_fallen_back_from(
     (place / name).unlink()
     with KINDS[kind](place / name):
         with pytest.raises(frb.errors.CorruptCheckpointError) as caught:
-            loading.read(place)
+            load(place)
         assert caught.value.file == str(place / name)
-        found = loading.read(place, loading.LoadOptions(fall_back=True))
+        found = load(place, fall_back=True)
         steps = 3 if name.startswith("0") else 1  # the others belong to both that lie in mapped files
-        assert int(found.arrays.counters[CURSOR]) == steps * STEP_ROWS
+        assert int(rb.cursor(found)) == steps * STEP_ROWS
         if name != LOG:  # which is not looked at before it is taken back
             assert name in str(frb.checkpoint.checkpoints(place)[0].problem)
         assert main(["inspect", str(place)]) == 1
@@ -66,7 +70,7 @@ def test_files_that_are_called_almost_as_logs_are_left_alone(name: str, place: P
     assert agree(place) == 6
     (place / "undo-00000009.bin").write_bytes(b"no log, but called so" * 3)
     with pytest.raises(frb.errors.CorruptCheckpointError, match=r"undo-00000009\.bin: at byte 0"):
-        loading.read(place)
+        load(place)
 
 
 def test_a_damaged_end_of_a_log_is_told_from_damaged_rows(place: Path) -> None:
@@ -75,27 +79,27 @@ def test_a_damaged_end_of_a_log_is_told_from_damaged_rows(place: Path) -> None:
     ends = [0]
     while ends[-1] < len(content):
         n, row = np.frombuffer(content, np.int64, 2, ends[-1] + 16)
-        ends.append(ends[-1] + undo_log.HEAD + int(n * (8 + row)))
+        ends.append(ends[-1] + HEAD + int(n * (8 + row)))
     last = ends[-2]
-    for at in np.linspace(last + undo_log.HEAD, len(content) - 1, 12).astype(int).tolist():
+    for at in np.linspace(last + HEAD, len(content) - 1, 12).astype(int).tolist():
         log.write_bytes(content[:at] + bytes([content[at] ^ 16]) + content[at + 1 :])
         with pytest.raises(
             frb.errors.CorruptCheckpointError, match=rf"its last record, at byte {last}, is not"
         ) as caught:
-            loading.read(place)
+            load(place)
         assert caught.value.file == str(log)
     log.write_bytes(content[:-1])
     with pytest.raises(
         frb.errors.CorruptCheckpointError, match=r"is cut short, and without it the rows in \w+\.bin"
     ) as caught:
-        loading.read(place)
+        load(place)
     assert caught.value.file == str(log)
     log.write_bytes(content)
     with rows.open("r+b") as file:
         file.seek(100 * 160)  # a row that nobody has overwritten since
         file.write(b"\xff")
     with pytest.raises(frb.errors.CorruptCheckpointError) as caught:
-        loading.read(place)
+        load(place)
     assert caught.value.file == str(rows)
 
 
@@ -107,7 +111,7 @@ def test_what_the_process_is_short_of_is_no_damage(name: str, number: int, place
         refused(place / name, number),
         pytest.raises(frb.errors.CheckpointError, match=f"{name}: cannot be opened") as caught,
     ):
-        loading.read(place, loading.LoadOptions(fall_back=True))
+        load(place, fall_back=True)
     assert not isinstance(caught.value, frb.errors.CorruptCheckpointError)
     assert agree(place) == 6
 
@@ -115,7 +119,7 @@ def test_what_the_process_is_short_of_is_no_damage(name: str, number: int, place
 def test_a_directory_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "loop"
     path.symlink_to(path)
-    for look in (frb.checkpoint.checkpoints, loading.read):
+    for look in (frb.checkpoint.checkpoints, load):
         with pytest.raises(frb.errors.CheckpointError, match=f"{path}: the directory cannot be read"):
             look(path)  # type: ignore[operator]  # both are called so
     assert main(["inspect", str(path)]) == 1

@@ -7,8 +7,6 @@ import errno
 import json
 import os
 import shutil
-import stat
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,12 +16,8 @@ import pytest
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb import ted
-from functional_rb.base import files
-from functional_rb.inspection.report import inspect
-from functional_rb.storage import disk
+from functional_rb import inspection, ted
 from tests.support.backends import Backend
-from tests.support.children import ROOT, program
 
 ITEM = {"x": frb.Unbounded((3,)), "done": frb.Binary()}
 
@@ -180,7 +174,7 @@ def test_a_path_that_names_nothing_is_refused_by_whatever_takes_one(
         "save": lambda path: frb.save(state, path),
         "load": lambda path: frb.load(path, library.rb),
         "checkpoints": frb.checkpoint.checkpoints,
-        "inspect": inspect,
+        "inspect": inspection.inspect,
         "ted.save": lambda path: ted.save(form, path),
         "ted.load": ted.load,
     }
@@ -193,65 +187,6 @@ def test_a_path_that_names_nothing_is_refused_by_whatever_takes_one(
         with pytest.raises((TypeError, ValueError), match=r"Memmap\.path: expected"):
             frb.Memmap(path)  # type: ignore[arg-type]  # refused
     assert not os.listdir(tmp_path)
-
-
-def test_a_directory_aside_is_nobody_elses_and_goes(tmp_path: Path) -> None:
-    with files.aside(os.fspath(tmp_path)) as first, files.aside(os.fspath(tmp_path)) as other:
-        assert first != other
-        assert stat.S_IMODE(os.stat(first).st_mode) == 0o700
-        Path(first, "inside").write_text("x")
-        assert sorted(os.listdir(tmp_path)) == sorted(Path(place).name for place in (first, other))
-    assert not os.listdir(tmp_path)
-
-
-def test_directories_aside_of_processes_that_died_are_swept(tmp_path: Path) -> None:
-    subprocess.run(program("dies_with_a_directory_aside", tmp_path), cwd=ROOT, check=True)
-    left = os.listdir(tmp_path)
-    assert len(left) == 1
-    (tmp_path / ".functional_rb-of-mine.part").mkdir()
-    with files.aside(os.fspath(tmp_path)) as place:
-        assert sorted(os.listdir(tmp_path)) == sorted([".functional_rb-of-mine.part", Path(place).name])
-
-
-def test_a_directory_aside_that_is_swept_as_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another one is made, and nothing stays open."""
-    original, swept = os.stat, list[Any]()
-
-    def sweeping(path: Any, *args: Any, **options: Any) -> Any:
-        if str(path).endswith(".part") and not swept:
-            swept.append(path)
-            os.rmdir(path)
-        return original(path, *args, **options)
-
-    before = len(os.listdir("/proc/self/fd"))
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "stat", sweeping)
-        with files.aside(os.fspath(tmp_path)) as place:
-            assert len(swept) == 1
-            assert place != swept[0]
-    assert len(os.listdir("/proc/self/fd")) == before
-    assert not os.listdir(tmp_path)
-
-
-def test_names_of_temporary_directories_are_never_the_same(tmp_path: Path) -> None:
-    """Not even those of a process forked from the same one."""
-    seen = set()
-    for _ in range(20):
-        with files.aside(os.fspath(tmp_path)) as place:
-            seen.add(place)
-    assert len(seen) == 20
-
-
-def test_a_new_file_is_new(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("old")
-    os.link(file, tmp_path / "other")
-    (tmp_path / "link").symlink_to(tmp_path / "other")
-    for name in ("file", "link"):
-        os.close(disk.create(os.fspath(tmp_path / name)))
-        assert not (tmp_path / name).is_symlink()
-        assert (tmp_path / name).read_text() == ""
-        assert (tmp_path / "other").read_text() == "old"
 
 
 def test_a_description_that_is_cut_by_a_full_disk_leaves_nothing(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,6 @@ import pytest
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb.checkpoint import background
 from tests.support import interrupts
 from tests.support.effort import effort
 
@@ -52,8 +53,20 @@ def check_saved(state: Any, directory: Path, older: list[int], newer: list[int],
     assert ids(frb.load(directory, rb, storage=frb.Device())) in (older, newer), f"line {line}"
     interrupts.finished(frb.save, state, directory)
     assert ids(frb.load(directory, rb, storage=frb.Device())) == newer, f"line {line}"
-    interrupts.finished(frb.save(state, directory, incremental=True, background=True).result)
-    assert not background._going_on
+    saving: Any = frb.save(state, directory, incremental=True, background=True)
+    interrupts.finished(saving.result)
+    handle = type(saving)
+    del saving
+    wait_for_saves()
+    gc.collect()
+    assert not any(type(left) is handle for left in gc.get_objects()), f"line {line}"
+
+
+def wait_for_saves() -> None:
+    """Until those in the background have ended."""
+    for thread in threading.enumerate():
+        if thread.name == "functional_rb.save":
+            interrupts.finished(thread.join)
 
 
 def save(state: Any, directory: Path) -> None:
@@ -83,7 +96,7 @@ def test_a_save_at_every_line(function: Any, storage: str, tmp_path: Path) -> No
     for line in interrupts.chosen(places, LINES, always=always):
         state, directory = begun(line)
         interrupts.interrupted(line, function, state, directory)
-        interrupts.finished(background.wait_for, str(directory))
+        wait_for_saves()
         check_saved(state, directory, older, newer, line)
 
 

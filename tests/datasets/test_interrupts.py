@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import functional_rb as frb
-from functional_rb.storage import disk
 from tests.datasets.made_up import MadeUp, contents
 from tests.support import interrupts
 from tests.support.effort import effort
@@ -90,7 +89,7 @@ def test_an_interrupt_that_somebody_keeps_holds_no_lock(make: Callable[[Path], N
 def test_files_are_closed_that_were_opened_before_one_could_not_be(
     at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    truncate, left = disk.truncate, [at]
+    truncate, left = os.ftruncate, [at]
 
     def fails(fd: int, size: int) -> None:
         if not left[0]:
@@ -100,7 +99,7 @@ def test_files_are_closed_that_were_opened_before_one_could_not_be(
 
     before = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
-        patch.setattr(disk, "truncate", fails)
+        patch.setattr(os, "ftruncate", fails)
         with pytest.raises(OSError, match="Input/output"):
             convert(tmp_path)
     gc.collect()

@@ -19,8 +19,6 @@ from benchmarks.compare import Effort, Section
 from benchmarks.contender import Unavailable
 from benchmarks.machine import OtherWork
 from benchmarks.torch_loop import synchronizer
-from functional_rb import _native
-from tests.support import emulated_gpu, gpu_life
 from tests.support.benchmarking import BRIEF, TINY, broken, quiet
 from tools.gpu import sanitizers
 
@@ -133,18 +131,6 @@ def test_a_part_that_breaks_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.lines == [
         "It was not measured: RuntimeError: no compiled tree (because ImportError: undefined symbol)"
     ]
-
-
-@pytest.mark.parametrize("order", list(emulated_gpu.ORDERS))
-def test_the_sanitizers_program_launches_every_kernel(order: str) -> None:
-    launched = set[str]()
-    for life in gpu_life.LIVES:
-        if life.spec.capacity < 100:
-            with emulated_gpu.using(order, 2, 500) as emulated:
-                found = gpu_life.carried_out(life, "cpu")
-            launched |= {name for name, _ in emulated.launched}
-            assert found == gpu_life.carried_out(life, "cpu"), life.spec
-    assert launched == set(_native.GPU_KERNELS) - {"pack_keys"}  # which programs of JAX alone launch
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 import functional_rb as frb
 import torch_backend
-from functional_rb.storage import sending
 from tests.support import backends, lives
 from tests.support.members import BATCH, ITEM
 from tests.support.sent_states import members, told
@@ -213,7 +212,7 @@ def test_what_a_child_has_put_in_a_queue_outlives_it(server: Any, storage: Any) 
 def test_states_of_every_sampler_and_storage_are_sent(
     name: str, inherited: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "lasting", lambda: inherited)
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: None if inherited else "another process")
     with backends.make(name) as library, nothing_left():
         states = list(members(library))
         states += [full(library, spec_of(storage)) for storage in STORAGES]
@@ -230,7 +229,7 @@ def test_states_of_every_sampler_and_storage_are_sent(
 def test_of_mapped_files_what_was_written_is_sent(
     library: backends.Backend, inherited: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "lasting", lambda: inherited)
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: None if inherited else "another process")
     rb, item = library.rb, {"obs": frb.Unbounded((60,)), "next_obs": frb.Unbounded((60,))}
     spec = frb.BufferSpec(item, 10**6, compact=frb.Compact(), storage=frb.Memmap())
     frames = np.arange(300, dtype=np.float32).reshape(5, 60)
@@ -330,15 +329,15 @@ def test_a_consumed_state_is_not_sent(server: Any) -> None:
             process.start()
 
 
-def test_what_is_kept_for_a_process_goes_with_it(server: Any) -> None:
-    process = server.Process(target=int)
-    process.start()
-    auxiliary = np.zeros(3)
-    assert sending.lasting()
-    assert not sending.starting()
-    sending.keep(auxiliary)  # no process is being started
-    assert len(sending._KEPT) == 0
-    process.join()
+def test_nothing_is_kept_for_a_process_that_has_been_started(server: Any) -> None:
+    with backends.make("torch") as library:
+        process = server.Process(target=int)
+        process.start()
+        with nothing_left():
+            state = full(library, spec_of(frb.Memmap()))
+            assert told(library, pickle.loads(ForkingPickler.dumps(state))) == told(library, state)
+            del state
+        process.join()
 
 
 # ---------------------------------------------------------------- forks

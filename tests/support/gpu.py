@@ -41,7 +41,7 @@ NOT_ON_ONE = {
     "test_custom_ops::test_operations_are_as_torch_asks": KERNELS,
     "test_custom_ops::test_whole_functions_by_their_kernels": KERNELS,
     "test_frame_ring::test_kernels_plan_the_same_writes": KERNELS,
-    "test_on_gpu::test_the_sanitizers_program_launches_every_kernel": KERNELS,
+    "test_gpu_kernels::test_the_sanitizers_program_launches_every_kernel": KERNELS,
     "test_sparse_set::test_a_kernel_shuffles_as_a_list_is_shuffled": KERNELS,
     "test_sparse_set::test_kernels_leave_the_same_set_as_the_core": KERNELS,
     "test_compiled::test_shares_that_are_plain_numbers_are_drawn_without_the_rest": PROGRAM,

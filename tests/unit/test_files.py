@@ -1,9 +1,12 @@
-"""Files: room is reserved before anything is written to a mapping, and a new file is nobody else's."""
+"""Files: room is reserved before anything is written to a mapping; new files and directories are nobody else's."""
 
 from __future__ import annotations
 
 import os
+import stat
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ import functional_rb as frb
 from functional_rb.base import files
 from functional_rb.storage import mapped_array
 from tests.support import backends
+from tests.support.children import ROOT, program
 
 PAGE = 4096
 
@@ -67,3 +71,62 @@ def test_a_file_that_someone_makes_meanwhile_is_not_written_to(tmp_path: Path, m
             with pytest.raises(FileExistsError):
                 files.create(str(tmp_path / "new"))
         os.unlink(tmp_path / "new")
+
+
+def test_a_directory_aside_is_nobody_elses_and_goes(tmp_path: Path) -> None:
+    with files.aside(os.fspath(tmp_path)) as first, files.aside(os.fspath(tmp_path)) as other:
+        assert first != other
+        assert stat.S_IMODE(os.stat(first).st_mode) == 0o700
+        Path(first, "inside").write_text("x")
+        assert sorted(os.listdir(tmp_path)) == sorted(Path(place).name for place in (first, other))
+    assert not os.listdir(tmp_path)
+
+
+def test_directories_aside_of_processes_that_died_are_swept(tmp_path: Path) -> None:
+    subprocess.run(program("dies_with_a_directory_aside", tmp_path), cwd=ROOT, check=True)
+    left = os.listdir(tmp_path)
+    assert len(left) == 1
+    (tmp_path / ".functional_rb-of-mine.part").mkdir()
+    with files.aside(os.fspath(tmp_path)) as place:
+        assert sorted(os.listdir(tmp_path)) == sorted([".functional_rb-of-mine.part", Path(place).name])
+
+
+def test_a_directory_aside_that_is_swept_as_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one is made, and nothing stays open."""
+    original, swept = os.stat, list[Any]()
+
+    def sweeping(path: Any, *args: Any, **options: Any) -> Any:
+        if str(path).endswith(".part") and not swept:
+            swept.append(path)
+            os.rmdir(path)
+        return original(path, *args, **options)
+
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", sweeping)
+        with files.aside(os.fspath(tmp_path)) as place:
+            assert len(swept) == 1
+            assert place != swept[0]
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not os.listdir(tmp_path)
+
+
+def test_names_of_temporary_directories_are_never_the_same(tmp_path: Path) -> None:
+    """Not even those of a process forked from the same one."""
+    seen = set()
+    for _ in range(20):
+        with files.aside(os.fspath(tmp_path)) as place:
+            seen.add(place)
+    assert len(seen) == 20
+
+
+def test_a_new_file_is_new(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("old")
+    os.link(file, tmp_path / "other")
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    for name in ("file", "link"):
+        os.close(files.create(os.fspath(tmp_path / name)))
+        assert not (tmp_path / name).is_symlink()
+        assert (tmp_path / name).read_text() == ""
+        assert (tmp_path / "other").read_text() == "old"

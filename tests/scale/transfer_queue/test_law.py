@@ -11,7 +11,7 @@ import pytest
 
 import functional_rb as frb
 import torch_backend
-from functional_rb.scale.transfer_queue.law import Law
+from functional_rb.scale.transfer_queue import Law
 
 pytestmark = pytest.mark.usefixtures("tensors_of_the_cpu")
 
