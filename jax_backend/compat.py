@@ -18,6 +18,7 @@ OLDEST: Final = "0.6.1"
 extras.check_version(extras.imported("jax", "jax_backend"), OLDEST, "jax_backend")
 
 import jax  # noqa: E402  # one that is missing or too old has been refused
+import jax.extend.core  # noqa: E402
 from jax import lax  # noqa: E402
 
 # Whether buffers can be on a mesh with explicit axes: from JAX 0.7.2 on.
@@ -28,6 +29,13 @@ REFUSED: Final = () if IS_EXPLICIT else ("from JAX 0.7.2 on",)
 # Whether JAX can name each way in which XLA divides what a program returns: 0.7 to 0.9 cannot, where that is along a
 # part of an axis of a mesh, as six rows over two of four devices; 0.9 ends with an `IndivisibleError`.
 IS_TOLD: Final = extras.is_version(jax, "0.10") or not extras.is_version(jax, "0.7")
+
+# Tells what JAX does with what is called now, to be compared: the function is in `jax.extend` from JAX 0.10 on.
+way_of_calls: Callable[[], object]
+if hasattr(jax.extend.core, "get_opaque_trace_state"):
+    way_of_calls = jax.extend.core.get_opaque_trace_state
+else:
+    way_of_calls = jax.core.get_opaque_trace_state
 
 
 def on_each_change(of: Callable[[Callable[[bool], object]], None], now: bool) -> None:

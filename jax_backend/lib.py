@@ -13,7 +13,7 @@ import numpy as np
 
 from functional_rb.lib import Lib
 from jax_backend import dispatch, mixtures
-from jax_backend.arrays import convert, ops, rules
+from jax_backend.arrays import convert, ops, rules, tracing
 from jax_backend.engines import carried, execute, hosted, restore, values
 from jax_backend.engines.shared import SharedState, chain
 from jax_backend.scale import engine as sharded
@@ -44,7 +44,7 @@ def _writes() -> SimpleNamespace:
 
 
 def _chain(state: SharedState) -> Any:
-    return _writes() if type(state) is SharedState else None
+    return _writes() if type(state) is SharedState and not tracing.in_program() else None
 
 
 # A generator that may move arrays, but not in place of the caller between its steps.

@@ -68,8 +68,9 @@ def add_(
 
     The functions with an underscore write into the memory of the state that they are given, and consume it: go on with
     what they return. A call that is refused consumes nothing. On torch they trace under
-    `torch.compile(fullgraph=True)`. On JAX they donate the state's arrays; under `jit`, `vmap` and the like they are
-    what the functions without an underscore are.
+    `torch.compile(fullgraph=True)`. On JAX they donate the state's arrays; where something that they are given is
+    traced, and in all of a program that is (`jax.jit`, `scan`, `jax.checkpoint`), they are what the functions without
+    an underscore are.
 
     Args:
         state: consumed: using it again raises `RuntimeError`. (The handle of a shared buffer stays one.)

@@ -23,7 +23,7 @@ from functional_rb.lib import documented_by
 from functional_rb.public import jit as public
 from functional_rb.shared.state import SharedState
 from functional_rb.storage.host_state import HostState
-from jax_backend.arrays import lent
+from jax_backend.arrays import lent, tracing
 from jax_backend.compiling.arguments import Chosen, Given, parameters_of
 from jax_backend.compiling.regroup import Leaf, Plan, Regrouped
 
@@ -115,8 +115,10 @@ class Jitted(Generic[P, R]):
         if not known:
             self._calls[key] = self._planned(arguments, outline)
         call = self._calls[key]
-        # Under another transformation the arrays are tracers, whose memory is not ours to give away.
-        if call is None or any(issubclass(kind, jax.core.Tracer) for kind in set(map(type, leaves))):
+        # Under another transformation the arrays are tracers, whose memory is not ours to give away, or come from
+        # outside of a program, which may run again.
+        traced = any(issubclass(kind, jax.core.Tracer) for kind in set(map(type, leaves)))
+        if call is None or traced or tracing.in_program():
             return None
         donatable = call.donatable(leaves)
         ids = set(map(id, donatable))

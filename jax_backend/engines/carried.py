@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from functional_rb.base.arrays import Nest
-from jax_backend.arrays import lent, ops
+from jax_backend.arrays import lent, ops, tracing
 from jax_backend.compiling import compile
 
 
@@ -30,8 +30,7 @@ def carry_out(
     consume: tuple[object, str] | None = None,
 ) -> Any:
     """`function(ops, static, owned, *operands)`; where nothing is traced, arrays that are consumed are donated."""
-    traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((owned, operands)))
     named = {"function": function, "static": static, "kernels": compile.use_kernels()}
-    if consume is None or traced:
+    if consume is None or tracing.is_traced(*jax.tree.leaves((owned, operands))):
         return _keeping(owned, operands, **named)
     return lent.called(_consuming, (0,), owned, operands, **named)

@@ -32,7 +32,7 @@ from functional_rb.storage.host_state import Bits, HostState, NumPy
 from functional_rb.versions.engine import Engine
 from functional_rb.versions.object_table import Held
 from functional_rb.versions.version import Version
-from jax_backend.arrays import devices, host_ops
+from jax_backend.arrays import devices, host_ops, tracing
 from jax_backend.arrays.convert import NUMBERS, NUMPY, exactly
 from jax_backend.arrays.convert import build_mapping as build_mapping
 from jax_backend.arrays.convert import value_of as value_of
@@ -79,17 +79,16 @@ def _traced() -> TypeError:
 
 def refuse_tracing() -> None:
     """Refuse to make a buffer while tracing: the compiled program would make no other one."""
-    # While a program is traced, whatever `jax.numpy` makes is a tracer.
-    if isinstance(jax.numpy.zeros(()), jax.core.Tracer):
+    if tracing.in_program():
         raise _traced()
 
 
 def check_state(state: object, function: str) -> None:
-    """Refuse what is no state, and to trace one."""
+    """Refuse what is no state, and to use one in a program, which would not do again what was done as it was traced."""
     checks.check_state(state, function)
     assert isinstance(state, HostState)
     # `of_arrays` makes states of traced leaves too, which are to be handed on alone.
-    if not isinstance(state._counters, np.ndarray):
+    if not isinstance(state._counters, np.ndarray) or tracing.in_program():
         raise _traced()
     state.check_alive()
 
@@ -138,10 +137,9 @@ def _draws(key: jax.Array, shape: tuple[int, int], extra: tuple[int, int] | None
 def draws(key: PRNGKey, shape: tuple[int, int], extra: tuple[int, int] | None = None) -> tuple[Vector, Vector | None]:
     """Random bits as NumPy arrays: the sampler's, and those for transforms."""
     check_key(key)
-    numbers, more = _draws(key, shape, extra, kernels=compile.use_kernels())
-    # Of a key that a traced function has from outside, what is drawn is traced all the same.
-    if isinstance(numbers, jax.core.Tracer):
+    if isinstance(key, jax.core.Tracer):
         raise _traced()
+    numbers, more = _draws(key, shape, extra, kernels=compile.use_kernels())
     return np.asarray(numbers), None if more is None else np.asarray(more)
 
 

@@ -1,7 +1,8 @@
 """The in-place forms on JAX: compiled functions to which the state is donated.
 
 JAX deletes the arrays that are donated, so that the state is consumed wherever it is held. While tracing there is
-nothing to donate, and these are the functions without an underscore.
+nothing to donate, and these are the functions without an underscore. That goes for a state that a traced program has
+from outside too: what is traced by `jax.checkpoint` runs again and again, each time with the same arrays.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from functional_rb.buffer.state import State
 from functional_rb.core import counters
 from functional_rb.core.sample import AnySample
 from functional_rb.core.strategy import Selection
-from jax_backend.arrays import convert, keys, lent
+from jax_backend.arrays import convert, keys, lent, tracing
 from jax_backend.compiling import compile
 from jax_backend.engines import execute, mapping
 
@@ -28,10 +29,6 @@ STATE: Final = (0,)
 
 _add = jax.jit(execute.added, static_argnames=("batch", "kernels"), donate_argnums=0)
 _update = jax.jit(execute.updated, static_argnames="kernels", donate_argnums=0)
-
-
-def _is_traced(*arrays: object) -> bool:
-    return any(isinstance(x, jax.core.Tracer) for x in arrays)
 
 
 def add_(
@@ -43,7 +40,7 @@ def add_(
     key: jax.Array | None,
 ) -> State:
     """Write a batch of items in place, and consume the state."""
-    if _is_traced(state.counters, *leaves, mask, priorities, key):
+    if tracing.is_traced(state.counters, *leaves, mask, priorities, key):
         return execute.add(state, leaves, batch, mask, priorities, key)
     if key is not None:
         keys.check_key(key)
@@ -54,7 +51,7 @@ def add_(
 
 def sample_(state: State, key: jax.Array, batch: int, beta: jax.Array, finish: Finish) -> tuple[State, AnySample[Nest]]:
     """Draw items. Where nothing can be drawn, or a function of items fails, that is an error before all else."""
-    if _is_traced(state.counters, key, beta):
+    if tracing.is_traced(state.counters, key, beta):
         state, leaves, selection = execute.sample(state, key, batch, beta)
         return state, finish(leaves, selection)
     keys.check_key(key)
@@ -71,8 +68,7 @@ def sample_(state: State, key: jax.Array, batch: int, beta: jax.Array, finish: F
 def _check_nonempty(state: State, batch: int) -> None:
     needed = batch if getattr(state.spec.sampler, "drop_last", False) else 1
     possible = execute.look(state, functions.drawable, n=needed)
-    # Of a state that a traced function has from outside, what is computed is traced all the same.
-    if not _is_traced(possible) and possible.is_fully_addressable:
+    if possible.is_fully_addressable:
         checks.check_nonempty(state.spec, bool(possible), int(np.asarray(state.counters)[counters.SIZE]))
 
 
@@ -90,7 +86,7 @@ def update_(
     state: State, handles: jax.Array, priorities: jax.Array | None, replacements: Mapping[int, jax.Array]
 ) -> State:
     """Set priorities and rewrite leaves."""
-    if _is_traced(state.counters, handles, priorities, *replacements.values()):
+    if tracing.is_traced(state.counters, handles, priorities, *replacements.values()):
         return execute.update(state, handles, priorities, replacements)
     kernels = compile.use_kernels()
     after: State = lent.called(_update, STATE, state, handles, priorities, dict(replacements), kernels=kernels)
@@ -99,7 +95,7 @@ def update_(
 
 def clear_(state: State) -> State:
     """Take all items out in place, and consume the state."""
-    if _is_traced(state.counters):
+    if tracing.is_traced(state.counters):
         return execute.clear(state)
     after: State = lent.called(_clear, STATE, state, kernels=compile.use_kernels())
     return after

@@ -20,14 +20,18 @@ from functional_rb.shared.library import Library, Vector
 from functional_rb.shared.state import SharedState as CoreSharedState
 from functional_rb.specs import ArraySpec
 from functional_rb.storage.host_state import NUMPY, HostState
-from jax_backend.arrays import devices, ops, rules
+from jax_backend.arrays import devices, ops, rules, tracing
 from jax_backend.engines import execute, hosted, shipping
 
 
 class _Library(Library):
     backend, ops = execute, ops.OPS
-    check_state = staticmethod(checks.check_state)
     check_key = staticmethod(execute.check_key)
+
+    def check_state(self, state: object, function: str) -> None:
+        checks.check_state(state, function)
+        if tracing.in_program():
+            raise _traced()
 
     def convert(self, leaf: object, expected: ArraySpec, name: str) -> BackendArray:
         if isinstance(leaf, np.ndarray):
@@ -58,10 +62,14 @@ class _Library(Library):
 
 def _refuse_traced(array: object) -> None:
     if isinstance(array, jax.core.Tracer):
-        raise TypeError(
-            "a buffer that other processes write is used outside of jax.jit, vmap and scan: what a compiled function "
-            "did while it was traced, it would not do again; call rb.add, rb.sample and rb.update between the steps"
-        )
+        raise _traced()
+
+
+def _traced() -> TypeError:
+    return TypeError(
+        "a buffer that other processes write is used outside of jax.jit, vmap and scan: what a compiled function "
+        "did while it was traced, it would not do again; call rb.add, rb.sample and rb.update between the steps"
+    )
 
 
 class SharedState(CoreSharedState):

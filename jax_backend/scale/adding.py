@@ -20,7 +20,7 @@ from functional_rb.core.draft import Arrays
 from functional_rb.sharding import adding, deal, rows
 from functional_rb.sharding.adding import Shard
 from jax_backend import compat
-from jax_backend.arrays import ops
+from jax_backend.arrays import ops, tracing
 from jax_backend.arrays.convert import as_vector, build_mapping, convert
 from jax_backend.arrays.keys import check_key
 from jax_backend.compiling import compile
@@ -135,7 +135,7 @@ def written(
     mask = None if mask is None else as_vector(mask, "mask")
     priorities = None if priorities is None else as_vector(priorities, "priorities")
     axes = _axes_before_lanes(spec, leaves, mask, priorities, time_major)
-    traced = any(isinstance(x, jax.core.Tracer) for x in (state.counters, *leaves, mask, priorities))
+    traced = tracing.is_traced(state.counters, *leaves, mask, priorities)
     if axes is None or (not traced and (validate or not spec.writer.overwrites)):
         api.check_add(execute, as_of(state, deal.writable(spec)), *arguments)  # refuses what does not fit
         assert axes is not None

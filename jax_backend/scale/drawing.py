@@ -19,7 +19,7 @@ from functional_rb.core.sample import AnySample
 from functional_rb.core.strategy import Selection
 from functional_rb.sharding import asked, deal, follow, local, rows
 from jax_backend import compat
-from jax_backend.arrays import ops
+from jax_backend.arrays import ops, tracing
 from jax_backend.arrays.convert import number
 from jax_backend.arrays.keys import check_key
 from jax_backend.compiling import compile
@@ -141,7 +141,7 @@ def sample(
     state: ShardedState, key: jax.Array, batch: int, beta: object, draw: str = "global", in_place: bool = False
 ) -> tuple[ShardedState, list[jax.Array], Selection]:
     """Draw items; where the result is at hand, an empty buffer is an error."""
-    traced = any(isinstance(x, jax.core.Tracer) for x in (state.counters, key, beta))
+    traced = tracing.is_traced(state.counters, key, beta)
     kernels = compile.use_kernels()
     if not traced and in_place:
         state, leaves, selection = _sample_in_place(state, key, number(beta), batch, draw, kernels=kernels)

@@ -23,7 +23,7 @@ from functional_rb.core.draft import Arrays, Draft
 from functional_rb.sharding import asked, deal, rows
 from functional_rb.structures import row_layout
 from jax_backend import compat
-from jax_backend.arrays import ops
+from jax_backend.arrays import ops, tracing
 from jax_backend.arrays.convert import as_vector as as_vector
 from jax_backend.arrays.convert import build_mapping as build_mapping
 from jax_backend.arrays.convert import convert as convert
@@ -149,8 +149,7 @@ def update_items(state: ShardedState, indices: object, priorities: object, items
 def update_(
     state: ShardedState, handles: jax.Array, priorities: object, replacements: Mapping[int, jax.Array]
 ) -> ShardedState:
-    operands = state.counters, handles, priorities, *replacements.values()
-    if state.is_mapped or any(isinstance(x, jax.core.Tracer) for x in operands):
+    if state.is_mapped or tracing.is_traced(state.counters, handles, priorities, *replacements.values()):
         return update(state, handles, priorities, replacements)
     after: ShardedState = _update_in_place(
         state, handles, priorities, dict(replacements), kernels=compile.use_kernels()
@@ -188,7 +187,7 @@ def clear(state: ShardedState) -> ShardedState:
 
 
 def clear_(state: ShardedState) -> ShardedState:
-    if state.is_mapped or isinstance(state.counters, jax.core.Tracer):
+    if state.is_mapped or tracing.is_traced(state.counters):
         return clear(state)
     after: ShardedState = _clear_in_place(state, kernels=compile.use_kernels())
     return after

@@ -529,6 +529,8 @@ def test_each_function_does_what_it_does_on_one_device() -> None:
     assert int(rb.counts(plain).stale) > 0
     assert_same_bits(rb.shard(rb.shard(plain, sharding_of(8)), None), plain)
     assert_same_bits(rb.shard(dealt, None), plain)
+    sizes = jax.checkpoint(lambda w: (w, rb.size(rb.clear_(dealt))))  # a program, which runs again with the same arrays
+    assert [int(sizes(1.0)[1]), int(sizes(1.0)[1])] == [0, 0]
     assert_same_bits(told(rb.clear_(dealt)), told(rb.clear(plain)))
 
 

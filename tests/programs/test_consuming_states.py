@@ -298,6 +298,44 @@ def test_a_traced_function_draws_from_a_state_that_it_has_from_outside() -> None
     assert int(rb.size(state)) == 3
 
 
+CONSUMING = {
+    "add_": lambda state: rb.add_(state, batch(3)),
+    "sample_": lambda state: rb.sample_(state, rb.key(0), 2)[0],
+    "update_": lambda state: rb.update_(state, HANDLES, PRIORITIES),
+    "clear_": rb.clear_,
+    "jit": rb.jit(lambda state: rb.add(state, batch(3))),
+}
+
+
+def content(state: Any) -> list[Any]:
+    return [x.tolist() for x in jax.tree.leaves(state)]
+
+
+@pytest.mark.parametrize("name", CONSUMING)
+def test_a_program_that_runs_again_leaves_a_state_from_outside(name: str) -> None:
+    """`jax.checkpoint` runs what it has traced with the same arrays each time, which JAX found deleted."""
+    state, whole = filled(), filled()
+    expected = content(CONSUMING[name](whole))
+    again = jax.checkpoint(lambda w: (w, CONSUMING[name](state)))
+    for _ in range(2):
+        assert content(again(1.0)[1]) == expected
+    assert numbers(state)[:3] == [0, 1, 2]
+
+
+def test_derivatives_consume_a_state_from_outside_as_plain_calls_do() -> None:
+    state = filled()
+
+    def loss(w: jax.Array) -> Any:
+        after, sample = rb.sample_(state, rb.key(0), 2)
+        return (w * sample.items["x"]).sum(), after
+
+    _, after = jax.grad(loss, has_aux=True)(1.0)
+    assert is_gone(state)
+    assert int(rb.size(after)) == 3
+    with pytest.raises(RuntimeError, match=CONSUMED):
+        jax.vjp(loss, 1.0, has_aux=True)
+
+
 def test_states_that_share_arrays_are_consumed_together() -> None:
     older = filled(LIMITED)
     newer, _ = rb.sample(older, rb.key(0), 2)

@@ -373,6 +373,8 @@ def test_compiled_functions_are_refused(shared: tuple[Backend, Any]) -> None:
         lambda key: rb.sample(state, key, 2)[1].indices,
         lambda key: rb.size(rb.add(state, batch_of(0, 1) | {"id": jax.random.bits(key, (1,)).astype("int32")})),
         lambda key: rb.is_live(state, jax.random.bits(key, (1,)).astype("int32")),
+        lambda key: rb.size(rb.add(state, batch_of(0, 1))),
+        lambda key: rb.size(rb.clear(state)),
     ):
         with pytest.raises(TypeError, match=r"used outside of jax\.jit"):
             jax.jit(traced)(rb.key(0))
