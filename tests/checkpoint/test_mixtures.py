@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
+import os
 import shutil
 import subprocess
 import threading
@@ -14,7 +16,6 @@ import pytest
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb.checkpoint import mixtures, saving
 from tests.support.backends import Backend
 from tests.support.checkpoints import ROOT, Killed, failing, locked
 from tests.support.children import program
@@ -119,16 +120,18 @@ def test_processes_that_save_at_once_are_not_mixed(tmp_path: Path) -> None:
 def test_a_reader_that_is_overtaken_begins_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What it was about to read has been removed by a later save."""
     frb.save(mixture_at(1), tmp_path, keep=1)
-    places, left = mixtures._places, [3]
+    listed, left, at_work = os.listdir, [3], list[bool]()
 
-    def overtaken(directory: str, numbers: Any) -> Any:
-        if directory == str(tmp_path) and left[0]:
+    def overtaken(path: Any) -> list[str]:
+        if path == str(tmp_path / "buffers" / "0") and left[0] and not at_work:
             left[0] -= 1
+            at_work.append(True)
             for _ in range(2):
                 frb.save(mixture_at(5 - left[0]), tmp_path, keep=1)
-        return places(directory, numbers)
+            at_work.clear()
+        return listed(path)
 
-    monkeypatch.setattr(mixtures, "_places", overtaken)
+    monkeypatch.setattr(os, "listdir", overtaken)
     assert loaded(tmp_path) == 5
     left[0] = 1
     assert number_of_specs(frb.checkpoint.load_spec(tmp_path)) == 0
@@ -137,19 +140,17 @@ def test_a_reader_that_is_overtaken_begins_again(monkeypatch: pytest.MonkeyPatch
 # ------------------------------------------------------------ in the background
 
 
-def test_training_goes_on_while_a_mixture_is_saved(
-    library: Backend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_training_goes_on_while_a_mixture_is_saved(library: Backend, tmp_path: Path) -> None:
     """What is saved is of the moment of the call, of all buffers and of the shares, whatever is consumed after it."""
-    go, original = threading.Event(), saving._Save.run
-    monkeypatch.setattr(saving._Save, "run", lambda self: go.wait(60) and original(self))
+    saving = os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR)  # as another process that saves: it is waited for
+    fcntl.flock(saving, fcntl.LOCK_EX)
     backend, mixture = library.rb, mixture_at(7, library.rb)
     handles = [frb.save(mixture, tmp_path, keep=3, background=True)]
     for to in ((0,), (1, 0), (1, 1)):
         mixture = backend.add_(mixture, {"x": np.full(4, 8, np.float32)}, to=to)
     handles.append(frb.save(mixture, tmp_path, incremental=True, background=True))
     assert not handles[0].done()
-    go.set()
+    os.close(saving)
     first, second = (handle.result(60) for handle in handles)
     assert (first.generation, first.items, second.generation, second.items) == (1, 9, 2, 16)
     assert 1000 < first.nbytes < first.written

@@ -19,8 +19,6 @@ import pytest
 import functional_rb as frb
 from functional_rb import inspection
 from functional_rb.__main__ import main
-from functional_rb.inspection import episodes
-from functional_rb.inspection.report import distribution, is_whole
 from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.checkpoints import rewritten
@@ -174,20 +172,32 @@ def test_rewards_that_are_none(torch: Backend, tmp_path: Path) -> None:
     json.dumps(inspection.inspect(tmp_path / "b"), allow_nan=False)
 
 
-def test_distributions() -> None:
-    one = distribution(np.array([3.0, 3.0]))
-    assert one["histogram"] == {"edges": [3.0, 4.0], "counts": [2], "each": True}
-    few = distribution(np.array([5, 5, 14]))["histogram"]
-    assert few == {"edges": [float(k) for k in range(5, 16)], "counts": [2] + [0] * 8 + [1], "each": True}
-    assert not distribution(np.array([5, 5, 15]))["histogram"]["each"]
-    none = distribution(np.array([np.inf]))
-    assert (none["count"], none["histogram"]) == (1, None)
-    even = distribution(np.arange(11.0))
+STEP = {"done": frb.Binary(()), "reward": frb.Unbounded(())}
+
+
+def told_of(torch: Backend, place: Path, lengths: list[int], rewards: list[float]) -> tuple[Any, Any]:
+    """What is told of the lengths and the returns of episodes, of which each step has its episode's reward."""
+    ends = np.zeros(sum(lengths), bool)
+    ends[np.cumsum(lengths) - 1] = True
+    steps = {"done": ends, "reward": np.repeat(np.array(rewards, np.float32), lengths)}
+    frb.save(torch.add(torch.init(frb.BufferSpec(STEP, len(ends))), torch.tree(steps)), place)
+    told = inspection.inspect(place)["episodes"]
+    return told["lengths"], told["returns"]
+
+
+def test_distributions(torch: Backend, tmp_path: Path) -> None:
+    few, one = told_of(torch, tmp_path / "a", [5, 5, 14], [0, 0, 0])
+    assert few["histogram"] == {"edges": [float(k) for k in range(5, 16)], "counts": [2] + [0] * 8 + [1], "each": True}
+    assert one["histogram"] == {"edges": [0.0, 1.0], "counts": [3], "each": True}
+    many, none = told_of(torch, tmp_path / "b", [5, 5, 15], [np.inf] * 3)
+    assert not many["histogram"]["each"]
+    assert (none["count"], none["histogram"]) == (3, None)
+    _, even = told_of(torch, tmp_path / "c", [1] * 11, [*range(11)])
     assert even["histogram"]["edges"] == [float(k) for k in range(11)]
     assert even["histogram"]["counts"] == [1] * 9 + [2]
-    wide = distribution(np.array([1e-3, 1.0, 1e3]))["histogram"]
-    assert wide["counts"] == [1, 0, 0, 0, 0, 1, 0, 0, 0, 1]
-    assert (wide["edges"][0], wide["edges"][-1]) == (1e-3, 1e3)
+    _, wide = told_of(torch, tmp_path / "d", [1] * 3, [2**-10, 1, 2**10])
+    assert wide["histogram"]["counts"] == [1, 0, 0, 0, 0, 1, 0, 0, 0, 1]
+    assert (wide["histogram"]["edges"][0], wide["histogram"]["edges"][-1]) == (2**-10, 2**10)
 
 
 def flip(file: Path, at: float) -> None:
@@ -231,10 +241,10 @@ def test_every_byte_is_looked_at(torch: Backend, tmp_path: Path) -> None:
         for at in np.linspace(0, 1, 60):
             flip(tmp_path / name, at)
             report = inspection.inspect(tmp_path)
-            assert not is_whole(report)
+            assert not report["generations"][0]["whole"]
             assert [file["name"] for file in report["files"] if file["problem"]] == [name]
             (tmp_path / name).write_bytes(whole)
-    assert is_whole(inspection.inspect(tmp_path))
+    assert inspection.inspect(tmp_path)["generations"][0]["whole"]
 
 
 def test_an_older_checkpoint_is_shown_if_the_newest_is_damaged(torch: Backend, tmp_path: Path) -> None:
@@ -328,7 +338,7 @@ def test_counters_that_load_refuses_are_damage(place: int, number: int, torch: B
     saved(torch, tmp_path, fixed(ENDS, 12))
     rewritten(tmp_path, lambda told: told["counters"].__setitem__(place, number))
     report = inspection.inspect(tmp_path)
-    assert not is_whole(report)
+    assert not report["generations"][0]["whole"]
     assert "cursors are out of range" in inspection.page(report)
 
 
@@ -338,16 +348,11 @@ def test_names_cannot_command_a_terminal(torch: Backend, tmp_path: Path, capsys:
     assert "x\\x1b[2J\\n\\ud800" in capsys.readouterr().out
 
 
-def test_leaves_are_found_by_the_usual_names() -> None:
-    found = episodes.find(CASE.spec)
-    assert isinstance(found, episodes.EpisodeLeaves)
-    names = CASE.spec.plan.names
-    assert [names[k] for k in found.last_step] == ["next/done"]
-    assert {flag: names[k] for flag, k in found.flags.items()} == {
-        "terminated": "next/terminated",
-        "truncated": "next/truncated",
-    }
-    plain = frb.BufferSpec({"x": frb.Unbounded(()), "terminated": frb.Binary(), "truncated": frb.Binary()}, 3)
-    found = episodes.find(plain)
-    assert isinstance(found, episodes.EpisodeLeaves)
-    assert [plain.plan.names[k] for k in sorted(found.all)] == ["terminated", "truncated"]
+def test_leaves_are_found_by_the_usual_names(torch: Backend, tmp_path: Path) -> None:
+    """Also without one that says that an episode is done: each of these ends one."""
+    ends = {"terminated": np.array([0, 0, 1, 0, 0], bool), "truncated": np.array([0, 1, 0, 0, 0], bool)}
+    item = {"x": frb.Unbounded(()), "terminated": frb.Binary(), "truncated": frb.Binary()}
+    frb.save(torch.add(torch.init(frb.BufferSpec(item, 5)), {"x": np.zeros(5, np.float32)} | ends), tmp_path)
+    told = inspection.inspect(tmp_path)["episodes"]
+    assert told["ended"] == {"terminated": 1, "truncated": 1, "both": 0}
+    assert (told["whole"], told["going_on"], told["lengths"]["mean"], told["returns"]) == (2, 1, 1.5, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 import sys
 import tempfile
@@ -110,14 +111,14 @@ def test_edges(library: str, edge: str) -> None:
         check_files(ted.to_form(EDGES[edge].filled(backend)))
 
 
-def test_full_lanes_with_cursors_of_their_own() -> None:
+def test_full_lanes_with_cursors_of_their_own(tmp_path: Path) -> None:
     """No one shift rolls them back, so TorchRL gets them in the order of time."""
-    from functional_rb.ted.padded import Header
-
     with backends.make("torch") as backend:
         flat = ted.to_form(fixed([GOES_ON] * 5, 2, lanes=2, skipped=((0, 1),)).filled(backend))
         assert flat.lanes.cursors == (1, 0)
-        assert Header.of(flat.lanes) == Header(True, -2, (2, 2))
+        ted.save(flat, tmp_path / "flat")
+        files = [tmp_path / "flat" / name / "meta.json" for name in ("is_full", "shift", "_storage_shape")]
+        assert [json.loads(file.read_text())["data"] for file in files] == [True, -2, [2, 2]]
         check_files(flat)
 
 
@@ -163,14 +164,22 @@ def test_compacted_buffers() -> None:
         same(host(backend, backend.rb.items(again)), host(backend, backend.rb.items(state)))
 
 
-def test_pieces_of_a_large_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    from functional_rb.ted import buffers
-
+def test_pieces_of_a_large_buffer() -> None:
+    """Of which 65,536 steps are read at a time, around the end of the ring."""
+    steps, capacity = 90_000, 70_000
+    number, done = np.arange(steps, dtype=np.float32), np.arange(steps) % 7 == 6
+    after = np.where(done, -number, number + 1)  # what is seen at the end of a trajectory, and next in it
+    items = {"observation": number, "done": np.zeros(steps, bool), "next": {"observation": after, "done": done}}
+    items["next"]["reward"] = number / 2
+    x, flag = frb.Unbounded(()), frb.Binary()
+    item = {"observation": x, "done": flag, "next": {"observation": x, "done": flag, "reward": x}}
     with backends.make("torch") as backend:
-        state = fixed([GOES_ON, GOES_ON, TERMINATED] * 7, 16).filled(backend)
-        whole = ted.to_form(state)
-        monkeypatch.setattr(buffers, "CHUNK", 5)
-        same_form(ted.to_form(state), whole)
+        state = backend.init(frb.BufferSpec(item, capacity))
+        flat = ted.to_form(backend.add(state, backend.tree(items)))
+    number, done, after = (x[steps - capacity :] for x in (number, done, after))
+    done[-1] = True  # nothing follows
+    same(flat.data["reward"], number / 2)
+    same(flat.data["observation"], np.insert(number, np.flatnonzero(done) + 1, after[done]))
 
 
 def test_a_shared_buffer_that_is_written_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.text.tokenizing import Tokenizing
-from tests.support.tokenizers_trained import WORDS, of_words
+from tests.support.tokenizers_trained import WORDS, SlowWords, of_words
 from tests.text.texts import GOOD, ids_of
 
 BAD = {
@@ -73,37 +72,33 @@ def test_a_tokenizer_that_fails_is_named_with_row_and_column(jointly: bool, tmp_
         assert made.dropped == {"tokenizer": 1}
 
 
-def test_errors_of_the_system_are_none_of_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_the_system_are_none_of_a_row(tmp_path: Path) -> None:
     for error in (MemoryError, OSError, ImportError, KeyboardInterrupt):
 
-        def failing(*_: Any, error: Any = error) -> Any:
-            raise error("not the row's")
+        def failing(text: str, error: Any = error) -> None:
+            if text == "why yes":
+                raise error("not the row's")
 
-        monkeypatch.setattr(Tokenizing, "together", failing)
         with pytest.raises(error, match="not the row's"):
-            frb.text.preference([GOOD], of_words(), frb.text.Tokenization(eos=12, bad="drop"), root=tmp_path)
+            frb.text.preference([GOOD], SlowWords(failing), frb.text.Tokenization(eos=12, bad="drop"), root=tmp_path)
 
 
-def test_a_tokenizer_that_panics_is_named_with_row_and_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tokenizer_that_panics_is_named_with_row_and_column(tmp_path: Path) -> None:
     """As those written in Rust may, by what is no `Exception`."""
 
     class PanicException(BaseException):
         pass
 
-    together = Tokenizing.together
-
-    def failing(self: Any, pairs: Any) -> Any:
-        if any("so" in prompt for prompt, _ in pairs):
+    def failing(text: str) -> None:
+        if text == "so yes":
             raise PanicException("index out of bounds")
-        return together(self, pairs)
 
-    monkeypatch.setattr(Tokenizing, "together", failing)
-    rows = [GOOD, GOOD | {"prompt": "so"}, GOOD]
+    rows, slow = [GOOD, GOOD | {"prompt": "so"}, GOOD], SlowWords(failing)
     with pytest.raises(
         ValueError, match="row 1, column 'chosen': the tokenizer failed by PanicException: index out of"
     ):
-        frb.text.preference(rows, of_words(), frb.text.Tokenization(eos=12), root=tmp_path)
-    made = frb.text.preference(rows, of_words(), frb.text.Tokenization(eos=12, bad="drop"), root=tmp_path)
+        frb.text.preference(rows, slow, frb.text.Tokenization(eos=12), root=tmp_path)
+    made = frb.text.preference(rows, slow, frb.text.Tokenization(eos=12, bad="drop"), root=tmp_path)
     assert (made.examples, made.dropped) == (2, {"tokenizer": 1})
 
 

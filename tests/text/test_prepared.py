@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,6 @@ import pytest
 
 import functional_rb as frb
 import torch_backend
-from functional_rb.text import whole, writing
-from functional_rb.text.prepared import row_dtype
 from tests.support.effort import effort
 from tests.support.tokenizers_trained import WORDS, bpe, of_merges, of_transformers, of_words
 from tests.text.texts import GOOD, LIGHT, ROWS, TOOLS
@@ -134,7 +133,7 @@ def test_each_letter_that_is_read_is_part_of_the_cache_key(tmp_path: Path) -> No
 
 
 def test_no_more_rows_are_read_than_are_written_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, seen, given = [0], [], writing.Growing.append
+    read, seen = [0], list[int]()
 
     class Rows(list[Any]):
         def __iter__(self) -> Iterator[Any]:
@@ -143,13 +142,21 @@ def test_no_more_rows_are_read_than_are_written_next(tmp_path: Path, monkeypatch
                 read[0] += 1
                 yield row
 
-    def append(self: Any, contents: Any) -> None:
-        seen.append((self.progress.read, read[0]))
-        given(self, contents)
-
-    monkeypatch.setattr(writing.Growing, "append", append)
+    at_writes_of_tokens(monkeypatch, lambda: seen.append(read[0]))
     frb.text.preference(Rows([GOOD] * 20), of_words(), frb.text.Tokenization(eos=12, rows_at_once=6), root=tmp_path)
-    assert seen == [(6, 6), (12, 12), (18, 18), (20, 20)]
+    assert seen == [6, 12, 18, 20]
+
+
+def at_writes_of_tokens(patch: pytest.MonkeyPatch, note: Callable[[], object]) -> None:
+    """Note each piece of tokens, before it is known to last."""
+    last = os.fsync
+
+    def fsync(file: int) -> None:
+        if os.readlink(f"/proc/self/fd/{file}").endswith("tokens.bin"):
+            note()
+        last(file)
+
+    patch.setattr(os, "fsync", fsync)
 
 
 @pytest.mark.long
@@ -241,11 +248,11 @@ def test_rows_of_texts_that_are_not_there_are_told(tmp_path: Path, kind: str) ->
     state = torch_backend.init(made.spec(1), items=rows)
     with pytest.raises(ValueError, match=r"the rows are not those that were prepared"):
         torch_backend.sample(state, torch_backend.key(0))
-    table = np.fromfile(file, row_dtype(2, False))
+    table = np.fromfile(file, [("start", "<i4", 2), ("shared", "<i4"), ("prompts", "<i4", 2), ("lengths", "<i4", 2)])
     table[name][0] = FORGED[kind]
     file.write_bytes(table.tobytes())
     described = json.loads(told.read_text())
-    described["checksums"]["rows.bin"] = whole.checksum(str(file))
+    described["checksums"]["rows.bin"] = hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
     told.write_text(json.dumps(described))
     with pytest.raises(ValueError, match=rf"rows\.bin: row 0 of 1 tells of texts that are not among .*{name}"):
         frb.text.Prepared.open(made.path)
@@ -278,21 +285,18 @@ def test_what_is_interrupted_goes_on(
     rows = [GOOD | {"prompt": " ".join(WORDS[: k % 9])} for k in range(20)]
     how = frb.text.Tokenization(eos=12, separator=" ", rows_at_once=3)
     whole = frb.text.preference(rows, of_words(), how, root=tmp_path / "whole")
-    given, calls = writing.Growing.append, []
+    pieces: list[int] = []
 
-    def failing(self: Any, contents: Any) -> None:
-        calls.append(self.progress.read)
-        if len(calls) == 4:
-            with open(tmp_path / "cache" / f"{os.path.basename(whole.path)}.part" / "tokens.bin", "ab") as file:
-                file.write(b"torn")
+    def failing() -> None:
+        pieces.append(len(pieces))
+        if len(pieces) == 4:  # which lies behind what is known to last
             raise error
-        given(self, contents)
 
-    monkeypatch.setattr(writing.Growing, "append", failing)
+    at_writes_of_tokens(monkeypatch, failing)
     with pytest.raises(error):
         frb.text.preference(rows, of_words(), how, root=tmp_path / "cache")
     made = frb.text.preference(rows, of_words(), how, root=tmp_path / "cache")
-    assert calls == [3, 6, 9, 12, 12, 15, 18, 20]  # what was written is not tokenized again
+    assert len(pieces) == 4 + 4  # three of the seven are not tokenized again
     for name in ("tokens.bin", "rows.bin", "prepared.json"):
         assert Path(made.path, name).read_bytes() == Path(whole.path, name).read_bytes()
 

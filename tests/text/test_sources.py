@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import functional_rb as frb
-from functional_rb.text import sources
-from tests.support.tokenizers_trained import bpe, of_words
+from tests.support.effort import effort
+from tests.support.tokenizers_trained import WORDS, SlowWords, bpe, of_words
 from tests.text.texts import GOOD, ROWS, ids_of
 
 
@@ -80,12 +80,26 @@ def test_any_source_gives_the_same(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [*SOURCES[1:-1], "dicts"])
 def test_sources_are_read_from_any_row_on(kind: str, tmp_path: Path) -> None:
-    rows = [row | {"more": k} for k, row in enumerate(ROWS * 3)]
-    source = sources.opened(rows if kind == "dicts" else written(kind, rows, tmp_path), "test")
-    assert source is not None
-    assert source.count in (len(rows), None)
-    for start in range(len(rows) + 2):
-        assert [row["more"] for row in source.rows(["prompt", "more"], start)] == list(range(start, len(rows)))
+    """As where an interrupted preparation goes on: it asks for no row again, and for all others."""
+    texts = [f"the cat {word}" for word in WORDS]
+    source: Any = [{"prompt": text, "more": k} for k, text in enumerate(texts)]
+    source = source if kind == "dicts" else written(kind, source, tmp_path)
+    how = frb.text.Tokenization(eos=False, rows_at_once=1)
+    for start in effort((1, 2, 3, 7), range(1, len(texts))):
+        runs: list[list[str]] = [[]]
+
+        def look(text: str, runs: list[list[str]] = runs, last: str = texts[start]) -> None:
+            runs[-1].append(text)
+            if text == last and len(runs) == 1:
+                runs.append([])
+                raise KeyboardInterrupt
+
+        slow, root = SlowWords(look), tmp_path / str(start)
+        with pytest.raises(KeyboardInterrupt):
+            frb.text.prompts(source, slow, how, root=root)
+        assert frb.text.prompts(source, slow, how, root=root).examples == len(texts)
+        read = [[text for text in dict.fromkeys(run) if text in texts] for run in runs]
+        assert read == [texts[: start + 1], texts[start:]]
 
 
 @pytest.mark.parametrize("kind", ["lines", "lines with a mark", "lines in parts", "array", "parquet", "stream"])
@@ -103,24 +117,31 @@ def test_errors_name_the_file_and_the_place(kind: str, tmp_path: Path) -> None:
         frb.text.preference(source, bpe(), frb.text.Tokenization(eos=False, rows_at_once=3), root=tmp_path)
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 2**20])
-def test_arrays_are_read_piece_by_piece(chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+CHUNK = 2**20  # characters of an array that are read at a time
+
+
+def test_arrays_are_read_piece_by_piece(tmp_path: Path) -> None:
     """Wherever a piece ends: within a text, a number, between two bytes of one character."""
-    monkeypatch.setattr(sources, "CHUNK", chunk)
-    rows = [{"prompt": f"é{k}\\n, ]", "more": {"of": [k, 1.25e10, None]}} for k in range(30)]
-    path = tmp_path / "rows.json"
-    for text, wanted in ((json.dumps(rows, ensure_ascii=False), rows), ("[ ]", []), (" [\n{} , {}]\n\n", [{}, {}])):
-        path.write_text(text, encoding="utf-8")
-        source = sources.opened(path, "test")
-        assert source is not None
-        assert [*source.rows([])] == wanted
-    path.write_text('[{"a": 1}, 12, [3]]')
-    assert source is not None
-    assert [getattr(row, "reason", row) for row in source.rows([])] == [
-        {"a": 1},
-        "no JSON object but int",
-        "no JSON object but list",
-    ]
+    rows: list[Any] = [{"prompt": f"é{k}\\n, ]", "more": {"of": [k, 1.25e10, None]}} for k in range(2)]
+    how, path = frb.text.Tokenization(eos=False, bad="drop"), tmp_path / "rows.json"
+    text, expected = json.dumps(rows, ensure_ascii=False), ids_of(frb.text.prompts(rows, bpe(), how, root=tmp_path))
+    for begun in range(0, len(text) + 1, effort(4, 1)):
+        path.write_text(" " * (CHUNK - begun) + text, encoding="utf-8")
+        assert ids_of(frb.text.prompts(path, bpe(), how, root=tmp_path)) == expected, begun
+
+
+@pytest.mark.parametrize(
+    ("text", "dropped"),
+    [
+        (' [\n{} , {}, {"prompt": "why"}]\n\n', {"no_text": 2}),
+        ('[{"prompt": "why"}, 12, [3]]', {"no_row": 2}),
+        ('[{"prompt": 1}, {"prompt": "why"}]', {"no_text": 1}),
+    ],
+)
+def test_rows_of_arrays_that_cannot_be_used_are_counted(text: str, dropped: dict[str, int], tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text(text)
+    made = frb.text.prompts(tmp_path / "rows.json", bpe(), frb.text.Tokenization(bad="drop"), root=tmp_path)
+    assert (made.examples, made.dropped) == (text.count("why"), dropped)
 
 
 @pytest.mark.parametrize(

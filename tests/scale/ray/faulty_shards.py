@@ -13,6 +13,7 @@ import numpy as np
 import functional_rb as frb
 import functional_rb.checkpoint as checkpoints
 import torch_backend
+from functional_rb.scale.ray import blocks
 from functional_rb.scale.ray.channel import Content, Receipt
 from functional_rb.scale.ray.client import About
 from functional_rb.scale.ray.limits import Limiter
@@ -147,6 +148,12 @@ class FaultyTransport(Transport):
         for call in self.queues[shard]:
             call.end(error=ShardDiedError(f"shard {shard} has died"))
         self.queues[shard].clear()
+
+    def kept_answers(self, shard: int) -> list[float]:
+        """The items in answers of a shard that it has not heard to have arrived; none of a dead one."""
+        clients = self.alive[shard]._answers._clients.values() if shard in self.alive else ()
+        answers = [drawn for _, kept in clients for drawn in kept.values() if drawn.rows]
+        return [x for drawn in answers for x in blocks.unpack(drawn.block)[0].tolist()]
 
     def settle(self) -> None:
         """Wait for what threads of this process are still saving."""

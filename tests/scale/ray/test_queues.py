@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
+import os
 import tempfile
 from typing import Any
 
@@ -14,9 +16,6 @@ from hypothesis import strategies as st
 
 import functional_rb as frb
 import torch_backend
-from functional_rb.scale.ray import blocks
-from functional_rb.scale.ray.taken import Taken
-from functional_rb.scale.ray.transport import ShardDiedError
 from tests.scale.ray.faulty_shards import FAULTS, SHARDS, FaultyTransport, client_of, items, stored, transport_at
 from tests.support.effort import effort
 
@@ -62,10 +61,7 @@ class Walk:
         kill = self.transport.kill
 
         def noting(k: int) -> None:
-            if k in self.transport.alive:
-                for _, kept in self.transport.alive[k]._answers._clients.values():
-                    for drawn in kept.values():
-                        self.dead_letters |= set(blocks.unpack(drawn.block)[0].tolist() if drawn.rows else [])
+            self.dead_letters |= set(self.transport.kept_answers(k))
             self.sent_again |= {x for batch, receipt in self.sent if not receipt.done() for x in batch}
             kill(k)
 
@@ -89,7 +85,7 @@ class Walk:
     def save(self) -> None:
         if not self.saves:
             return
-        with contextlib.suppress(TimeoutError, ShardDiedError):  # one dies meanwhile, or a write waits for room
+        with contextlib.suppress(TimeoutError, frb.ray.ShardDiedError):  # one dies meanwhile, or a write waits for room
             self.actor.save(timeout=1.0)
             if not self.transport.down:
                 self.promised |= {x for k in range(SHARDS) for x in stored_in(self.transport, k)}
@@ -243,15 +239,15 @@ def test_items_that_could_not_be_noted_stay_and_the_learner_goes_on(tmp_path, mo
     transport = transport_at(str(tmp_path), spec=QUEUE)
     (client,) = clients_of(transport, QUEUE, "a", timeout=5.0)
     client.add(items(range(6))).result()
-    note, fails = Taken.note, [True]
+    replace, fails = os.replace, [True]
 
-    def full(self: Taken, *given: Any) -> None:
+    def full(*paths: str) -> None:
         if fails:
             fails.pop()
-            raise OSError(28, "no space left on device")
-        note(self, *given)
+            raise OSError(errno.ENOSPC, "no space left on device")
+        replace(*paths)
 
-    monkeypatch.setattr(Taken, "note", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="no space"):
         client.sample(0, 4)
     assert numbers(client.sample(0, 6)) == list(range(6))

@@ -14,10 +14,7 @@ from hypothesis import strategies as st
 import functional_rb as frb
 import torch_backend
 from functional_rb.core.strategy import Transform
-from functional_rb.ops import numpy_ops
-from functional_rb.scale.ray.writing import addition
 from functional_rb.structures import row_layout
-from functional_rb.structures.row_layout import Layout
 from tests.scale.ray.faulty_shards import FaultyTransport, client_of, stored, transport_at
 from tests.support.effort import effort
 
@@ -171,11 +168,11 @@ def test_steps_that_waited_are_saved_where_they_are_stored_though_the_add_behind
     added, returns = (dataclasses.replace(spec, sampler=frb.Prioritized()) for spec in (ADDED, RETURNS))
     transport = transport_at(str(tmp_path), spec=added)
     first, second = in_one_shard(transport, added, "a", "b")
+    (other,) = in_one_shard(transport, returns, "c")  # which takes it for another buffer
     first.add(steps(1, 2)).result()
     first.save()
-    refused = addition(returns, steps(9, 1), None, np.ones(1, np.float32), 0)
     with pytest.raises(ValueError, match="priorities"):
-        second._outbox.send(second._watch.channels[0], refused).result()
+        other.add(steps(9, 1), priorities=np.ones(1, np.float32)).result()
     second.save()
     transport.kill(0)
     transport.heal()
@@ -304,10 +301,10 @@ def test_what_is_no_law_over_shards_is_refused_with_a_remedy(spec, told):
 
 
 class Keeps(Transform):
-    def carried(self) -> dict[str, Layout]:
+    def carried(self) -> dict[str, row_layout.Layout]:
         return {"waiting": row_layout.plan(())}
 
 
 def test_a_transform_that_carries_items_has_to_say_what_a_cut_makes_of_them():
     with pytest.raises(TypeError, match=r"Keeps: it carries \['waiting'\] .* define `interrupted`"):
-        Keeps().interrupted(numpy_ops, draft=None)  # type: ignore[arg-type]  # nothing is read of it
+        Keeps().interrupted(ops=None, draft=None)  # type: ignore[arg-type]  # nothing is read of them
