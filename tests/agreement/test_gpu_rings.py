@@ -122,6 +122,15 @@ def test_where_nothing_can_be_drawn_weights_are_zero(name: str) -> None:
     assert programs.peek(after) == programs.peek(state)
 
 
+def test_a_buffer_to_which_nothing_was_added_is_refused_before_a_launch() -> None:
+    with emulated_gpu.using("forward") as emulated:
+        state = rb.init(frb.BufferSpec(ITEM, 8, lanes=2))
+        for sample in (rb.sample, rb.sample_):
+            with pytest.raises(ValueError, match="empty"):
+                sample(state, rb.key(0), 4)
+    assert not emulated.launched
+
+
 def test_each_function_is_one_launch_or_two() -> None:
     spec = frb.BufferSpec(ITEM, 64, frb.PrioritizedSlices(2, **ENDS), lanes=2)
     items = {"x": torch.ones(8, 2, 3), "n": torch.ones(8, 2, dtype=torch.int32), "done": torch.zeros(8, 2) > 0}

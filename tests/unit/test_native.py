@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import ast
 import contextlib
 import math
 import os
@@ -104,6 +105,13 @@ def test_the_protocol_of_shared_buffers_is_the_same() -> None:
         assert numbers == {name: getattr(shared_control, name) for name in numbers}
     assert headers.constants("shared.h")["LOST"] == "COUNTERS"
     assert shared_control.LOST == counters.BASE
+
+
+def test_what_type_checkers_know_of_types_is_there() -> None:
+    for declared in ast.parse((ROOT / "functional_rb" / "_native.pyi").read_text()).body:
+        if isinstance(declared, ast.ClassDef):
+            functions = {each.name for each in declared.body if isinstance(each, ast.FunctionDef)} - {"__buffer__"}
+            assert functions <= {*dir(getattr(_native, declared.name))}, declared.name
 
 
 # --- records ---------------------------------------------------------------------------------------------------------
