@@ -12,9 +12,6 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.testing.laws import Law, Leaves
-from functional_rb.testing.laws import Step as Stored
-from functional_rb.testing.stores import Ring
 from tests.contract.goals import STRATEGIES, TASKS, how_near
 from tests.contract.goals import tell as tell_of_goals
 from tests.contract.random_slices import random_spec
@@ -22,7 +19,7 @@ from tests.support import backends, stories, walks, worlds
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.histories import STEP, History, Rng, Shapes, histories, pick
-from tests.support.models import Model
+from tests.support.models import Model, Shrinking
 from tests.support.n_step_walks import EXACT, KINDS, first_step, random_sampler
 from tests.support.random_members import SAMPLERS, VARIANTS
 from tests.support.worlds import Kind, Record, World, nested
@@ -149,20 +146,6 @@ def test_from_one_backend_to_the_other(name: str, rng: Rng) -> None:
 # Every sampler, with a model that is told how many steps each lane still holds.
 
 
-class Shrinking(Ring):
-    """A ring of which the oldest steps go before their time."""
-
-    sizes: Sequence[int] = ()
-
-    def put(
-        self, law: Law, rows: Sequence[Leaves], mask: Sequence[bool], bits: Any, ids: Sequence[int]
-    ) -> dict[int, Stored]:
-        """What goes as others come was there for a moment: its priority was judged."""
-        made = super().put(law, rows, mask, bits, ids)
-        self.lanes = [lane[len(lane) - size :] for lane, size in zip(self.lanes, self.sizes, strict=True)]
-        return made
-
-
 class CompactHistory(History):
     """A history whose observations hang together."""
 
@@ -181,7 +164,7 @@ class CompactHistory(History):
             model.store.sizes = [0] * self.lanes
         super().keep(state, backend, model)
 
-    def batch(self, steps: int) -> Leaves:
+    def batch(self, steps: int) -> worlds.Leaves:
         leaves, _ = self.world.batch(steps, masked=False)
         batch = {path: leaf.reshape(-1, *leaf.shape[2:]) for path, leaf in leaves.items()}
         ids = self.made + np.arange(steps * self.lanes, dtype=np.int32)

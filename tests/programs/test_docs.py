@@ -21,9 +21,6 @@ import pytest
 import functional_rb
 import jax_backend
 import torch_backend
-from functional_rb.text.api import Advantages, Rollout
-from functional_rb.text.generation import Generation, Joined
-from functional_rb.text.packing import Packed
 from tests.support.backends import Backend
 from tests.support.effort import effort
 
@@ -210,8 +207,14 @@ def test_attributes_that_are_documented_are_there() -> None:
     assert documented > 500
 
 
-@pytest.mark.parametrize("given", [Advantages, Generation, Joined, Packed, Rollout])
-def test_help_tells_of_each_field_that_functions_of_text_give(given: Any) -> None:
+TEXT = torch_backend.text
+
+
+@pytest.mark.parametrize("function", [TEXT.gae, TEXT.generate, TEXT.join, TEXT.rollout, functional_rb.text.pack])
+def test_help_tells_of_each_field_that_functions_of_text_give(function: Any) -> None:
+    name = inspect.signature(function).return_annotation
+    ours = (x for x in tuple.__subclasses__() if x.__module__.startswith("functional_rb."))
+    given: Any = next(x for x in ours if x.__name__ == name)
     told = re.findall(r"^    (\w+): .*\w", inspect.getdoc(given) or "", re.MULTILINE)
     assert told == list(given._fields)
 

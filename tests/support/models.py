@@ -16,7 +16,7 @@ import numpy as np
 
 import functional_rb as frb
 from functional_rb.buffer import respec
-from functional_rb.testing.laws import LARGEST, ROUNDING, SMALLEST, TINY, Law, SampleArrays, Step, shares
+from functional_rb.testing.laws import LARGEST, ROUNDING, SMALLEST, TINY, Law, Leaves, SampleArrays, Step, shares
 from functional_rb.testing.list_model import ListModel
 from functional_rb.testing.stores import Ring
 
@@ -532,3 +532,17 @@ def _chosen(new: Model, copied: Any, current: Any) -> None:
         new.store.handles[slot] = None if handle == -1 else handle if handle >= 0 else -2 - handle
         if new.store.slots[slot] is not None:
             new.store.slots[slot].handle = handle
+
+
+class Shrinking(Ring):
+    """A ring of which the oldest steps go before their time."""
+
+    sizes: Sequence[int] = ()
+
+    def put(
+        self, law: Law, rows: Sequence[Leaves], mask: Sequence[bool], bits: Any, ids: Sequence[int]
+    ) -> dict[int, Step]:
+        """What goes as others come was there for a moment: its priority was judged."""
+        made = super().put(law, rows, mask, bits, ids)
+        self.lanes = [lane[len(lane) - size :] for lane, size in zip(self.lanes, self.sizes, strict=True)]
+        return made

@@ -1,4 +1,4 @@
-"""The law that tokens are drawn from: exact, the same on both backends, and never NaN."""
+"""The law that tokens are drawn from: exact, the same on both backends, never NaN; and its gradients in parts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from functional_rb.ops.fixed_point import Fixed
 from functional_rb.text import laws
@@ -18,6 +19,7 @@ from tests.support import backends
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.language_models import law_of
+from torch_backend.arrays import in_parts
 from torch_backend.arrays import ops as torch_ops
 
 LAWS = [(1.0, None, None), (0.5, None, None), (2.0, 3, None), (1.0, None, 0.7), (0.8, 4, 0.9), (1.0, 1, None)]
@@ -194,3 +196,90 @@ def test_nothing_is_drawn_without_a_law(library: Backend, law: tuple[Any, ...]) 
 )
 def test_nothing_is_drawn_by_numbers_that_are_no_law(library: Backend, law: tuple[Any, ...]) -> None:
     assert not choose(library, rows(0.3, -1.0, 2.0, -np.inf, 0.3), evenly(), *law).drawn.any()
+
+
+# --- many at a time, on torch, and their gradients --------------------------------------------------------------------
+
+
+class Largest(TorchDispatchMode):
+    """Notes how many new tensors are as large as all logits."""
+
+    def __init__(self, numbers: int) -> None:
+        super().__init__()
+        self.numbers, self.seen = numbers, 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **kwargs or {})
+        for x in made if isinstance(made, (tuple, list)) else (made,):
+            known = {y.untyped_storage().data_ptr() for y in args if isinstance(y, torch.Tensor)}
+            if isinstance(x, torch.Tensor) and x.numel() >= self.numbers:
+                self.seen += x.untyped_storage().data_ptr() not in known
+        return made
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_torch_holds_the_logits_once_and_their_gradient(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    import torch_backend as rb
+
+    monkeypatch.setattr(in_parts, "AT_ONCE", 100)
+    ids = torch.randint(0, 40, (8, 6), generator=torch.Generator(torch.get_default_device()).manual_seed(0)).int()
+    params = (
+        torch.randn(40, 40, generator=torch.Generator(torch.get_default_device()).manual_seed(1))
+        .to(dtype)
+        .requires_grad_()
+    )
+
+    def step(params: Any, cache: Any, ids: Any, positions: Any) -> Any:
+        return params[ids], cache
+
+    with Largest(8 * 6 * 40) as made:
+        told = rb.text.log_probs(step, params, ids).sum()
+    assert made.seen == 1  # the logits
+    with Largest(8 * 6 * 40) as made:
+        (found,) = torch.autograd.grad(told, params)
+    assert made.seen == 1  # their gradient
+    monkeypatch.setattr(in_parts, "AT_ONCE", 10**6)
+    (plain,) = torch.autograd.grad(rb.text.log_probs(step, params, ids).sum(), params)
+    torch.testing.assert_close(found, plain, atol=1e-6 if dtype is torch.float32 else 0.05, rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # which torch.func.jvp uses
+def test_parts_on_torch_have_all_kinds_of_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of `backward`, twice too, and those of `torch.func`; with logits that are minus infinity among them."""
+    x = torch.randn(
+        3, 4, 7, dtype=torch.float64, generator=torch.Generator(torch.get_default_device()).manual_seed(0)
+    ).float()
+    x[0, 0, :3] = x[1, 1] = x[2, 2, 1:] = -torch.inf
+    y = torch.tensor([[0, 1, 2, 3], [4, 5, 6, 0], [1, 2, 0, 4]], dtype=torch.int32)
+    by = torch.arange(12.0).reshape(3, 4)
+
+    def told(x: torch.Tensor) -> torch.Tensor:
+        log_probs, slopes = (functools.partial(f, torch_ops) for f in (laws.log_probs_of, laws.log_prob_slopes))
+        return torch_ops.by_places(log_probs, slopes, x, y)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        found = told(x)
+        return (torch.where(found.isinf(), 0, found) * by).sum()
+
+    expected = {}
+    for at_once in (10**6, 14):
+        monkeypatch.setattr(in_parts, "AT_ONCE", at_once)
+        leaf = x.clone().requires_grad_()
+        (first,) = torch.autograd.grad(loss(leaf), leaf, create_graph=True)
+        (second,) = torch.autograd.grad((first * x.clamp_min(-9)).sum(), leaf)
+        leaf = x.clone().requires_grad_()
+        (straight,) = torch.autograd.grad(told(leaf), leaf, by)  # also of what cannot be
+        found = [
+            told(x),
+            straight,
+            first.detach(),
+            second,
+            torch.func.grad(loss)(x),
+            torch.func.jvp(loss, (x,), (x.exp(),))[1],
+        ]
+        expected[at_once] = found
+    for one, other in zip(*expected.values(), strict=True):
+        assert not one.isnan().any()
+        torch.testing.assert_close(one, other)
+    assert (expected[14][1][1, 1] == 0).all()
+    assert (expected[14][1][0, 0] == 0).all()

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import functional_rb as frb
 import torch_backend
-from functional_rb.scale.ray import law
-from functional_rb.scale.ray.messages import NOTHING
 from tests.scale.ray.faulty_shards import FaultyTransport, items, transport_at
 from tests.scale.ray.faulty_shards import client_of as shards_client
 
@@ -46,7 +41,8 @@ def fill(client: frb.ray.Client, k: int, priorities: list[float], start: int) ->
 
 def law_of(client: frb.ray.Client, transport: FaultyTransport) -> dict[tuple[int, int], float]:
     """The chance of each item by its handle: that of its shard, by what the client knows, times that in the shard."""
-    chances = law.shares(client.masses())
+    masses = np.array(client.masses())
+    chances = masses / masses.sum()
     found = {}
     for k, shard in transport.alive.items():
         size = int(shard._rb.size(shard._state))
@@ -76,36 +72,6 @@ def test_the_law_with_masses_that_are_asked_for_is_that_of_one_buffer(priorities
     assert 0.5 * math.fsum(abs(found[at] - wanted[at]) for at in wanted) < 1e-6  # total variation
     for at, chance in zip(sample.indices.tolist(), sample.probabilities.tolist(), strict=True):
         assert chance == pytest.approx(wanted[tuple(at)], rel=1e-6)
-
-
-@pytest.mark.parametrize("priorities", SKEWED)
-def test_the_shard_of_each_row_is_chosen_by_the_masses(priorities):
-    masses = [math.fsum(shard) for shard in priorities]
-    chances = law.shares(masses)
-    assert 0.5 * np.abs(chances - np.array(masses) / math.fsum(masses)).sum() < 1e-15
-    # `choose` is a step function of the uniform: where it steps are the edges, and the cells have these widths.
-    edges = np.concatenate([[0.0], np.cumsum(chances)])
-    for k, (low, high) in enumerate(itertools.pairwise(edges)):
-        if high > low:
-            inside = [low, np.nextafter(min(high, 1.0), 0)]
-            assert law.choose(chances, np.array(inside)).tolist() == [k, k]
-    drawn = law.choose(chances, np.array([0.0, np.nextafter(1.0, 0.0)]))
-    assert all(chances[k] > 0 for k in drawn)
-
-
-@given(
-    masses=st.lists(st.one_of(st.just(0.0), st.floats(1e-30, 1e30)), min_size=1, max_size=8),
-    uniforms=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=20),
-)
-def test_no_shard_without_a_mass_is_ever_chosen(masses, uniforms):
-    chances = law.shares(masses)
-    assert (chances[np.array(masses) == 0] == 0).all()
-    if any(masses):
-        assert chances.sum() == pytest.approx(1)
-        chosen = law.choose(chances, np.array([*uniforms, 0.0, np.nextafter(1, 0)]))
-        assert all(chances[k] > 0 for k in chosen)
-    else:
-        assert not chances.any()
 
 
 def stale(priorities: list[list[float]], later: list[list[float]]) -> tuple[frb.ray.Client, FaultyTransport]:
@@ -259,9 +225,3 @@ def test_the_same_key_draws_the_same_items_from_the_same_shards():
     first, second = (client_of([[1.0, 2.0], [3.0]])[0].sample(torch_backend.key(3), 16) for _ in range(2))
     other = client_of([[1.0, 2.0], [3.0]])[0].sample(torch_backend.key(4), 16)
     assert first.indices.tolist() == second.indices.tolist() != other.indices.tolist()
-
-
-def test_nothing_is_known_of_a_shard_at_first():
-    assert NOTHING.mass == 0
-    assert not law.shares([NOTHING.mass]).any()
-    assert law.weights(np.zeros(3), 0.0, 1.0).tolist() == [0, 0, 0]
