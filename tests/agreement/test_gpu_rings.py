@@ -131,6 +131,27 @@ def test_a_buffer_to_which_nothing_was_added_is_refused_before_a_launch() -> Non
     assert not emulated.launched
 
 
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_an_epoch_in_order_is_done_when_all_that_was_left_of_it_is_gone(lanes: int | None) -> None:
+    item = {"n": frb.Unbounded((), "int32")}
+    spec = frb.BufferSpec(item, 8, frb.WithoutReplacement(shuffle=False), lanes=lanes)
+    numbers = torch.arange(8, dtype=torch.int32)
+
+    def life() -> list[list[bytes]]:
+        state, states = rb.init(spec), []
+        for count in (8, 6, 8):
+            given = numbers[:count] if lanes is None else numbers[:count].reshape(-1, lanes)
+            state = rb.add(state, {"n": given})
+            states.append(state)
+            state = rb.sample(state, rb.key(0), 2)[0]
+        return [programs.peek(each) for each in (*states, state)]
+
+    with emulated_gpu.using("scattered"):
+        found = life()
+    with programs.using(programs.NotHere()):
+        assert found == life()
+
+
 def test_each_function_is_one_launch_or_two() -> None:
     spec = frb.BufferSpec(ITEM, 64, frb.PrioritizedSlices(2, **ENDS), lanes=2)
     items = {"x": torch.ones(8, 2, 3), "n": torch.ones(8, 2, dtype=torch.int32), "done": torch.zeros(8, 2) > 0}

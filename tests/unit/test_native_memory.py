@@ -15,20 +15,29 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.dlpack import from_dlpack
 
 import functional_rb as frb
 import jax_backend
 import torch_backend
 from functional_rb import _native
 from functional_rb.native import chain
+from functional_rb.native.chain import Chains
+from functional_rb.shared.buffer import SharedBuffer
 from functional_rb.shared.lock import FileLock
 from tests.agreement.chain_machine import CHAINS
 from tests.support import chain_programs, emulated_gpu
 from tests.support.backends import needs_native
+from torch_backend.arrays.convert import build_mapping
+from torch_backend.kernels.chain import look, ready
+from torch_backend.memory import gpus
+from torch_backend.memory.library import TORCH
+from torch_backend.memory.state import State
 
 pytestmark = needs_native
 
-TYPES = [kind for kind in vars(_native).values() if isinstance(kind, type)]
+TYPES = [FileLock, SharedBuffer, *(kind for kind in vars(_native).values() if isinstance(kind, type))]
 ITEM = {"x": frb.Unbounded((3,)), "reward": frb.Unbounded(()), "done": frb.Binary()}
 WAITING = frb.n_step(3, 0.9, at="add", reward_key="reward", terminated_key="done")
 KINDS: dict[str, dict[str, Any]] = {
@@ -86,6 +95,21 @@ def test_no_object_of_a_native_type_outlives_its_use(carrier: str, kind: str) ->
     assert held() == before
 
 
+def test_where_a_gpu_has_no_memory_for_what_is_saved_nothing_of_it_stays() -> None:
+    def none_left(array: object) -> object:
+        raise MemoryError("none is left")
+
+    arrays = torch.Tensor, np.ndarray, look, from_dlpack, torch.Tensor.is_neg, torch.Tensor.is_conj, ready
+    on_gpu = gpus.prototype, none_left, none_left, *gpus.ON_GPU[3:]
+    without = Chains(TORCH, build_mapping).make(State, arrays, on_gpu=on_gpu)
+    with emulated_gpu.using("forward"):
+        state = torch_backend.add(torch_backend.init(frb.BufferSpec(ITEM, 8)), torch_backend.from_dlpack(batch(3)))
+        before = held()
+        with chain_programs.using(without), pytest.raises(MemoryError, match="none is left"):
+            torch_backend.add(state, torch_backend.from_dlpack(batch(3)))
+    assert held() == before
+
+
 class Mallinfo(ctypes.Structure):
     """What glibc's allocator tells of itself."""
 
@@ -129,6 +153,34 @@ def test_what_is_known_of_a_buffer_holds_its_parts_only_while_it_lives(monkeypat
     assert counts()[:2] == [before[0] + 1, before[1] + 1]
     del known
     assert counts() == before
+
+
+def test_what_makes_arrays_on_a_gpu_is_held_by_where_those_of_a_buffer_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    makers: list[Any] = []
+    made = gpus.keywords
+
+    def noted(*given: Any) -> Any:
+        makers.append(made(*given))
+        return makers[-1]
+
+    monkeypatch.setattr(gpus, "keywords", noted)
+    forgotten(lambda: life("as on a gpu", "priorities"))
+    assert makers
+    assert {sys.getrefcount(each) for each in makers} == {3}  # of the list, of this function, and of what counts
+
+
+def test_what_is_saved_of_arrays_beside_the_items_holds_their_names_only_while_it_lives() -> None:
+    spec = frb.BufferSpec(ITEM, 16, transforms=WAITING)
+    known = chain.known_buffer(spec)
+    assert known is not None
+    names = known.names
+    state = torch_backend.add(torch_backend.init(spec), batch(8))
+    before = sys.getrefcount(names)
+    newer = torch_backend.add(state, batch(8))
+    assert sys.getrefcount(names) > before
+    del state, newer
+    gc.collect()
+    assert sys.getrefcount(names) == before
 
 
 # --- what else has a native type --------------------------------------------------------------------------------------
