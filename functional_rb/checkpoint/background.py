@@ -114,7 +114,7 @@ class SaveFuture:
 
 # The saves to each directory, without links, that may still be going on, in the order of their calls.
 _going_on: dict[str, list[SaveFuture]] = {}
-_turn = threading.Lock()
+_turn = threading.RLock()  # a signal handler that saves may come while this thread has it
 
 
 def wait_for(directory: str) -> None:
@@ -127,7 +127,7 @@ def wait_for(directory: str) -> None:
 
 def _after_fork() -> None:
     global _turn
-    _turn = threading.Lock()  # a thread that is not here may hold the old one
+    _turn = threading.RLock()  # a thread that is not here may hold the old one
     for waiting in _going_on.values():
         for saving in waiting:
             saving.lost_by_fork()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -12,6 +13,10 @@ from functional_rb.base import files
 from functional_rb.base.errors import FULL, CheckpointFullError, CheckpointWriteError
 
 T = TypeVar("T")
+# Which thread holds, or waits for, the lock of which file: by its device and number, as another may have its path now.
+_locking: set[tuple[int, int, int]] = set()
+# A forked child has the lock no more: what it opens is not what its parent has locked.
+os.register_at_fork(after_in_child=_locking.clear)
 
 
 def make_directory(path: str) -> None:
@@ -85,13 +90,25 @@ def while_locked(path: str, work: Callable[[], T]) -> T:
 
     No context manager: an interrupt may come between its lines and the block. Then the lock would be held for as long
     as somebody keeps the error, as a notebook does, and who tries again there would wait for ever.
+
+    Raises:
+        RuntimeError: if this thread holds it, or waits for it: a signal handler has come in the midst of that.
     """
     fd = files.open_own(path)
     try:
+        status = os.fstat(fd)
+        place = threading.get_ident(), status.st_dev, status.st_ino
+        if place in _locking:
+            raise RuntimeError(
+                f"{path}: this thread is writing there already, and would wait for itself for ever; let a signal "
+                f"handler note that the signal came, and write once the call has returned that is under way"
+            )
         try:
+            _locking.add(place)  # before it is held: a handler may come between any two lines
             fcntl.flock(fd, fcntl.LOCK_EX)
             return work()
         finally:
+            _locking.discard(place)
             fcntl.flock(fd, fcntl.LOCK_UN)  # closing would not do: a forked child may have the descriptor too
     finally:
         os.close(fd)

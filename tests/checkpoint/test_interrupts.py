@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 import functional_rb as frb
 import torch_backend as rb
+from functional_rb.storage import disk
 from tests.support import interrupts
 from tests.support.effort import effort
 
@@ -98,6 +100,47 @@ def test_a_save_at_every_line(function: Any, storage: str, tmp_path: Path) -> No
         interrupts.interrupted(line, function, state, directory)
         wait_for_saves()
         check_saved(state, directory, older, newer, line)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_signal_handler_that_saves_amid_a_save_is_refused(
+    beside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for itself for ever. One that comes while another thread saves waits for that."""
+    state = rb.add(rb.init(frb.BufferSpec(STEP, 8)), steps(0, 4))
+    newer = rb.add(state, steps(4, 2))
+    refused: list[str] = []
+
+    def save(number: int, frame: Any) -> None:
+        try:
+            frb.save(newer, tmp_path)
+            refused.append("")
+        except RuntimeError as error:
+            refused.append(str(error))
+
+    fsync = disk.fsync
+
+    def signalled(fd: int) -> None:
+        fsync(fd)
+        if not refused:
+            signal.raise_signal(signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, save)
+    try:
+        if beside:
+            saving = frb.save(state, tmp_path, background=True)
+            signal.raise_signal(signal.SIGTERM)
+            saving.result()
+        else:
+            monkeypatch.setattr(disk, "fsync", signalled)
+            frb.save(state, tmp_path)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(refused) == 1
+    assert ("this thread is writing there already" in refused[0]) != beside
+    assert ids(frb.load(tmp_path, rb)) == ids(newer if beside else state)
+    frb.save(newer, tmp_path)
+    assert ids(frb.load(tmp_path, rb)) == ids(newer)
 
 
 def test_loading_at_every_line(tmp_path: Path) -> None:

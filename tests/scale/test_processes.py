@@ -6,7 +6,9 @@ import dataclasses
 import os
 import pickle
 import tempfile
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -562,6 +564,43 @@ def refused(group: Any) -> None:
 
 def test_what_is_refused(processes: ProcessGroup) -> None:
     processes.run(2, refused)
+
+
+def forked(group: Any, folder: str) -> list[str]:
+    """What a child says that was forked as the worker of a `DataLoader` is."""
+    state, _ = filled(group, "prioritized")
+    calls = [
+        lambda: rb.sample(state, rb.key(0), BATCH),
+        lambda: rb.update(state, np.zeros(1, np.int32), np.ones(1, np.float32)),
+        lambda: frb.save(state, folder),
+        lambda: rb.sample(state, rb.key(0), BATCH, draw="local"),
+    ]
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python's own, of threads
+        child = os.fork()
+    if not child:
+        for call in calls:
+            try:
+                call()
+                said = "drawn"
+            except BaseException as error:
+                said = repr(error)
+            os.write(writing, said.encode() + b"\n")
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        said = pipe.read().splitlines()
+    os.waitpid(child, 0)
+    assert rb.sample(state, rb.key(0), BATCH)[1].indices.shape == (BATCH // 2,)
+    return said
+
+
+def test_a_forked_worker_is_told_that_it_is_in_no_group(processes: ProcessGroup, tmp_path: Path) -> None:
+    """Without the group's threads it waited for ever."""
+    for said in processes.run(2, forked, str(tmp_path)):
+        assert all("is not in the process group; draw in the process that is" in one for one in said[:3])
+        assert said[3] == "drawn"
 
 
 def alone(group: Any) -> None:

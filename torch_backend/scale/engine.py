@@ -190,7 +190,7 @@ def with_spec(state: ShardedState, spec: BufferSpec) -> ShardedState:
             "this one"
         )
     index, part = execute.with_spec(state.index, dealing.index), execute.with_spec(state.part, dealing.part)
-    return ShardedState(index, part, spec, state.group)
+    return ShardedState(index, part, spec, state.group, state.process)
 
 
 # --- drawing --------------------------------------------------------------------------------------------------------

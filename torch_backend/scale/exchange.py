@@ -35,7 +35,7 @@ def gathered(state: ShardedState, tensors: Tensors, alike: bytes = b"") -> Tenso
     sent = _behind_mark(mark, words)
     shards = state.dealing.shards
     received = sent.new_empty((shards * len(sent), sent.shape[1]))
-    compat.all_gather_single(received, sent, state.group)
+    compat.all_gather_single(received, sent, state.talking())
     received = received.reshape(shards, *sent.shape)
     _check_marks(state, received[:, 0], mark)
     n = len(tensors[0])
@@ -54,7 +54,7 @@ def exchanged(state: ShardedState, tensors: Tensors, exchange: Exchange) -> Tens
     received = sent.new_empty((sum(exchange.received) + 1, sent.shape[1]))
     # A row that nobody has is read from the last row.
     received[-1] = 0
-    dist.all_to_all_single(received[:-1], sent, exchange.received, exchange.sent, group=state.group)
+    dist.all_to_all_single(received[:-1], sent, exchange.received, exchange.sent, group=state.talking())
     _check_marks(state, ops.take(received, on_device_of(words, exchange.marks)), mark)
     places = on_device_of(words, exchange.places)
     read: Tensors = carried_out(_kernels(words), row_layout.read, ops, layout, received, (), places)

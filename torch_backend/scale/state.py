@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import ClassVar, NoReturn
 
 import torch
@@ -29,6 +30,7 @@ class ShardedState(CoreState):
         group: the process group; a handle of this process's own, so that the state cannot be pickled.
         dealing: how it is dealt.
         rank: which shard this process has.
+        process: the id of the process whose the group is, and not of one that was forked from it.
     """
 
     instead: ClassVar[str] = "state.part, which has the items of this process"
@@ -37,14 +39,33 @@ class ShardedState(CoreState):
     group: dist.ProcessGroup
     dealing: Dealing
     rank: int
+    process: int
 
-    def __init__(self, index: State, part: State, spec: BufferSpec, group: dist.ProcessGroup) -> None:
+    def __init__(
+        self, index: State, part: State, spec: BufferSpec, group: dist.ProcessGroup, process: int | None = None
+    ) -> None:
         dealing, rank = deal(spec, dist.get_world_size(group)), dist.get_rank(group)
-        self.__dict__.update(index=index, part=part, spec=spec, group=group, dealing=dealing, rank=rank)
+        process = os.getpid() if process is None else process
+        self.__dict__.update(
+            index=index, part=part, spec=spec, group=group, dealing=dealing, rank=rank, process=process
+        )
 
     def followed_by(self, index: State, part: State | None = None) -> ShardedState:
         """This state with another index, and with another part if one is given."""
-        return ShardedState(index, self.part if part is None else part, self.spec, self.group)
+        return ShardedState(index, self.part if part is None else part, self.spec, self.group, self.process)
+
+    def talking(self) -> dist.ProcessGroup:
+        """The group, to talk to the others of it.
+
+        Raises:
+            RuntimeError: in a forked process, which has not the threads of the group, and would wait for ever.
+        """
+        if os.getpid() != self.process:
+            raise RuntimeError(
+                "a sharded buffer: a process that was forked, such as a worker of a DataLoader, is not in the process "
+                "group; draw in the process that is (frb.iterate draws ahead), or here with draw='local'"
+            )
+        return self.group
 
     def check_alive(self) -> None:
         self.index.check_alive()
@@ -83,7 +104,7 @@ class ShardedState(CoreState):
 
     def dealt(self) -> Dealt:
         self.check_alive()
-        return Dealt(self.spec, self.index, {self.rank: self.part}, members(self.group))
+        return Dealt(self.spec, self.index, {self.rank: self.part}, members(self.talking()))
 
     def reader(self, *_: object, **__: object) -> NoReturn:
         raise ValueError(
