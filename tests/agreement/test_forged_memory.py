@@ -32,7 +32,6 @@ SPECS = {
     },
     **{f"{sampler}": {"sampler": sampler} for sampler in IN_ONE},
     **{f"{writer}": {"sampler": frb.Prioritized(), "writer": writer} for writer in WRITERS},
-    **{f"{sampler}, of one": {"sampler": sampler, "capacity": 1} for sampler in SAMPLERS[1:9]},
 }
 EXTREMES = np.array([-(2**31), -13, -1, 0, 15, 40, 2**31 - 1], np.int32)
 
@@ -54,7 +53,7 @@ def forge(rng: np.random.Generator, state: Any) -> None:
 def test_arrays_that_others_have_made_are_not_written_beyond(name: str) -> None:
     takes_out = "Queue" in name
     writer = frb.StopWhenFull() if takes_out else frb.RoundRobin()
-    spec, rng = frb.BufferSpec(ITEM, **{"capacity": CAPACITY, "writer": writer} | SPECS[name]), np.random.default_rng(0)
+    spec, rng = frb.BufferSpec(ITEM, CAPACITY, **{"writer": writer} | SPECS[name]), np.random.default_rng(0)
     key = rb.key(0) if spec.writer.words else None
     for _ in range(10):
         state = rb.add(rb.init(spec), items(rng, 0, CAPACITY, spec), key=key)

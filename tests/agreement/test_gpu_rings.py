@@ -139,9 +139,8 @@ def test_an_epoch_in_order_is_done_when_all_that_was_left_of_it_is_gone(lanes: i
 
     def life() -> list[list[bytes]]:
         state, states = rb.init(spec), []
-        for count in (8, 6, 8):
-            given = numbers[:count] if lanes is None else numbers[:count].reshape(-1, lanes)
-            state = rb.add(state, {"n": given})
+        for _ in range(3):
+            state = rb.add(state, {"n": numbers if lanes is None else numbers.reshape(-1, lanes)})
             states.append(state)
             state = rb.sample(state, rb.key(0), 2)[0]
         return [programs.peek(each) for each in (*states, state)]

@@ -23,7 +23,7 @@ import jax_backend
 import torch_backend
 from functional_rb import _native
 from functional_rb.native import chain
-from functional_rb.native.chain import Chains
+from functional_rb.native.chain import Chains, SavedBlock
 from functional_rb.shared.buffer import SharedBuffer
 from functional_rb.shared.lock import FileLock
 from tests.agreement.chain_machine import CHAINS
@@ -37,7 +37,7 @@ from torch_backend.memory.state import State
 
 pytestmark = needs_native
 
-TYPES = [FileLock, SharedBuffer, *(kind for kind in vars(_native).values() if isinstance(kind, type))]
+TYPES = [FileLock, SavedBlock, SharedBuffer, *(kind for kind in vars(_native).values() if isinstance(kind, type))]
 ITEM = {"x": frb.Unbounded((3,)), "reward": frb.Unbounded(()), "done": frb.Binary()}
 WAITING = frb.n_step(3, 0.9, at="add", reward_key="reward", terminated_key="done")
 KINDS: dict[str, dict[str, Any]] = {
