@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -84,6 +85,20 @@ class ShardedState(State):
 
     def __repr__(self) -> str:
         return f"ShardedState({self.spec!r}, {self.sharding.spec} of {dict(self.sharding.mesh.shape)})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a sharded buffer belongs to the devices of its mesh, and cannot be pickled; send rb.shard(state, None), "
+            "which is an ordinary buffer, or frb.save it, and give sharding= to frb.load"
+        )
+
+    # Copies go by `__reduce__` where nothing else is said.
+    def __copy__(self) -> ShardedState:
+        return dataclasses.replace(self)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> ShardedState:
+        copied: ShardedState = jax.tree.map(lambda x: copy.deepcopy(x, memo), self)
+        return copied
 
     def reader(self, lasting: bool = False, snapshot: TakeSnapshot | None = None) -> Reader:
         return joined(self).reader(lasting, snapshot)

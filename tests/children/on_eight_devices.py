@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import os
+import pickle
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -648,6 +650,10 @@ def test_what_does_not_fit_is_refused() -> None:
     for function in (frb.Mixture, rb.from_dlpack, rb.state_dict):
         with refused(ValueError, match=r"over several; give rb.shard\(state, None\)"):
             function([state] if function is frb.Mixture else state)  # type: ignore[operator]  # of any type
+    with refused(TypeError, match=r"cannot be pickled; send rb.shard\(state, None\)"):
+        pickle.dumps(state)
+    for copied in (copy.copy(state), copy.deepcopy(state)):
+        assert_same_bits(rb.shard(copied, None), rb.shard(state, None))
     with refused(RuntimeError, match="consumed"):
         rb.add_(state, now.items)
         rb.size(state)
