@@ -10,13 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 import functional_rb
-from functional_rb import _native
-from functional_rb.storage.host_state import NUMPY
 from tests.children import beside_allocations
-from torch_backend.kernels.chain import CHAIN
 
 ROOT = Path(functional_rb.__file__).parents[1]
 ASKING = {"ctypes", "data_ptr", "untyped_storage", "unsafe_buffer_pointer", "addressof", "from_buffer", "from_address"}
@@ -71,21 +67,6 @@ def test_a_bare_address_is_found(line: str, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     (tmp_path / "module.py").write_text(f"def function(x):\n    {line}\n")
     assert [place[:2] for place in places(tmp_path / "module.py")] == [("module.py", "function")]
-
-
-@pytest.mark.parametrize("place", range(3))
-def test_arrays_outside_of_the_memory_of_the_host_are_refused(place: int) -> None:
-    """Before the kernel begins, whichever of the arrays it is."""
-    tensors = [torch.zeros(2, dtype=torch.int32, device="cpu") for _ in range(3)]
-    tensors[place] = tensors[place].to("meta")
-    with pytest.raises(ValueError, match="a kernel of the CPU: expected tensors on the CPU, got one on meta"):
-        CHAIN.call(_native.HANDLERS["barrier"], [], tensors[:2], tensors[2:])
-
-
-@pytest.mark.parametrize("array", [torch.zeros(2, device="meta"), object()], ids=["torch", "other"])
-def test_only_what_is_an_array_in_the_memory_of_the_host_is_one_of_numpy(array: object) -> None:
-    with pytest.raises(TypeError, match="expected an array of NumPy's, got"):
-        NUMPY.chain.call(_native.HANDLERS["barrier"], [], [array], [])
 
 
 def test_kernels_beside_threads_that_allocate() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import functional_rb as frb
 from functional_rb import _native
@@ -33,6 +34,7 @@ from tests.children import native_life
 from tests.support import headers
 from tests.support.backends import needs_native
 from tools import native_build
+from torch_backend.kernels.chain import CHAIN
 
 ROOT = Path(__file__).parents[2]
 
@@ -332,3 +334,18 @@ def test_other_instructions_give_the_same_bits_and_so_does_the_reference(
     done = subprocess.run(command, cwd=ROOT, env=os.environ | {variable: given}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [native_life.digest(), expected]
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_arrays_outside_of_the_memory_of_the_host_are_refused(place: int) -> None:
+    """Before the kernel begins, whichever of the arrays it is."""
+    tensors = [torch.zeros(2, dtype=torch.int32, device="cpu") for _ in range(3)]
+    tensors[place] = tensors[place].to("meta")
+    with pytest.raises(ValueError, match="a kernel of the CPU: expected tensors on the CPU, got one on meta"):
+        CHAIN.call(_native.HANDLERS["barrier"], [], tensors[:2], tensors[2:])
+
+
+@pytest.mark.parametrize("array", [torch.zeros(2, device="meta"), object()], ids=["torch", "other"])
+def test_only_what_is_an_array_in_the_memory_of_the_host_is_one_of_numpy(array: object) -> None:
+    with pytest.raises(TypeError, match="expected an array of NumPy's, got"):
+        NUMPY.chain.call(_native.HANDLERS["barrier"], [], [array], [])

@@ -1,4 +1,4 @@
-"""Archives, compressed streams, TFRecords and NumPy's files: read as they are written, refused where they mean harm."""
+"""Archives, streams, images, TFRecords and NumPy's files: read as they are written, refused where they mean harm."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from functional_rb.datasets.episode import DatasetError
-from functional_rb.datasets.formats import examples, npy, tars, tfrecord
+from functional_rb.datasets.formats import examples, images, npy, tars, tfrecord
 from functional_rb.datasets.formats.streams import Inflated
 from tests.datasets import protobuf
 from tests.support.effort import effort
@@ -297,6 +298,13 @@ def test_npz_of_methods_that_unpack_without_a_limit_are_refused(method: int, tmp
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
+
+
+def test_images_of_16_bits_are_not_cut_to_8(tmp_path: Path) -> None:
+    content = io.BytesIO()
+    Image.fromarray(np.full((4, 4), 999, np.uint16)).save(content, "PNG")
+    with pytest.raises(DatasetError, match=r"a file, image 0: expected uint8 .*colours are of another kind"):
+        images.decoded([content.getvalue()], (4, 4, 1), np.uint8, "a file")
 
 
 # --- TFRecords and Examples: against a naive writer -------------------------------------------------------------------
