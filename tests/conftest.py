@@ -106,7 +106,8 @@ FIRST = (
     ),
     *("test_n_step", "test_specs", "test_groups", "test_torch_interop", "test_compiled_by_torch", "test_search_model"),
     *("test_agreement", "test_gpu_steps_on_jax", "test_gpu_kernels_on_jax", "test_search_chance", "test_forged_trees"),
-    *("test_objects", "test_torch_example", "test_respec", "test_exponential_race", "test_forests", "test_flat_slices"),
+    *("test_objects", "test_torch_example", "test_respec", "test_respec_storage", "test_exponential_race"),
+    *("test_forests", "test_flat_slices"),
     *("test_lifecycle", "test_values", "test_jax_as_on_a_gpu", "test_mixtures", "test_hindsight", "test_search_state"),
     *(
         "test_sum_tree",
@@ -136,7 +137,8 @@ FIRST = (
         "test_rollouts",
         "test_settings",
     ),
-    *("test_errors", "test_updates_kernel", "test_gpu_operations", "test_map_items", "test_forged_states"),
+    *("test_errors", "test_updates_kernel", "test_gpu_operations", "test_map_items", "test_map_items_refused"),
+    "test_forged_states",
     # These would come at the very end, where the other worker waits for them.
     *("test_search_example", "test_search_jax_loops", "test_log_probs_in_parts"),
     *("test_episode_windows", "test_division"),
