@@ -69,7 +69,6 @@ class KnownBuffer:
         given: tuple[int, ...],
         names: tuple[str, ...],
         extras: tuple[tuple[str, int], ...],
-        discounts: tuple[float, ...],
         /,
     ) -> KnownBuffer: ...
     names: tuple[str, ...]

@@ -171,7 +171,7 @@ def _at_once(mixture: Mixture, request: Request) -> tuple[Leaves, Selection] | N
     drawn = TORCH.natively("mixed", states, record, shares if on_gpu else None, key, exponent, batch)
     if drawn is NotImplemented:
         return None
-    _, leaves, _, *numbers = drawn
+    _, leaves, _, _, *numbers = drawn
     split = functools.partial(drawing.split, layout, batch)
     return [split(leaf) for leaf in leaves], drawing.each(split, Selection(*numbers))
 

@@ -28,8 +28,6 @@ from functional_rb.samplers.prioritized_slices import VALUE
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.structures import frame_ring, stored_arrays
 from functional_rb.structures.stored_arrays import auxiliary_name
-from functional_rb.transforms.n_step_added import NStepOfAdded
-from functional_rb.transforms.returns import DISCOUNT
 from functional_rb.versions import version as versions
 from functional_rb.versions.library import Library
 from functional_rb.versions.memory import TREE, Entry, Memory
@@ -41,8 +39,8 @@ INT32, FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 NO_RECORD = np.empty(0, np.int32)
 # What samplers keep that kernels work on.
 BESIDE = *descriptor.KEPT, frame_ring.AT, TIMES, CURRENT
-# Leaves of an item, and axes of a leaf, that the chain takes.
-MOST, AXES = 64, 8
+# Axes of a leaf that the chain takes.
+AXES = 8
 # DLPack's numbers of kinds of dtypes.
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5, "bool": 6}
 
@@ -139,7 +137,7 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     known, sampler = spec.known, spec.sampler
     if (
         not (known.draws or known.updates or known.appends or known.rewrites)
-        or max(len(layout.leaves), len(plan.leaves)) > MOST
+        or max(len(layout.leaves), len(plan.leaves)) > launches.MOST_LEAVES
     ):
         return None
     if any(len(leaf.shape) > AXES for leaf in (*layout.leaves, *plan.leaves)):
@@ -148,10 +146,13 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     names = [str(path[0]) if len(path) == 1 else "" for path in plan.structure.paths]
     rewrites = known.rewrites and not plan.objects
     added = tuple(map(_leaf, names, plan.leaves)) if plain or appends or rewrites else ()
-    extras, discounts = _extras_of_samples(spec)
+    told, returns = launches.told_of_returns(spec)
     names += [""] * len(plan.columns)
-    stored = names if extras else [""] * len(layout.leaves)
+    stored = names if told else [""] * len(layout.leaves)
     leaves = added if plain else tuple(map(_leaf, stored, layout.leaves))
+    places = {name: len(plan.leaves) + k for k, name in enumerate(told)}
+    leaves += tuple(_leaf(name, leaf) for name, leaf in told.items() if places[name] >= len(layout.leaves))
+    extras = tuple(places.items())
     beside = descriptor.beside(spec) if appends else descriptor.NOTHING_BESIDE
     is_dict = (
         (plain or appends) and plan.structure.kind == "mapping" and plan.structure.type is None and plan.structure.flat
@@ -179,8 +180,8 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
         appends=known.appends,
         updates=known.updates,
         adds=appends and spec.on_add is None and not isinstance(spec.writer, Immutable),
-        samples=bool(known.draws) and (plain or (bool(extras) and not plan.objects)) and spec.on_sample is None,
-        reads=known.plain or bool(extras) or known.draws in (Draws.ITEMS, Draws.RECENT),
+        samples=bool(known.draws) and (plain or bool(told)) and spec.on_sample is None,
+        reads=known.plain or bool(told) or known.draws in (Draws.ITEMS, Draws.RECENT),
         later=launches.reads_later(spec),
         in_numpy=on_host,
         stops=isinstance(spec.writer, StopWhenFull),
@@ -193,22 +194,10 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
         beside.layout,
         beside.queue,
         beside.frames,
+        returns,
     )
     beta = float(getattr(sampler, "beta", 0.0))
-    return _native.KnownBuffer(spec, beta, (record, *described), leaves, added, order, beside.names, extras, discounts)
-
-
-def _extras_of_samples(spec: BufferSpec) -> tuple[tuple[tuple[str, int], ...], tuple[float, ...]]:
-    """The extras of samples that are stored with the items, or follow from what is: `returns.NStep.info`.
-
-    They come by name, each with its position in the layout, or -1 for discounts; and the discounts by steps.
-    """
-    plan = spec.plan
-    if plan.frames is not None or len(spec.inner) != 1 or type(spec.inner[0]) is not NStepOfAdded:
-        return (), ()
-    transform, first = spec.inner[0], len(plan.leaves)
-    (steps, *others) = ((name, first + k) for k, name in enumerate(plan.columns))
-    return (steps, (DISCOUNT, -1), *others), tuple(transform.gamma**k for k in range(transform.n + 1))
+    return _native.KnownBuffer(spec, beta, (record, *described), leaves, added, order, beside.names, extras)
 
 
 def _leaf(name: str, leaf: BackendArray) -> tuple[str, np.dtype[np.generic], int, int, tuple[int, ...]]:

@@ -6,9 +6,11 @@ for CPUs. A declaration gives None for what neither does.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -40,17 +42,21 @@ from functional_rb.ops.protocol import Array
 from functional_rb.samplers.draw_limits import TIMES
 from functional_rb.samplers.epochs import ORDER
 from functional_rb.samplers.trajectories import Trajectories
+from functional_rb.specs import ArraySpec
 from functional_rb.structures import frame_ring
 from functional_rb.structures.hash_map import HashTable, MapPlan
 from functional_rb.structures.key_rows import KeyRows
 from functional_rb.structures.ring import Ring, RingState
 from functional_rb.structures.row_layout import Layout
 from functional_rb.transforms.her import Strategy
-from functional_rb.transforms.returns import DISCOUNT, NONTERMINAL, STEPS, NStep
+from functional_rb.transforms.returns import NStep
 
 # How elements of keys are stored, `Stored` in `src/gpu_maps.h`; those of other dtypes as they are.
 STORED: Final = {"float16": 1, "bfloat16": 2, "float32": 3, "complex64": 3, "float64": 4}
 
+# Leaves that the chain names of an item.
+MOST_LEAVES: Final = 64
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 # The fields of calls for what samplers keep.
 _KEPT: Final = dict(
     zip(("order", "place", "in_episode", "kept", "times", "current"), (*descriptor.KEPT, TIMES, CURRENT), strict=True)
@@ -114,16 +120,21 @@ def draw(
     """What `functions.draw` gives, by random words int32 [rows, words], or by those of a key of JAX's, uint32 [2].
 
     The counters are told again where they stay as they are: they are there once all has been read. Of items that share
-    frames a launch alone reads those too.
+    frames a launch alone reads those too, and with returns over n steps a call on CPUs alone.
     """
-    in_frames = _draws_with_frames(spec)
-    if not (batch and spec.known.draws) or not (spec.known.plain or in_frames):
+    in_frames, (told, returns) = _draws_with_frames(spec), told_of_returns(spec)
+    if not (batch and spec.known.draws) or not (spec.known.plain or in_frames or told):
         return None
     lead = spec.sampler.leading_shape(batch)
     leaves = [Made((*lead, *leaf.shape), leaf.dtype) for leaf in spec.plan.leaves]
+    extras = {name: Made((*lead, *leaf.shape), leaf.dtype) for name, leaf in told.items()}
     beside = descriptor.beside(spec) if in_frames else descriptor.NOTHING_BESIDE
     inputs = {"draws": draws, "threefry_at": key, "beta_at": beta, "wanted_at": wanted} | _beside(state, beside)
-    return _drawn(state, spec, leaves, inputs, batch, beside)
+    if told:
+        return dataclasses.replace(
+            _drawn(state, spec, leaves, inputs, batch, {"returns": returns}, extras), on_gpu=None
+        )
+    return _drawn(state, spec, leaves, inputs, batch, _records_beside(beside))
 
 
 @stands_in_for(functions.draw, WHOLE)
@@ -303,13 +314,8 @@ def read(state: HasArrays, spec: BufferSpec, slots: Array) -> Kernel | None:
     outputs, info = [*leaves], dict[str, Any]()
     for transform in spec.inner:
         assert isinstance(transform, NStep)
-        shape = m, *transform.positions.agents
-        rewards = (plan.leaves[k] for k in transform.positions.rewards)
-        originals = [Made((m, *leaf.shape), leaf.dtype) for leaf in rewards]
-        steps, nonterminal, discount = Made(shape, "int32"), Made(shape, "bool"), Made(shape, "float32")
-        names = transform.original_names(plan)
-        info = {STEPS: steps, DISCOUNT: discount, **dict(zip(names, originals, strict=True)), NONTERMINAL: nonterminal}
-        outputs += [steps, *originals, nonterminal, discount]
+        info = {name: Made((m, *leaf.shape), leaf.dtype) for name, leaf in transform.told(plan).items()}
+        outputs += info.values()
     beside = descriptor.beside(spec) if plan.frames is not None else descriptor.NOTHING_BESIDE
     of_returns = {"returns": returns} if len(returns) else {}
     in_episode = {"counters": state.counters, "in_episode": state.auxiliary.get(STEP_IN_EPISODE), "slots": slots}
@@ -322,6 +328,17 @@ def read(state: HasArrays, spec: BufferSpec, slots: Array) -> Kernel | None:
         (leaves, info),
         Launch("read_drawn"),
     )
+
+
+def told_of_returns(spec: BufferSpec) -> tuple[dict[str, ArraySpec], descriptor.Vector]:
+    """What kernels on CPUs tell of returns beside the items that they read, by name, and the record; or nothing."""
+    returns = returns_read(spec)
+    if returns is None or not len(returns) or spec.plan.frames is not None:
+        return {}, descriptor.NOTHING
+    (transform,) = spec.inner
+    assert isinstance(transform, NStep)
+    told = transform.told(spec.plan)
+    return (told, returns) if len(spec.plan.leaves) + len(told) <= MOST_LEAVES else ({}, descriptor.NOTHING)
 
 
 def read_rows(layout: Layout, rows: Array, wide: Sequence[Array], slots: Array) -> Kernel | None:
@@ -357,14 +374,19 @@ def _drawn(
     leaves: list[Made] | None,
     inputs: Mapping[str, Any],
     batch: int,
-    beside: descriptor.Beside = descriptor.NOTHING_BESIDE,
+    records: Mapping[str, descriptor.Vector] = NOTHING,
+    extras: Mapping[str, Made] = NOTHING,
 ) -> Kernel:
-    """What is drawn, with the slots in place of the leaves, if there are none."""
+    """What is drawn, with the slots in place of the leaves, if there are none.
+
+    There are more records where items share frames, or have returns, and extras of the latter.
+    """
     sampler, lead, masked = spec.sampler, spec.sampler.leading_shape(batch), spec.known.masked
     count = sampler.slices_of(batch) if isinstance(sampler, Trajectories) else batch
     selection = Selection(ints(*lead), floats(count), floats(count), mask=bools(*lead) if masked else None)
     if isinstance(sampler, Trajectories):
         selection = selection._replace(is_first=bools(*lead), is_last=bools(*lead), truncated=bools(*lead))
+    selection = selection._replace(extras=dict(extras))
     counters = Made(state.counters.shape, "int32", over=state.counters)
     slots = ints(math.prod(lead)) if leaves is None else None
     masks = {"drawn": selection.mask, **{x: getattr(selection, x) for x in ("is_first", "is_last", "truncated")}}
@@ -372,13 +394,14 @@ def _drawn(
     kept, inputs = _kept(state), {**inputs, **({} if sampler.heeds_wanted else {"wanted_at": None})}
     after = Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary))
     simple = leaves is not None and not masked and state.tree is None and spec.plan.ring.lanes == 1
-    launch = Launch("draw", few=simple and not beside.names)
+    items = [*(leaves or ()), *extras.values()]
+    launch = Launch("draw", few=simple and not records)
     return of_buffer(
-        "" if beside.names else "draw",
-        _records(spec, batch=count, words=spec.draw_shape(batch)[1]) | _epochs(spec) | _records_beside(beside),
+        "" if "frames" in records else "draw",
+        _records(spec, batch=count, words=spec.draw_shape(batch)[1]) | _epochs(spec) | {**records},
         {field: kept.pop(field) for field in changing},
         kept | {"counters": state.counters, **inputs},
-        {"items": leaves or (), "slots": slots, **drawn(selection), **masks, "new_counters": counters},
+        {"items": items, "slots": slots, **drawn(selection), **masks, "new_counters": counters},
         (after, slots if leaves is None else leaves, selection),
         launch,
     )

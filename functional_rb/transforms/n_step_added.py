@@ -13,10 +13,10 @@ from functional_rb.core.episodes import id_words
 from functional_rb.core.plan import AuxiliaryArray
 from functional_rb.core.strategy import Reader
 from functional_rb.ops.protocol import Array, Ops
-from functional_rb.specs import ArraySpec, Binary, Unbounded
+from functional_rb.specs import ArraySpec
 from functional_rb.structures import row_layout
 from functional_rb.structures.row_layout import Layout
-from functional_rb.transforms.returns import NONTERMINAL, STEPS, NStep, StepReturns
+from functional_rb.transforms.returns import DISCOUNT, STEPS, NStep, StepReturns
 from functional_rb.transforms.step_queue import Line, plan_line
 
 if TYPE_CHECKING:
@@ -72,16 +72,8 @@ class NStepOfAdded(NStep):
             )
 
     def columns(self, plan: Plan) -> dict[str, ArraySpec]:
-        """Columns for the entries of a sample that do not follow from the transformed leaves."""
-        rewards = [plan.leaves[k] for k in self.positions.rewards]
-        return {
-            STEPS: Unbounded(self.positions.agents, "int32"),
-            **{
-                name: Unbounded(leaf.shape, leaf.dtype)
-                for name, leaf in zip(self.original_names(plan), rewards, strict=True)
-            },
-            NONTERMINAL: Binary(self.positions.agents),
-        }
+        """Columns for the entries of a sample that do not follow from the transformed leaves or other columns."""
+        return {name: leaf for name, leaf in self.told(plan).items() if name != DISCOUNT}
 
     def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
         """The waiting steps, packed as items are in storage."""

@@ -25,6 +25,7 @@ from functional_rb.core.episodes import boundaries_for
 from functional_rb.core.strategy import Reader, Transform
 from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
+from functional_rb.specs import ArraySpec, Binary, Unbounded
 from functional_rb.structures import row_layout
 from functional_rb.transforms import reward_leaves
 from functional_rb.transforms.reward_leaves import RewardKey
@@ -164,13 +165,23 @@ class NStep(Transform):
         one = not reward_leaves.are_several(self.reward_key) and names == [nest.show_key(keys[0])]
         return [ORIGINAL] if one else [f"{ORIGINAL}/{name}" for name in names]
 
+    def told(self, plan: Plan) -> dict[str, ArraySpec]:
+        """The entries of a sample beside the items, as specs, in the order in which kernels take them."""
+        agents, rewards = self.positions.agents, [plan.leaves[k] for k in self.positions.rewards]
+        originals = [Unbounded(leaf.shape, leaf.dtype) for leaf in rewards]
+        return {
+            STEPS: Unbounded(agents, "int32"),
+            **dict(zip(self.original_names(plan), originals, strict=True)),
+            NONTERMINAL: Binary(agents),
+            DISCOUNT: Unbounded(agents, "float32"),
+        }
+
     def info(self, ops: Ops, plan: Plan, returns: StepReturns) -> dict[str, Array]:
         """The entries of a sample beside the items; the discount of k steps is gamma^k."""
         steps = returns.steps
         powers = ops.floats([self.gamma**k for k in range(self.n + 1)], like=steps)
         discount = ops.take(powers, steps.reshape(-1)).reshape(steps.shape)
-        originals = dict(zip(self.original_names(plan), returns.originals, strict=True))
-        return {STEPS: steps, DISCOUNT: discount, **originals, NONTERMINAL: returns.nonterminal}
+        return dict(zip(self.told(plan), (steps, *returns.originals, returns.nonterminal, discount), strict=True))
 
     def over(
         self, ops: Ops, plan: Plan, first: Array, window: Array, real: Array, read: Reader

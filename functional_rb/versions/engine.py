@@ -184,9 +184,11 @@ class Engine:
             if drawn is NotImplemented:
                 after, leaves, selection = self._draw(state, version, consume, key, beta, batch, bits, wanted)
             else:
-                after, leaves, slots, *numbers = drawn
+                after, leaves, slots, extras, *numbers = drawn
                 selection = Selection(*numbers)
-                if not spec.known.plain:
+                if extras is not None:
+                    selection = selection._replace(extras=extras)
+                elif not spec.known.plain:
                     known = state, memory, batch, leaves, slots, selection, bits
                     sending = NONE if spec.inner else library.sending(state._target)
                     try:  # transforms call functions of the user's, which may fail

@@ -254,7 +254,7 @@ def test_slices_of_a_mixture_come_without_slots(how: Any) -> None:
     spec = frb.BufferSpec({"done": frb.Binary()}, 8, frb.Slices(2, end_keys=("done",)))
     states = tuple(rb.add(rb.init(spec), {"done": torch.zeros(8, dtype=torch.bool)}) for _ in range(2))
     told = encode_mixture(MixtureSpec((0.5, 0.5), how, None, 2, False), 2, 4, (0.5, 0.5), False).tobytes()
-    _, _, slots, handles, *_ = TORCH.chain.mixed(states, told, None, rb.key(0), 0.0, 4)
+    _, _, slots, _, handles, *_ = TORCH.chain.mixed(states, told, None, rb.key(0), 0.0, 4)
     assert slots is None
     assert handles.shape == (4, 2, 2)
 

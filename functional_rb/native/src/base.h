@@ -177,6 +177,8 @@ FRB_INLINE void expect_bytes(const char* at, int64_t count) {
 
 #endif
 
+// Where an array begins, as calls on CPUs and on GPUs have it.
 FRB_INLINE char* place(int64_t address) { return reinterpret_cast<char*>(address); }
+FRB_INLINE char* place(char* at) { return at; }
 
 FRB_END

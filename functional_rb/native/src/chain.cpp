@@ -349,7 +349,6 @@ template <class Finish> PyObject* draw_only(Turn& turn, const Draw& draw, Finish
   if (PyErr_Occurred()) return nullptr;  // an interrupt, while given arrays were looked at
   if (!drawn.has_room()) return drawn.no_room();
   FRB_TRY(draw_rows(turn, draw, drawn, 0));
-  drawn.complete();
   turn.unlock();  // items may be of a class of the user's
   return finish(drawn, turn.state());
 }
@@ -369,7 +368,6 @@ template <class Finish> PyObject* draw_and_keep(Turn& turn, const Draw& draw, bo
   BufferCall call = drawn.described(turn, write.counters(), draw.draws, 0);
   draw.tell(call);
   FRB_TRY(write.carry_out(turn.kernels().draw, call, nullptr));
-  drawn.complete();
   return result.give();
 }
 
@@ -404,7 +402,7 @@ template <bool IN_PLACE> PyObject* sample(PyObject* self, PyObject* const* args,
   Draw draw;
   // What a draw changes is told of before it is carried out, and nobody else may see that: so not by classes of a user's. How full
   // a queue on a GPU is at most the engine keeps account of.
-  if (!known->samples || (known->draws == QUEUE && turn.on_gpu()) || ((remembers || !known->extras.empty()) && known->given.empty()) || (!known->extras.empty() && turn.on_gpu()) || !target.is(Py_None) ||
+  if (!known->samples || (known->draws == QUEUE && turn.on_gpu()) || (remembers && known->given.empty()) || (!known->extras.empty() && turn.on_gpu()) || !target.is(Py_None) ||
       !take_size(known, args[2], &draw.draws) || !take_beta(known, args[3], &draw.beta) ||
       Py_TYPE(args[1]) != turn.chain()->type(TENSOR) || !draw.random.take(turn.chain(), turn.known(), turn.place()->where, args[1], draw.draws))
     return not_here();

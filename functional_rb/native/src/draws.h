@@ -44,15 +44,6 @@ class Drawn {
     if (known->tells_slots(false)) slots_ = told_.take<int32_t>(4 * steps_);
     for (size_t k = 0; !given_ && k < leaves(); ++k)
       leaves_[k] = reinterpret_cast<int64_t>(items_.take<char>(read_[k].bytes * steps_));
-    if (!given_ && bytes_of_discounts()) discounts_ = items_.take<float>(bytes_of_discounts());
-  }
-  // Once the rest has been drawn: `returns.NStep.info`.
-  void complete() {
-    if (!discounts_) return;
-    const int32_t* steps = reinterpret_cast<const int32_t*>(leaves_[known_->extras[0].leaf]);
-    const int64_t most_steps = int64_t(known_->discounts.size());
-    for (int64_t i = 0; i < bytes_of_discounts() / 4; ++i)
-      discounts_[i] = known_->discounts[0 <= steps[i] && steps[i] < most_steps ? size_t(steps[i]) : 0];
   }
   bool has_room() const { return told_ && items_ && !lacks_; }
   bool is_given() const { return bool(given_); }
@@ -110,17 +101,19 @@ class Drawn {
       if (column<int32_t>(HANDLES)[2 * i * known_->length] < 0) weights[i] = 0.0f;
   }
 
-  // (state, leaves, slots, indices, weights, probabilities and, if there are such, masks); None for what is not there.
+  // (state, leaves, slots, extras, indices, weights, probabilities and, if there are such, masks); None for what is not there.
   Ref as_parts(const VersionChain* chain, PyObject* state) {
-    const Ref leaves = as_leaves(chain);
-    Ref parts(PyTuple_New(3 + columns()));
+    const Ref items = as_leaves(chain);
+    Ref parts(PyTuple_New(4 + columns()));
+    Ref extras = known_->extras.empty() || !leaves() ? Ref::to(Py_None) : extras_told(chain);
     Ref slots = where_.on_gpu && slots_ ? Ref::to(on_gpu_[SLOTS].get())
                 : slots_ && !mixed_     ? handed(chain, told_, reinterpret_cast<char*>(slots_), INT32, 1, &steps_)
                                         : Ref::to(Py_None);
-    if (!leaves || !parts || !slots || PyTuple_SetItem(parts.get(), 0, Py_NewRef(state)) ||
-        PyTuple_SetItem(parts.get(), 1, Py_NewRef(leaves.get())) || PyTuple_SetItem(parts.get(), 2, slots.give()))
+    if (!items || !parts || !slots || !extras || PyTuple_SetItem(parts.get(), 0, Py_NewRef(state)) ||
+        PyTuple_SetItem(parts.get(), 1, Py_NewRef(items.get())) || PyTuple_SetItem(parts.get(), 2, slots.give()) ||
+        PyTuple_SetItem(parts.get(), 3, extras.give()))
       return Ref();
-    return put_columns(chain, parts, 3) ? std::move(parts) : Ref();
+    return put_columns(chain, parts, 4) ? std::move(parts) : Ref();
   }
 
   // `Sample(items, indices, weights, probabilities, extras)`, or of another class with masks before the extras.
@@ -149,10 +142,7 @@ class Drawn {
   int64_t bytes_of_items() const {
     int64_t sum = 0;
     for (size_t k = 0; k < leaves(); ++k) sum += whole_lines(read_[k].bytes * steps_);
-    return sum + whole_lines(bytes_of_discounts());
-  }
-  int64_t bytes_of_discounts() const {  // one for each number of steps
-    return known_->extras.empty() || !known_->reads || where_.on_gpu ? 0 : read_[size_t(known_->extras[0].leaf)].bytes * steps_;
+    return sum;
   }
   template <class T> T* column(Column k) const { return reinterpret_cast<T*>(columns_[k]); }
   uint8_t* mask(Column k, int64_t step) const { return columns_[k] ? column<uint8_t>(k) + step : nullptr; }
@@ -217,10 +207,7 @@ class Drawn {
   Ref extras_told(const VersionChain* chain) {
     Ref by_name(PyDict_New());
     for (const Extra& extra : known_->extras) {
-      int64_t shape[MOST_AXES];
-      const int axes = shape_of(read_[size_t(known_->extras[0].leaf)], shape);
-      const Ref array = !by_name ? Ref() : extra.leaf >= 0 ? leaf(chain, size_t(extra.leaf))
-                        : handed(chain, items_, reinterpret_cast<char*>(discounts_), FLOAT32, axes, shape);
+      const Ref array = by_name ? leaf(chain, size_t(extra.leaf)) : Ref();
       if (!array || PyDict_SetItem(by_name.get(), extra.name, array.get())) return Ref();
     }
     return by_name;
@@ -234,10 +221,11 @@ class Drawn {
     PyObject* numpy = chain->is_numpy || known_->in_numpy ? leaf.numpy : nullptr;
     return chain->arrays.handed(items_, data, leaf.dtype, axes, shape, numpy);
   }
+  // Those of the items.
   Ref as_leaves(const VersionChain* chain) {
     if (is_given()) return Ref::to(given_.get());
     Ref list(PyList_New(0));
-    for (size_t k = 0; k < leaves(); ++k) {
+    for (size_t k = 0; k + known_->extras.size() < leaves(); ++k) {
       const Ref array = list ? leaf(chain, k) : Ref();
       if (!array || PyList_Append(list.get(), array.get())) return Ref();
     }
@@ -270,7 +258,6 @@ class Drawn {
   Ref on_gpu_[FIRST_LEAF + gpu::MOST];
   char* columns_[MOST_COLUMNS] = {};
   int32_t* slots_ = nullptr;
-  float* discounts_ = nullptr;
 };
 
 // A key, or random bits int32 [rows, words] that were made of one; without words a key alone.

@@ -80,6 +80,18 @@ FRB_INLINE Window begin_window(const Lane& of, int64_t back, const int32_t* word
   return {start, back + step - start, drawn ? v + length - start : 0};
 }
 
+// How many steps from one on, which is so far behind the head, are of its trajectory, whose first is a given one, up to a limit:
+// as they count up, that is found by halves.
+FRB_INLINE int64_t steps_from(const Lane& of, int64_t back, int64_t start, int64_t limit) {
+  int64_t real = 0;
+  for (int64_t end = least(limit, back); real < end;) {
+    const int64_t middle = (real + end) / 2;
+    if (of.step(back - middle) - start == middle) real = middle + 1;
+    else end = middle;
+  }
+  return real;
+}
+
 #if !defined(__CUDACC__)
 // The entries that a write of n steps to each lane may change, as ranges of distances; `episode_windows.distances`.
 inline int64_t distances(const Ring& ring, int64_t n, int32_t* ranges) {

@@ -63,7 +63,6 @@ inline bool draw_slots_of_epoch(const BufferCall& c, Matrix<const int32_t> draws
 
 // Draw items, or slices, and read them; where others do that, they are told the slots.
 inline Outcome draw_epoch(const BufferCall& c) {
-  const Plan plan = plan_of(c);
   const Ring ring = ring_of(c);
   const Lanes lanes{c.counters + ring->cursors, c.counters + ring->sizes};
   const Bits bits(c);
@@ -79,7 +78,7 @@ inline Outcome draw_epoch(const BufferCall& c) {
   }
   if (!sliced && c.slots) memcpy(c.slots, slots.at, size_t(c.batch) * sizeof(int32_t));
   const int64_t rows = c.batch * (sliced ? ring->window_length : 1);
-  if (c.given) load_items(plan, storage_of(c), sliced ? c.slots : slots.at, rows, leaves_of(c));
+  if (c.given) load_drawn(c, sliced ? c.slots : slots.at, rows);
   return drawn ? DONE : NONE_DRAWN;
 }
 

@@ -13,18 +13,6 @@ struct Cut {
 };
 static_assert(sizeof(Cut) * MOST_DRAWS <= sizeof(int32_t) * SHARED, "which a block's threads share");
 
-// How many steps from one on, which is so far behind the head, are of its trajectory, whose first is a given one, up to a limit:
-// as they count up, that is found by halves.
-FRB_INLINE int64_t steps_from(const Lane& of, int64_t back, int64_t start, int64_t limit) {
-  int64_t real = 0;
-  for (int64_t end = least(limit, back); real < end;) {
-    const int64_t middle = (real + end) / 2;
-    if (of.step(back - middle) - start == middle) real = middle + 1;
-    else end = middle;
-  }
-  return real;
-}
-
 FRB_INLINE Cut cut(const Call& call, const Ring& ring, int64_t start, bool live, const int32_t* words) {
   const Lanes lanes{call.counters + ring->cursors, call.counters + ring->sizes};
   const int64_t length = ring->length, slot = bounded(start, ring->capacity), lane = lane_of(ring, slot);

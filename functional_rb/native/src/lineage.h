@@ -21,14 +21,13 @@ struct Leaf {
   int64_t bytes;
 };
 
-// What a sample tells of what was added up: a leaf that is stored beside the items, or, below zero, the discount over the
-// steps that the first of these says.
+// What a sample tells of returns over n steps: a leaf that is stored beside the items, or that is made as these are read.
 struct Extra {
   PyObject* name;
   int leaf;
 };
 
-// A buffer's spec as far as kernels know it: `KnownBuffer(spec, beta, records, leaves, added, given, names, extras, discounts)`,
+// A buffer's spec as far as kernels know it: `KnownBuffer(spec, beta, records, leaves, added, given, names, extras)`,
 // of which the records are this one's own, the plan's, and those of the vectors below.
 struct KnownObject {
   PyObject_HEAD
@@ -38,13 +37,13 @@ struct KnownBuffer : KnownObject, KnownRecord {
   std::vector<int32_t> numbers;      // of the plan's record
   std::vector<int32_t> ring, epoch;  // of theirs, if the sampler has such
   std::vector<int32_t> queue, frames, beside;  // of what is made of added items, and the layout that this has beside them
-  std::vector<Leaf> leaves;      // in the order in which they are stored
+  std::vector<int32_t> returns;  // of what is made as items are read, on the host
+  std::vector<Leaf> leaves;      // in the order in which they are stored, and behind them what is told as they are read
   std::vector<Leaf> added;       // those of items that are given
   PyObject* names;               // of the arrays beside
   std::vector<int> given;        // the order in which a dict of them comes back; empty if the items are no flat dict
-  std::vector<Extra> extras;
-  std::vector<float> discounts;  // of no step, one, and so on
-  int64_t row_bytes;             // of all leaves of an item
+  std::vector<Extra> extras;     // as many of the leaves behind those of the items
+  int64_t row_bytes;             // of all leaves
   double beta;
 
   Plan plan() const { return record_of<Plan>(numbers.data()); }
@@ -160,12 +159,12 @@ inline void take_record(std::vector<int32_t>& record, const Py_buffer& bytes) {
 }
 
 inline PyObject* new_known(PyTypeObject* type, PyObject* args, PyObject*) {
-  Py_buffer record, plan, ring, epoch, beside, queue, frames;
-  PyObject *of, *leaves, *added, *given, *names, *extras, *discounts;
+  Py_buffer record, plan, ring, epoch, beside, queue, frames, returns;
+  PyObject *of, *leaves, *added, *given, *names, *extras;
   double beta;
-  if (!PyArg_ParseTuple(args, "Od(y*y*y*y*y*y*y*)O!O!O!O!O!O!", &of, &beta, &record, &plan, &ring, &epoch, &beside, &queue, &frames,
-                        &PyTuple_Type, &leaves, &PyTuple_Type, &added, &PyTuple_Type, &given, &PyTuple_Type, &names,
-                        &PyTuple_Type, &extras, &PyTuple_Type, &discounts))
+  if (!PyArg_ParseTuple(args, "Od(y*y*y*y*y*y*y*y*)O!O!O!O!O!", &of, &beta, &record, &plan, &ring, &epoch, &beside, &queue, &frames,
+                        &returns, &PyTuple_Type, &leaves, &PyTuple_Type, &added, &PyTuple_Type, &given, &PyTuple_Type, &names,
+                        &PyTuple_Type, &extras))
     return nullptr;
   const Py_ssize_t bytes = sizeof(KnownRecord);
   if (record.len != bytes) PyErr_Format(PyExc_ValueError, "KnownBuffer: expected a record of %zd bytes, got %zd", bytes, record.len);
@@ -174,18 +173,16 @@ inline PyObject* new_known(PyTypeObject* type, PyObject* args, PyObject*) {
     memcpy(static_cast<KnownRecord*>(known), record.buf, sizeof(KnownRecord));
     take_record(known->numbers, plan), take_record(known->ring, ring), take_record(known->epoch, epoch);
     take_record(known->beside, beside), take_record(known->queue, queue), take_record(known->frames, frames);
+    take_record(known->returns, returns);
     new (&known->leaves) std::vector<Leaf>();
     new (&known->added) std::vector<Leaf>();
     new (&known->given) std::vector<int>();
     new (&known->extras) std::vector<Extra>();
-    new (&known->discounts) std::vector<float>();
     known->spec = Py_NewRef(of), known->names = Py_NewRef(names), known->beta = beta;
     for (Py_ssize_t k = 0; k < PyTuple_Size(leaves) && !PyErr_Occurred(); ++k) add_leaf(known->leaves, PyTuple_GetItem(leaves, k));
     for (Py_ssize_t k = 0; k < PyTuple_Size(added) && !PyErr_Occurred(); ++k) add_leaf(known->added, PyTuple_GetItem(added, k));
     for (const Leaf& leaf : known->leaves) known->row_bytes += leaf.bytes;
     for (Py_ssize_t k = 0; k < PyTuple_Size(given); ++k) known->given.push_back(int(PyLong_AsLong(PyTuple_GetItem(given, k))));
-    for (Py_ssize_t k = 0; k < PyTuple_Size(discounts); ++k)
-      known->discounts.push_back(float(PyFloat_AsDouble(PyTuple_GetItem(discounts, k))));
     for (Py_ssize_t k = 0; k < PyTuple_Size(extras) && !PyErr_Occurred(); ++k) {
       Extra extra;
       if (!PyArg_ParseTuple(PyTuple_GetItem(extras, k), "Ui", &extra.name, &extra.leaf)) break;
@@ -193,7 +190,7 @@ inline PyObject* new_known(PyTypeObject* type, PyObject* args, PyObject*) {
       known->extras.push_back(extra);
     }
   }
-  for (Py_buffer* each : {&record, &plan, &ring, &epoch, &beside, &queue, &frames}) PyBuffer_Release(each);
+  for (Py_buffer* each : {&record, &plan, &ring, &epoch, &beside, &queue, &frames, &returns}) PyBuffer_Release(each);
   if (PyErr_Occurred()) Py_CLEAR(known);
   return reinterpret_cast<PyObject*>(known);
 }
@@ -208,9 +205,10 @@ inline void free_known(PyObject* self) {
     for (const Leaf& leaf : *leaves) Py_DECREF(leaf.name), Py_DECREF(leaf.numpy);
   for (const Extra& extra : known->extras) Py_DECREF(extra.name);
   Py_DECREF(known->names);
-  for (std::vector<int32_t>* each : {&known->numbers, &known->ring, &known->epoch, &known->beside, &known->queue, &known->frames})
+  for (std::vector<int32_t>* each : {&known->numbers, &known->ring, &known->epoch, &known->beside, &known->queue, &known->frames,
+                                     &known->returns})
     each->~vector();
-  known->leaves.~vector(), known->added.~vector(), known->given.~vector(), known->extras.~vector(), known->discounts.~vector();
+  known->leaves.~vector(), known->added.~vector(), known->given.~vector(), known->extras.~vector();
   released(self);
 }
 
@@ -218,7 +216,7 @@ inline void free_known(PyObject* self) {
 
 // Whether all that a kernel for GPUs is told of a buffer has room in its record.
 inline bool fits_on_gpu(const KnownBuffer* known) {
-  const int64_t leaves = int64_t(std::max(known->leaves.size(), known->added.size()));
+  const int64_t leaves = std::max<int64_t>(known->plan()->leaves, int64_t(known->added.size()));
   return gpu::fits(leaves, known->arrays(), int64_t(known->numbers.size()), int64_t(known->ring.size())) &&
          gpu::fits_beside(known->arrays_beside(), int64_t(known->beside.size()), int64_t(std::max(known->frames.size(), known->queue.size())));
 }

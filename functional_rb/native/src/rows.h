@@ -72,25 +72,45 @@ FRB_ENTRY void gather(char* to, const char* from, int64_t stride, const int32_t*
 // So many rows are read leaf by leaf, while as many others are on their way.
 constexpr int64_t ROWS_TOGETHER = 64;
 
-// Read the items in given slots into contiguous arrays. Of packed leaves the bytes among which they lie are asked for before,
-// but not very many of a row: more of it comes by itself.
-inline void load_items(const Plan& plan, Addresses storage, const int32_t* slots, int64_t count, Addresses leaves) {
-  const int64_t stride = plan.stored_bytes(0);
-  int64_t first = stride, last = 0;
+// The bytes of a row among which packed leaves lie, those of which `wanted` says so.
+struct Among {
+  int64_t first, size;
+};
+template <class Wanted> FRB_INLINE Among among(const Plan& plan, const Wanted& wanted) {
+  int64_t first = plan.stored_bytes(0), last = 0;
   for (int64_t k = 0; k < plan->leaves; ++k) {
     const LeafRecord& leaf = plan.leaf(k);
-    if (!leaf.bytes || leaf.storage != 0) continue;
+    if (!leaf.bytes || leaf.storage != 0 || !wanted(k)) continue;
     first = least<int64_t>(first, leaf.offset), last = most<int64_t>(last, int64_t(leaf.offset) + leaf.bytes);
   }
+  return {first, most<int64_t>(last - first, 0)};
+}
+// Ask for these before, but not for very many: more of a row comes by itself.
+FRB_INLINE void expect_row(const Plan& plan, Addresses storage, const Among& bytes, int64_t slot) {
+  expect_bytes(place(storage[0]) + slot * plan.stored_bytes(0) + bytes.first, least(bytes.size, 16 * LINE));
+}
+
+// Read so many items into rows from one on of contiguous arrays, each leaf from where `slots_of` says; null for one that is not
+// read.
+template <class SlotsOf>
+FRB_INLINE void load_leaves(const Plan& plan, Addresses storage, int64_t start, int64_t count, Addresses leaves,
+                            const SlotsOf& slots_of) {
+  for (int64_t k = 0; k < plan->leaves; ++k) {
+    const LeafRecord& leaf = plan.leaf(k);
+    const int64_t bytes = leaf.bytes;
+    const int32_t* slots = slots_of(k);
+    const char* from = place(storage[leaf.storage]) + leaf.offset;
+    if (bytes && slots) gather(place(leaves[k]) + start * bytes, from, plan.stored_bytes(leaf.storage), slots, count, bytes);
+  }
+}
+
+// Read the items in given slots into contiguous arrays.
+inline void load_items(const Plan& plan, Addresses storage, const int32_t* slots, int64_t count, Addresses leaves) {
+  const Among bytes = among(plan, [](int64_t) { return true; });
   for (int64_t start = 0, asked = 0; start < count; start += ROWS_TOGETHER) {
-    for (; asked < least(start + 2 * ROWS_TOGETHER, count); ++asked)
-      expect_bytes(place(storage[0]) + slots[asked] * stride + first, least(last - first, 16 * LINE));
-    for (int64_t k = 0; k < plan->leaves; ++k) {
-      const LeafRecord& leaf = plan.leaf(k);
-      const int64_t bytes = leaf.bytes, n = least(ROWS_TOGETHER, count - start);
-      const char* from = place(storage[leaf.storage]) + leaf.offset;
-      if (bytes) gather(place(leaves[k]) + start * bytes, from, plan.stored_bytes(leaf.storage), slots + start, n, bytes);
-    }
+    for (; asked < least(start + 2 * ROWS_TOGETHER, count); ++asked) expect_row(plan, storage, bytes, slots[asked]);
+    const int64_t n = least(ROWS_TOGETHER, count - start);
+    load_leaves(plan, storage, start, n, leaves, [=](int64_t) { return slots + start; });
   }
 }
 

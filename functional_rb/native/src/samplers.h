@@ -217,7 +217,7 @@ inline Outcome draw_items(const BufferCall& c) {
                                                                     : draw_slots(c, bits.all, slots.at);
   if (FRB_FAULT(BEHIND_THE_DRAWS)) slots[c.batch] = 0;
   if (c.slots) memcpy(c.slots, slots.at, size_t(rows) * sizeof(int32_t));
-  if (c.given) load_items(plan, storage_of(c), slots.at, rows, leaves_of(c));
+  if (c.given) load_drawn(c, slots.at, rows);
   if (plan->limit) spend(c, slots.at);
   return drawn ? DONE : NONE_DRAWN;
 }

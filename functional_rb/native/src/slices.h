@@ -1,7 +1,7 @@
 // Whole draws of `samplers.Slices` and `PrioritizedSlices`; the items are read too, unless they may be frames.
 #pragma once
 #include "buffer.h"
-#include "episode_windows.h"
+#include "reading.h"
 
 FRB_BEGIN
 
@@ -38,7 +38,7 @@ inline Outcome draw_slices(const BufferCall& c) {
     any_real = any_real || real;
   }
   // Also where nothing was drawn: these may be some of the slices of a batch, and the rows of masked ones are written too.
-  if (c.given) load_items(plan, storage_of(c), c.slots, c.batch * ring->window_length, leaves_of(c));
+  if (c.given) load_drawn(c, c.slots, c.batch * ring->window_length);
   return any_real ? DONE : NONE_DRAWN;
 }
 

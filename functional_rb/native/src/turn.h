@@ -257,6 +257,7 @@ inline BufferCall call_on(Turn& turn, const Seen& counters) {
   call.times = place->beside<int32_t>(TIMES), call.current = place->beside<int32_t>(CURRENT);
   call.in_episode = place->beside<int32_t>(IN_EPISODE), call.kept = place->beside<float>(KEPT);
   call.queue = record(known->queue), call.frames = record(known->frames), call.beside_plan = record(known->beside);
+  call.returns = turn.on_gpu() ? nullptr : record(known->returns);
   call.beside = place->rows_beside, call.frame_at = place->beside<int32_t>(FRAME_AT);
   call.counters = reinterpret_cast<const int32_t*>(counters.data);
   call.scratches = turn.scratches(), call.stream = turn.stream(), call.device = place->where.device.id;

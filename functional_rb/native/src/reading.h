@@ -1,0 +1,48 @@
+// What is read of items that were drawn.
+#pragma once
+#include "returns_read.h"
+#include "rows.h"
+
+FRB_BEGIN
+
+// Who does the work of a block of a GPU alone.
+struct Alone {
+  template <class F> FRB_INLINE void each(int64_t count, const F& f) const {
+    for (int64_t i = 0; i < count; ++i) f(i);
+  }
+};
+
+// Read items with the returns that are made of them and of the steps behind them, whose bytes are asked for before too.
+inline void load_returns(const BufferCall& c, const ReturnsRead<BufferCall>& of, const int32_t* slots, int64_t count) {
+  const Addresses storage = storage_of(c);
+  Scratch<int32_t> all(count), last(count);
+  for (int64_t i = 0; i < count; ++i) expect(c.in_episode + slots[i]);
+  const Among own = among(of.plan, [&](int64_t k) { return !of.follows(k); });
+  const Among behind = among(of.plan, [&](int64_t k) { return of.follows(k) || of.is_own(k); });
+  const Among rewards = among(of.plan, [&](int64_t k) { return of.is_reward(k); });
+  for (int64_t start = 0, asked = 0; start < count; start += ROWS_TOGETHER) {
+    for (; asked < least(start + 2 * ROWS_TOGETHER, count); ++asked) {
+      const int32_t slot = slots[asked];
+      all[asked] = int32_t(of.steps_of_all(slot)), last[asked] = int32_t(of.step(slot, all[asked] - 1));
+      expect_row(of.plan, storage, own, slot);
+      expect_row(of.plan, storage, behind, last[asked]);
+      for (int64_t k = 1; k < all[asked]; ++k) expect_row(of.plan, storage, rewards, of.step(slot, k));
+    }
+    const int64_t n = least(ROWS_TOGETHER, count - start);
+    load_leaves(of.plan, storage, start, n, leaves_of(c), [&](int64_t k) -> const int32_t* {
+      return of.is_reward(k) || of.is_own(k) ? nullptr : (of.follows(k) ? last.at : slots) + start;
+    });
+    tell_returns(Alone(), of, start, n, slots + start, all.at + start);
+  }
+}
+
+// Read what was drawn, as the call says.
+inline void load_drawn(const BufferCall& c, const int32_t* slots, int64_t count) {
+  if (!c.returns) return load_items(plan_of(c), storage_of(c), slots, count, leaves_of(c));
+  const ReturnsRead<BufferCall> of(c, *record_of<Queue>(c.returns).at);
+  if (of.told.pending < 0) return load_returns(c, of, slots, count);
+  load_items(of.plan, storage_of(c), slots, count, leaves_of(c));
+  tell_returns(Alone(), of, 0, count, slots, nullptr);
+}
+
+FRB_END
