@@ -54,7 +54,8 @@ LEFT |= {
         {"writer": frb.Reservoir(), "sampler": frb.WithoutReplacement()},
         {"add", "sample", "sample_"},
     ),
-    "epochs of returns": ({"transforms": AHEAD, "sampler": frb.WithoutReplacement()}, {"sample", "sample_"}),
+    "returns": ({"transforms": AHEAD}, set()),
+    "epochs of returns": ({"transforms": AHEAD, "sampler": frb.WithoutReplacement()}, set()),
 }
 
 

@@ -255,7 +255,7 @@ CALLED = {
     "prioritized slices": {
         *("choose_slots", "steps_in_episodes", "changed", "store", "set_leaves", "draw", "update_priorities"),
     },
-    "n-step": {"following", "fold_float32", "update_priorities", "read"},
+    "n-step": {"steps_in_episodes", "store", "draw", "update_priorities"},
     "lanes": {"choose_slots", "store", "draw", "update_priorities"},
 }
 

@@ -68,12 +68,17 @@ def test_programs(program: str, sampler: str) -> None:
 
 # --- other kinds -----------------------------------------------------------------------------------------
 
-RETURNS: Final = frb.n_step(3, 0.9, reward_key="reward", terminated_key="done", end_keys="done", at="add")
+KEYS: Final[dict[str, Any]] = {"reward_key": "reward", "terminated_key": "done"}
+RETURNS: Final = frb.n_step(3, 0.9, **KEYS, end_keys="done", at="add")
+AHEAD: Final = frb.n_step(3, 0.9, **KEYS)
 LEAVES: Final = {"done": frb.Binary(()), "id": frb.Unbounded((), "int32"), "reward": frb.Unbounded(())}
 STACKS: Final = {"pixels": frb.Unbounded((3, 2, 2), "uint8"), "next": {"pixels": frb.Unbounded((3, 2, 2), "uint8")}}
 OTHERS: Final[dict[str, dict[str, Any]]] = {
     "steps that wait": {"transforms": RETURNS, "lanes": 2},
     "steps that wait, and epochs": {"transforms": RETURNS, "sampler": frb.WithoutReplacement()},
+    "returns": {"transforms": AHEAD, "sampler": frb.Prioritized(), "lanes": 2},
+    "returns of slices": {"transforms": AHEAD, "sampler": frb.Slices(2, strict_length=False)},
+    "returns, and epochs": {"transforms": AHEAD, "sampler": frb.WithoutReplacement()},
     "frames": {"compact": frb.Compact(), "lanes": 2},
     "frames of slices": {"compact": frb.Compact(), "sampler": frb.Slices(2)},
     "full": {"writer": frb.StopWhenFull(), "lanes": 2},
@@ -133,14 +138,14 @@ def life(spec: frb.BufferSpec) -> Any:
     return first, later, jax.jit(jax.vmap(turn))(both, stacked(*given[4:]), rb.split(rb.key(2), 2))
 
 
-@pytest.mark.parametrize("kind", effort(["a queue", "chosen by rank", "from an end, with a limit"], OTHERS))
+@pytest.mark.parametrize("kind", effort(["a queue", "chosen by rank", "from an end, with a limit", "returns"], OTHERS))
 def test_other_kinds(kind: str) -> None:
     item = LEAVES | (STACKS if "frames" in kind else {})
     spec = frb.BufferSpec(item, 12, **OTHERS[kind])
     expected = {"add_to_rings", "draw"} | ({"update_priorities"} if spec.sampler.has_priorities else set())
     expected |= {"threefry"} if spec.writer.words else set()
-    expected |= {"read", "barrier"} if spec.inner or spec.compact else set()  # by slots that one call chooses
-    assert agreeing(life, spec) == expected | ({"places"} if spec.compact else set())
+    expected |= {"read", "barrier", "places"} if spec.compact else set()  # by slots that one call chooses
+    assert agreeing(life, spec) == expected
 
 
 @pytest.mark.parametrize("kind", effort(["a queue", "in turn"], [*MIXED]))

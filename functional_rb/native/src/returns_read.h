@@ -22,9 +22,10 @@ template <class Call> struct ReturnsRead : Returns {
     const LeafRecord& leaf = plan.leaf(k);
     return place(call.storage[leaf.storage]) + leaf.offset + slot * plan.stored_bytes(leaf.storage);
   }
-  // The slot so many steps behind one.
+  // The slot so many steps behind one. To divide takes as long as all the rest of an item's returns.
   FRB_INLINE int64_t step(int64_t slot, int64_t k) const {
-    const int64_t end = (lane_of(ring, slot) + 1) * ring->length;
+    if (k == 0) return slot;
+    const int64_t end = ring->lanes == 1 ? ring->length : (lane_of(ring, slot) + 1) * ring->length;
     return slot + k < end ? slot + k : slot + k - ring->length;
   }
   // How many steps from a slot on there are of its trajectory, itself the first.
