@@ -12,27 +12,30 @@ struct Alone {
   }
 };
 
-// Read items with the returns that are made of them and of the steps behind them, whose bytes are asked for before too.
+// Read items with the returns that are made of them and of the steps behind them, whose bytes are asked for before too. No memory
+// is taken for that: of an epoch the draw has been written by now.
 inline void load_returns(const BufferCall& c, const ReturnsRead<BufferCall>& of, const int32_t* slots, int64_t count) {
+  constexpr int64_t AHEAD = 2 * ROWS_TOGETHER;
   const Addresses storage = storage_of(c);
-  Scratch<int32_t> all(count), last(count);
-  for (int64_t i = 0; i < count; ++i) expect(c.in_episode + slots[i]);
+  int32_t all[AHEAD], last[AHEAD];  // of rows that are on their way, one behind the other around and around
+  for (int64_t i = 0; i < least(AHEAD, count); ++i) expect(c.in_episode + slots[i]);
   const Among own = among(of.plan, [&](int64_t k) { return !of.follows(k); });
   const Among behind = among(of.plan, [&](int64_t k) { return of.follows(k) || of.is_own(k); });
   const Among rewards = among(of.plan, [&](int64_t k) { return of.is_reward(k); });
   for (int64_t start = 0, asked = 0; start < count; start += ROWS_TOGETHER) {
-    for (; asked < least(start + 2 * ROWS_TOGETHER, count); ++asked) {
-      const int32_t slot = slots[asked];
-      all[asked] = int32_t(of.steps_of_all(slot)), last[asked] = int32_t(of.step(slot, all[asked] - 1));
+    for (; asked < least(start + AHEAD, count); ++asked) {
+      const int64_t slot = slots[asked], steps = of.steps_of_all(slot), end = of.step(slot, steps - 1);
+      all[asked % AHEAD] = int32_t(steps), last[asked % AHEAD] = int32_t(end);
       expect_row(of.plan, storage, own, slot);
-      expect_row(of.plan, storage, behind, last[asked]);
-      for (int64_t k = 1; k < all[asked]; ++k) expect_row(of.plan, storage, rewards, of.step(slot, k));
+      expect_row(of.plan, storage, behind, end);
+      for (int64_t k = 1; k < steps; ++k) expect_row(of.plan, storage, rewards, of.step(slot, k));
+      if (asked + AHEAD < count) expect(c.in_episode + slots[asked + AHEAD]);
     }
-    const int64_t n = least(ROWS_TOGETHER, count - start);
+    const int64_t n = least(ROWS_TOGETHER, count - start), at = start % AHEAD;
     load_leaves(of.plan, storage, start, n, leaves_of(c), [&](int64_t k) -> const int32_t* {
-      return of.is_reward(k) || of.is_own(k) ? nullptr : (of.follows(k) ? last.at : slots) + start;
+      return of.is_reward(k) || of.is_own(k) ? nullptr : of.follows(k) ? last + at : slots + start;
     });
-    tell_returns(Alone(), of, start, n, slots + start, all.at + start);
+    tell_returns(Alone(), of, start, n, slots + start, all + at);
   }
 }
 
