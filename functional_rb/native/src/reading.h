@@ -15,7 +15,7 @@ struct Alone {
 // Read items with the returns that are made of them and of the steps behind them, whose bytes are asked for before too. No memory
 // is taken for that: of an epoch the draw has been written by now.
 inline void load_returns(const BufferCall& c, const ReturnsRead<BufferCall>& of, const int32_t* slots, int64_t count) {
-  constexpr int64_t AHEAD = 2 * ROWS_TOGETHER;
+  const int64_t AHEAD = 2 * ROWS_TOGETHER;
   const Addresses storage = storage_of(c);
   int32_t all[AHEAD], last[AHEAD];  // of rows that are on their way, one behind the other around and around
   for (int64_t i = 0; i < least(AHEAD, count); ++i) expect(c.in_episode + slots[i]);
