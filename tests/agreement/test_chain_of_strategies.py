@@ -82,6 +82,20 @@ def test_which_calls_are_the_chains(name: str) -> None:
         assert chain.calls["update" if function == "rewrite" else function] == (function not in left), function
 
 
+@pytest.mark.parametrize("capacity", [16, 17, 48, 256])
+def test_ranks_are_a_tree_over_any_number_of_slots(capacity: int) -> None:
+    """Whole groups of children and not."""
+    spec = frb.BufferSpec(ITEM, capacity, writer=BY_NUMBER)
+
+    def life() -> list[Any]:
+        states = [rb.init(spec)]
+        for first in (100, 0, 300, 200):
+            states.append(rb.add(states[-1], items(first, capacity * 2 // 3)))
+        return [content(state) for state in reversed(states)]
+
+    assert agreeing(life)[1]["add"] == 4
+
+
 @pytest.mark.parametrize("writer", [frb.Reservoir(), frb.MaxValue("x", reduction="max")], ids=repr)
 @pytest.mark.parametrize("sampler", [frb.Uniform(), frb.Prioritized(max_times_sampled=3)], ids=repr)
 def test_steps_that_wait_are_the_cores_to_add_and_the_chains_to_draw(writer: Any, sampler: Any) -> None:

@@ -95,7 +95,7 @@ def life(spec: frb.BufferSpec) -> list[bytes]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_bit_follows_from_what_was_there(kind: str, filled: None) -> None:
-    spec = frb.BufferSpec(ITEM, 60, **KINDS[kind])
+    spec = frb.BufferSpec(ITEM, 64, **KINDS[kind])
     with emulated_gpu.using("scattered", blocks=BLOCKS, share=8) as emulated:
         found = life(spec)
     assert 0 < max(columns for _, (columns, _) in emulated.launched) <= 2 * BLOCKS  # to rank, and to write
