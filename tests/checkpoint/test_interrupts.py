@@ -15,7 +15,6 @@ import pytest
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb.storage import disk
 from tests.support import interrupts
 from tests.support.effort import effort
 
@@ -118,7 +117,7 @@ def test_a_signal_handler_that_saves_amid_a_save_is_refused(
         except RuntimeError as error:
             refused.append(str(error))
 
-    fsync = disk.fsync
+    fsync = os.fsync
 
     def signalled(fd: int) -> None:
         fsync(fd)
@@ -132,7 +131,7 @@ def test_a_signal_handler_that_saves_amid_a_save_is_refused(
             signal.raise_signal(signal.SIGTERM)
             saving.result()
         else:
-            monkeypatch.setattr(disk, "fsync", signalled)
+            monkeypatch.setattr(os, "fsync", signalled)
             frb.save(state, tmp_path)
     finally:
         signal.signal(signal.SIGTERM, before)
