@@ -67,7 +67,7 @@ class Backend(mapping.Mapper, Protocol):
         priorities: BackendArray | None,
         replacements: Mapping[int, BackendArray],
     ) -> SameState:
-        """Set priorities and rewrite leaves."""
+        """Set priorities, and rewrite leaves [B, *shape], which come by their positions."""
 
     def clear(self, state: SameState) -> SameState:
         """Take all items out."""

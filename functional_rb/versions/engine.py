@@ -8,6 +8,7 @@ part of `buffer.backend.Backend` and `buffer.in_place.InPlace` that is so, for a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from functional_rb.base.arrays import BackendArray, PRNGKey
@@ -20,23 +21,33 @@ from functional_rb.core.save_history import SaveHistory
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.part_kernels import NONE, carried_out, using
 from functional_rb.versions.library import Library
-from functional_rb.versions.memory import Memory, Saved, named
-from functional_rb.versions.recorder import WRITERS, Log, Recorder
+from functional_rb.versions.memory import Memory
+from functional_rb.versions.recorder import Log, Recorder
 from functional_rb.versions.state import VersionedState, held_objects, readable
 from functional_rb.versions.version import Version, forget_dead, part_with_older, separate
 
 R = TypeVar("R")
 V = TypeVar("V", bound=VersionedState)
-# A function of the core, called as `function(ops, arrays, spec, *args)`.
+# Of the core, called as `function(ops, arrays, spec, *args)`; or of the engine.
 Function = Callable[..., Any]
 Finish = Callable[[list[BackendArray], Selection], R]
+
+
+def _in_place(write: Function) -> Function:
+    """A function that writes, of which the given state is consumed; so nothing is kept for it, or for older ones."""
+
+    def consuming(engine: Engine, state: VersionedState, *args: object, **named: object) -> Any:
+        with engine._lock_in_place(state, write.__name__):
+            part_with_older(readable(state).own())
+            return engine.taken_over(state, write(engine, state, *args, consume=True, **named))
+
+    return consuming
 
 
 class Engine:
     """The functions of a replay buffer over versioned memory, for the arrays of one library."""
 
     def __init__(self, library: Library) -> None:
-        """Take the library; nothing is compiled yet."""
         self.library = library
 
     # ---------------------------------------------------------------- writes
@@ -51,9 +62,8 @@ class Engine:
         key: object,
         consume: bool = False,
     ) -> V:
-        """Write a batch of items; returns the new state."""
         library, spec = self.library, state.spec
-        version = self._writable(state, "add_", consume)
+        version = self._writable(state)
         with library.lock(version):
             memory = _fitting(state, version, "add")
             if key is not None:
@@ -63,10 +73,9 @@ class Engine:
                 for name, x in (("mask", mask), ("priorities", priorities))
             )
             stored = [self._stored(state, memory, k, leaf) for k, leaf in enumerate(leaves)]
-            # Nothing is written; but whoever called an in-place function must go on with another state.
             if batch == 0:
-                return self.renamed(state, version) if consume else state
-            fullest = None if library.is_tracing() else state.fullest_after(batch)
+                return state
+            fullest = state.fullest_after(batch)
             # Asked again, now that all is checked and converted: before, it may have been the input alone that was
             # unusual.
             after: V = library.natively("write_" if consume else "write", state, stored, mask, priorities, batch, key)
@@ -89,12 +98,8 @@ class Engine:
         replacements: Mapping[int, BackendArray],
         consume: bool = False,
     ) -> V:
-        """Set priorities and rewrite leaves of items, by handle; returns the new state.
-
-        Replacements are by the position of a leaf, [B, *shape].
-        """
         library, spec, target = self.library, state.spec, state._target
-        version = self._writable(state, "update_", consume)
+        version = self._writable(state)
         with library.lock(version):
             memory = _fitting(state, version, "update")
             handles = library.placed("indices", handles, memory, target)
@@ -120,7 +125,7 @@ class Engine:
         No row is another, but for those that adding so many rows would write, as where a shard on Ray ends trajectories
         that wait; or, if it rewrites, any may be.
         """
-        version = self._writable(state, "write_by", consume)
+        version = self._writable(state)
         with self.library.lock(version):
             memory = version.own()
             if rows and memory.files is not None:
@@ -134,26 +139,21 @@ class Engine:
     ) -> tuple[V, Any]:
         """The state after a write by a function of the core, with the saves that it succeeds; and what that gives.
 
-        In place, the given state is consumed before the first write: an interrupt in its midst leaves none that can be
-        read and is wrong. Else what is overwritten is saved for it.
+        What is overwritten is saved for the given state, but where a program is traced that consumes it.
         """
         memory, tracing = version.own(), self.library.is_tracing()
         following, saved = version, None
-        if consume:
-            following = version if tracing else self._owner(state)  # before the lock was held, others may have come
-            memory = following.own()
-            state.consume()
-        elif tracing and memory.files is not None:
+        if tracing and memory.files is not None and not consume:
             raise ValueError(
                 "under torch.compile a Memmap buffer is written in place alone, as its files cannot be copied there; "
                 "call add_, update_ or sample_"
             )
-        elif tracing or memory.pinned:  # nothing is recorded while somebody traces, so that a copy is written to
-            memory = memory.copy()
-            following = version.succeed(memory, None)
-        else:
+        if not (tracing or memory.pinned):
             saved = Log()
             following = version.succeed(memory, saved)
+        elif not consume or not tracing:  # nothing is recorded while somebody traces, so that a copy is written to
+            memory = memory.copy()
+            following = version.succeed(memory, None)
         try:
             result = self._carry_out(function, memory, saved, state._counters, state.spec, *args)
             after: Arrays = result if isinstance(result, Arrays) else result[0]
@@ -174,7 +174,7 @@ class Engine:
         """
         library, spec = self.library, state.spec
         library.check_key(key)
-        version = self._writable(state, "sample_", True) if consume else readable(state)
+        version = readable(state)
         with library.lock(version):
             memory, bits = _fitting(state, version, "sample"), None
             if spec.plan.extra_words:  # what is left of the key is the sampler's
@@ -251,22 +251,16 @@ class Engine:
     def clear(self, state: V, consume: bool = False) -> V:
         """Take all items out; the rows are handed on as they are."""
         library, spec = self.library, state.spec
-        version = self._writable(state, "clear_", consume)
+        version = self._writable(state)
         with library.lock(version), library.making(), library.core():
-            if consume and not library.is_tracing():
-                version = self._owner(state)  # before the lock was held, others may have come
             memory = version.own()
             arrays = functions.clear(library.ops, memory.state_arrays(state._counters), spec)
             # The tokens of Python objects go, so rows change that nobody has added.
             past = None if spec.plan.objects else past_of(state)
-            if consume:
-                state.consume()
-                memory.take(named(arrays))
-            else:
-                version = version.exchange(arrays)
             if memory.table is not None:
                 memory.table.tidy_soon()
-            return type(state)(version, arrays.counters, spec, past, state._target).note_fullest(0)
+            following = version.exchange(arrays)
+            return type(state)(following, arrays.counters, spec, past, state._target).note_fullest(0)
 
     def with_spec(self, state: V, spec: BufferSpec) -> V:
         """Another spec, with the items in the same storage; rows that stay are handed on as they are."""
@@ -288,24 +282,24 @@ class Engine:
             return made_by.of_arrays(changed, spec, pinned=False, objects=held_objects(memory), target=state._target)
 
     def count_invalid(self, state: V, outside: BackendArray) -> V:
-        """The same state, with what was left out counted."""
         after = core_counters.with_invalid(self.library.ops, state.counters, outside)
         return type(state)(readable(state), after, state.spec, state._save_history, state._target)
 
-    # ---------------------------------------------------------------- whose memory it is
+    # ---------------------------------------------------------------- in place
+
+    add_, update_, clear_, write_by_ = _in_place(add), _in_place(update), _in_place(clear), _in_place(write_by)
 
     def sample_(
         self, state: V, key: PRNGKey, batch: int, beta: Any, finish: Finish[R], wanted: BackendArray | None = None
     ) -> tuple[V, R]:
         """Draw items, of which the first `wanted` count, and finish the sample; then the state is consumed."""
-        remembers = state.spec.sampler.remembers and batch > 0
-        if not remembers or self.library.is_tracing():
-            after, leaves, selection = self.sample(state, key, batch, beta, wanted, consume=remembers)
+        if not state.spec.sampler.remembers or batch == 0:
+            _, leaves, selection = self.sample(state, key, batch, beta, wanted)
             sample = finish(leaves, selection)
-            return self.renamed(state) if after is state else after, sample
-        version = readable(state)
-        with version.lock:
-            after, leaves, selection = self.sample(state, key, batch, beta, wanted)
+            return self.renamed(state), sample
+        with self._lock_in_place(state, "sample"):
+            version = readable(state)
+            after, leaves, selection = self.sample(state, key, batch, beta, wanted, consume=True)
             try:  # transforms call functions of the user's, which may fail
                 sample = finish(leaves, selection)
             except Exception:
@@ -314,19 +308,37 @@ class Engine:
             del version  # so that nobody holds it but other states
             return self.taken_over(state, after), sample
 
+    def _lock_in_place(self, state: V, function: str) -> AbstractContextManager[object]:
+        """The lock of a state that is to be consumed; while somebody traces it has to be its memory's only owner."""
+        version = self._writable(state)
+        memory = version.memory
+        if self.library.is_tracing() and (memory is None or memory.pinned or memory.history):
+            raise ValueError(
+                f"{function}_: under torch.compile the state must be the only owner of its memory, but older states "
+                f"or arrays given out still need it; call state = rb.own_(state) before the compiled function"
+            )
+        return self.library.lock(version)
+
     def taken_over(self, state: V, after: V) -> V:
         """The state after some writes, with the one before them consumed, so that nothing is kept for it."""
         if after is state:
             return self.renamed(state)
         version = readable(after)
-        with version.lock:
+        with self.library.lock(version):
             state.consume()
             forget_dead(version.own())
         return after
 
     def own_(self, state: V) -> V:
-        """Make a state the only owner of its memory."""
-        return self.renamed(state, self._owner(state))
+        """Make a state the only owner of its memory: older ones have copies then, or it has, of what was exported."""
+        version = readable(state)
+        with version.lock:
+            memory = version.own()
+            if memory.pinned:
+                version = version.succeed(memory.copy(), None)
+            else:
+                part_with_older(memory)
+            return self.renamed(state, version)
 
     def renamed(self, state: V, version: Version | None = None) -> V:
         """The same value in another state, with the given one consumed; of its own version, if none is given."""
@@ -334,38 +346,18 @@ class Engine:
         state.consume()
         return new
 
-    def _writable(self, state: VersionedState, function: str, consume: bool) -> Version:
-        """The state's version; for an in-place write one that alone owns its memory."""
-        version, tracing = readable(state), self.library.is_tracing()
-        if state.spec.plan.objects:  # those that nobody can read any more, before the write takes the lock
+    def _writable(self, state: VersionedState) -> Version:
+        """The state's version; of Python objects those are gone that nobody can read any more."""
+        version = readable(state)
+        if state.spec.plan.objects:  # before the write takes the lock
             with version.lock:
                 table = version.own().table
             table.tidy()
-        if consume and not tracing:
-            return self._owner(state)
-        memory = version.memory
-        if consume and (memory is None or memory.pinned or memory.history):
-            raise ValueError(
-                f"{function}: under torch.compile the state must be the only owner of its memory, but older states "
-                f"or arrays given out still need it; call state = rb.own_(state) before the compiled function"
-            )
         return version
-
-    def _owner(self, state: VersionedState) -> Version:
-        """The state's version, of which older ones have copies then; or one with a copy if others hold its arrays."""
-        version = readable(state)
-        with version.lock:
-            memory = version.own()
-            # What was exported is never written again.
-            if memory.pinned:
-                return version.succeed(memory.copy(), None)
-            part_with_older(memory)
-            return version
 
     # ---------------------------------------------------------------- reading
 
     def get(self, state: VersionedState, handles: BackendArray) -> list[BackendArray]:
-        """Read stored items by their handles."""
         version = readable(state)
         with self.library.lock(version):
             memory = _fitting(state, version, "get")
@@ -379,13 +371,11 @@ class Engine:
             return self._with_objects(state, version.own(), self.library.items(state))
 
     def counter(self, state: VersionedState, place: int) -> BackendArray:
-        """One of the counters, int32."""
         return state.counters[..., place]
 
     def look(
         self, state: VersionedState, function: Function, handles: BackendArray | None = None, n: int | None = None
     ) -> BackendArray:
-        """What a function of `buffer.functions` reads off a state: of handles, of a number, or of nothing."""
         version = readable(state)
         with self.library.lock(version):
             memory = version.own()
@@ -418,7 +408,7 @@ class Engine:
         return self.library.placed(f"leaf {state.spec.plan.names[k]!r}", leaf, memory, state._target)
 
     def _carry_out(
-        self, function: Function, memory: Memory, saved: Saved | None, counters: BackendArray, *args: object
+        self, function: Function, memory: Memory, saved: Log | None, counters: BackendArray, *args: object
     ) -> Any:
         """Carry a function of the core out: with part kernels where they can work, and what it overwrites recorded."""
         library, arrays = self.library, memory.state_arrays(counters)
@@ -430,11 +420,10 @@ class Engine:
                     return function(library.ops, arrays, *args) if whole is None else whole(arrays, *args)
             if any(map(library.is_batched, args)):
                 table = NONE
-            if saved is None and (memory.files is None or memory.files.undo is None):
+            if saved is None:
                 return carried_out(table, function, library.ops, arrays, *args)
-            log = saved if isinstance(saved, Log) else Log()  # of files the recorder tells the undo log too
-            table = {replaced: kernel for replaced, kernel in table.items() if replaced not in WRITERS}
-            return carried_out(table, function, Recorder(library.ops, memory, log), arrays, *args)
+            recorder = Recorder(library.ops, memory, saved)
+            return carried_out(recorder.recorded(table), function, recorder, arrays, *args)
 
 
 def _fitting(state: VersionedState, version: Version, function: str) -> Memory:

@@ -76,8 +76,8 @@ class Memory(abc.ABC):
     """
 
     __slots__ = (
-        *("__weakref__", "_nbytes", "auxiliary", "files", "fits", "fullest", "history", "pinned", "place"),
-        *("placement", "retained", "rows", "table", "tree", "wide"),
+        *("__weakref__", "auxiliary", "files", "fits", "fullest", "history", "pinned", "place", "placement"),
+        *("retained", "rows", "table", "tree", "wide"),
     )
 
     ops: ClassVar[Ops]
@@ -93,7 +93,6 @@ class Memory(abc.ABC):
         self.files: Any = None
         self.placement: Any = None
         self.place: Any = None
-        self._nbytes: int | None = None
 
     # ------------------------------------------------------------ what depends on the array library
 
@@ -143,7 +142,7 @@ class Memory(abc.ABC):
         self.rows, self.tree = arrays[ROWS], arrays.get(TREE)
         self.wide = tuple(arrays[wide_name(k)] for k in range(len(self.wide)))
         self.auxiliary = {own_name(name): array for name, array in arrays.items() if name.startswith(AUXILIARY)}
-        self.place = self.fullest = self._nbytes = None
+        self.place = self.fullest = None
 
     @property
     def arrays(self) -> list[BackendArray]:
@@ -156,10 +155,8 @@ class Memory(abc.ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays; asked once."""
-        if self._nbytes is None:
-            self._nbytes = sum([array.nbytes for array in self.arrays])
-        return self._nbytes
+        """Bytes of all arrays."""
+        return sum([array.nbytes for array in self.arrays])
 
     @property
     def is_ordinary(self) -> bool:

@@ -31,7 +31,6 @@ class VersionReader(reader.Reader):
     def __init__(
         self, version: Version, counters: Piece, spec: BufferSpec, past: SaveHistory, snapshot: TakeSnapshot | None
     ) -> None:
-        """Read a version of a state; a snapshot of its files is taken under the lock."""
         super().__init__(spec, past)
         self._counters = counters.copy()
         with version.lock:
@@ -45,7 +44,6 @@ class VersionReader(reader.Reader):
                     self.check_shape(name, tuple(_array_and_writes(self._version, name)[1].shape))
 
     def read(self, name: str, start: int, stop: int) -> Piece:
-        """A copy of some rows of an array, as they were in the version."""
         if name == "counters":
             return self._counters[start:stop]
         version = self._version
@@ -62,7 +60,6 @@ class VersionReader(reader.Reader):
         return piece
 
     def objects(self, name: str, piece: Piece) -> Iterator[tuple[int, dict[int, object]]]:
-        """The Python objects of each leaf, by token."""
         version = self._version
         assert version is not None, "the reader is closed"
         for leaf, columns in columns_of_leaves(self.spec).get(name, {}).items():

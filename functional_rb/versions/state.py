@@ -50,7 +50,6 @@ class VersionedState(core.State):
         save_history: SaveHistory | None = None,
         target: object = None,
     ) -> None:
-        """Name a version. Users get states from `init` and the other functions."""
         self.__dict__["spec"] = spec
         set_field = object.__setattr__
         set_field(self, "_version", version)
@@ -92,7 +91,6 @@ class VersionedState(core.State):
         return cls(Version(memory, table.lock), arrays.counters, spec, None, target)
 
     def check_alive(self) -> None:
-        """Refuse a state that was consumed."""
         readable(self)
 
     def consume(self) -> None:
@@ -109,8 +107,7 @@ class VersionedState(core.State):
 
     def surely_takes(self, batch: int) -> bool:
         """Whether the host has kept account of how full the lanes are, and each has room for all of its rows."""
-        # A program that is being traced would be compiled again for each number.
-        fullest = None if self.library.is_tracing() else self.fullest_after(batch)
+        fullest = self.fullest_after(batch)
         return fullest is not None and fullest <= self.spec.plan.ring.length
 
     def fullest_after(self, batch: int) -> int | None:
@@ -118,6 +115,8 @@ class VersionedState(core.State):
 
         More than a lane has room for where the batch may not fit.
         """
+        if self.library.is_tracing():
+            return None  # a program that is being traced would be compiled again for each number
         version = readable(self)
         with self.library.lock(version):
             fullest = None if version.memory is None else version.memory.fullest
@@ -147,10 +146,9 @@ class VersionedState(core.State):
             if owned.files is None:
                 owned.pinned = True
                 return owned
-            if self._exported is None:
-                object.__setattr__(self, "_exported", owned.copy())
-            assert self._exported is not None
-            return self._exported
+            exported = self._exported or owned.copy()
+            object.__setattr__(self, "_exported", exported)
+            return exported
 
     def copied_memory(self) -> Memory:
         """A copy of the state's memory; nothing is exported."""
@@ -160,33 +158,23 @@ class VersionedState(core.State):
 
     @property
     def rows(self) -> BackendArray:
-        """The rows, int32 [capacity, words]."""
         return self.exported_memory().rows
 
     @property
     def wide(self) -> tuple[BackendArray, ...]:
-        """The wide leaves' arrays [capacity, *shape]."""
         return self.exported_memory().wide if self.spec.plan.layout.wide else ()
 
     @property
     def tree(self) -> BackendArray | None:
-        """The sum tree, float32 [rows, FANOUT], or None if the sampler has none."""
         return None if self.spec.plan.tree_shape is None else self.exported_memory().tree
 
     @property
     def counters(self) -> BackendArray:
-        """The counters, int32 [n]."""
         readable(self)
         return self._counters
 
     @property
-    def axes(self) -> tuple[int, ...]:
-        """The shape of the counters' vector."""
-        return tuple(self._counters.shape)
-
-    @property
     def auxiliary(self) -> dict[str, BackendArray]:
-        """The auxiliary arrays of the sampler and the writer, by name."""
         return self.exported_memory().auxiliary if self.spec.plan.auxiliary else {}
 
     def exported(self) -> Arrays:

@@ -82,13 +82,12 @@ class Version:
 
     def exchange(self, arrays: Arrays) -> Version:
         """The next version, some of whose arrays are others, and nothing is copied that both have. Hold the lock."""
-        memory, log = self.own(), Log()
+        memory = self.own()
         if memory.pinned:  # nobody writes to it any more, so this version keeps it
             return Version(memory.like(arrays, pinned=True), self.lock)
         ours, theirs = memory.by_name, named(arrays)
         changed = [name for name in ours | theirs if ours.get(name) is not theirs.get(name)]
-        log.entries = [Entry(name, False, None, ours.get(name)) for name in changed]
-        following = self.succeed(memory, log)
+        following = self.succeed(memory, Log(Entry(name, False, None, ours.get(name)) for name in changed))
         memory.take(theirs)
         self.count_saved()
         return following

@@ -155,7 +155,7 @@ def add_(
 ) -> HostState:
     """Write a batch; the state is consumed."""
     bits = _bits_to_add(state.spec, batch, key)
-    return _engine.add(state, leaves, batch, mask, priorities, bits, consume=True)
+    return _engine.add_(state, leaves, batch, mask, priorities, bits)
 
 
 # The random bits for a writer that takes any.
@@ -225,8 +225,8 @@ def map_items(
 
 
 count_invalid, with_spec = _engine.count_invalid, _engine.with_spec
-update, clear, get, look = _engine.update, _engine.clear, _sending.get, _sending.look
-update_, clear_ = functools.partial(update, consume=True), functools.partial(clear, consume=True)
+update, update_, clear, clear_ = _engine.update, _engine.update_, _engine.clear, _engine.clear_
+get, look = _sending.get, _sending.look
 
 
 def counter(state: HostState, place: int) -> jax.Array:

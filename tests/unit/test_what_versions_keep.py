@@ -235,6 +235,29 @@ def test_an_interrupt_while_writing_leaves_older_states_whole(
     assert_reads_as(rb.add(state, batch(40, 3)), rb.add(frozen[1], batch(40, 3)))
 
 
+@pytest.mark.parametrize("function", ["add_", "update_"])
+def test_an_interrupt_amid_a_write_in_place_leaves_the_state(
+    twin: str, function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if twin == "torch":
+        pytest.skip("no interrupt comes amid a kernel")
+    state, set_at = full(), ops.set_at
+    frozen = copy.deepcopy(state)
+
+    def broken(*args: Any) -> Any:
+        set_at(*args)
+        raise Interrupt
+
+    handles = torch.tensor([12, 12, 13, 18], dtype=torch.int32)
+    given = (batch(90, 5),) if function == "add_" else (handles, torch.ones(4) * 3, {"id": handles})
+    with monkeypatch.context() as patch:
+        patch.setattr(ops, "set_at", broken)
+        with pytest.raises(Interrupt):
+            getattr(rb, function)(state, *given)
+    assert_reads_as(state, frozen)
+    assert_reads_as(rb.add_(state, batch(40, 3)), rb.add(frozen, batch(40, 3)))
+
+
 NAMES = "rows", "tree"
 WRITES: dict[str, Any] = {
     "add_": lambda state: rb.add_(state, batch(50, 4)),
@@ -264,7 +287,7 @@ def test_a_thread_that_comes_before_an_in_place_write_has_the_lock(
         patched.setattr(Engine, "_writable", and_then)
         after = WRITES[write](state)
     assert int(rb.size(after)) == (0 if write == "clear_" else 13)
-    (mine,) = had
+    mine, *_ = had
     found = [mine.rows, mine.tree] if other == "exports" else [torch.from_numpy(mine.read(x, 0, 99)) for x in NAMES]
     for x, expected in zip(found, wanted, strict=True):
         torch.testing.assert_close(x, expected, rtol=0, atol=0)

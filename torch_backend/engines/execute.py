@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import torch
@@ -39,7 +38,7 @@ add, sample, update, clear, with_spec = (_engine.add, _engine.sample, _engine.up
 count_invalid, get, items = _engine.count_invalid, _engine.get, _engine.items
 counter, look, read_by, write_by = _engine.counter, _engine.look, _engine.read_by, _engine.write_by
 sample_, renamed, taken_over = _engine.sample_, _engine.renamed, _engine.taken_over
-add_, update_, clear_ = (functools.partial(x, consume=True) for x in (_engine.add, _engine.update, _engine.clear))
+add_, update_, clear_, write_by_ = _engine.add_, _engine.update_, _engine.clear_, _engine.write_by_
 split = random.split
 
 

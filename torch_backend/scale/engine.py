@@ -118,7 +118,7 @@ def add_items(
         index=state.index,
         part=old_part,
         add=lambda buffer, leaves, batch, mask, priorities: write(buffer, leaves, batch, mask, priorities, None),
-        run=functools.partial(execute.write_by, consume=in_place),
+        run=execute.write_by_ if in_place else execute.write_by,
         read=execute.read_by,
         everyones=functools.partial(_of_all_lanes, state, alike=alike),
         draws=lambda rows, words: library.numbers(key, (rows, words), device),
@@ -225,7 +225,8 @@ def sample_items(
             left = follow.emptied(ops, state.dealing, index.counters, arrays.counters, number)
             return arrays._replace(counters=left)
 
-        part = execute.write_by(state.part if part is None else part, taken_out, consume=in_place)
+        write_by = execute.write_by_ if in_place else execute.write_by
+        part = write_by(state.part if part is None else part, taken_out)
     if state.spec.on_sample is not None:  # each process maps its share by draws of its own
         key = random.split(key, state.dealing.shards)[state.rank]
     batch = api.as_sample(_ENGINE, state.spec, size // state.dealing.shards, key, leaves, selection)
