@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from functional_rb.base.arrays import BackendArray
@@ -36,6 +36,15 @@ class Arrays(NamedTuple):
         wide = stored_arrays.wide_of(plan.layout, named)
         auxiliary = {name: named[auxiliary_name(name)] for name in plan.auxiliary}
         return cls(named[ROWS], wide, named.get("tree"), named["counters"], auxiliary)
+
+    @classmethod
+    def of_leaves(cls, plan: Plan, leaves: Iterable[BackendArray]) -> Arrays:
+        """The arrays in the order in which `by_name` has them."""
+        rows, *rest = leaves
+        wide = len(plan.layout.wide)
+        *kept, counters = rest[wide:]
+        tree = kept.pop(0) if plan.tree_shape else None
+        return cls(rows, tuple(rest[:wide]), tree, counters, dict(zip(plan.auxiliary, kept, strict=True)))
 
 
 class HasArrays(Protocol):

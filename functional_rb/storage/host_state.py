@@ -6,7 +6,6 @@ XLA do not: so the core is carried out without its warnings.
 
 from __future__ import annotations
 
-import copy
 import functools
 import importlib
 from collections.abc import Mapping
@@ -125,11 +124,6 @@ class HostState(VersionedState):
     def device(self) -> DeviceLike:
         """Where a backend brings what is sampled; None for where it has its arrays by default."""
         return self._target
-
-    def __deepcopy__(self, memo: dict[int, object]) -> HostState:
-        copied, counters = self.copied_memory(), self._counters.copy()
-        held = copy.deepcopy(held_objects(copied), memo)
-        return HostState.of_arrays(copied.state_arrays(counters), self.spec, False, held, self._target, copied.files)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle by the arrays, which count as exported, and the Python objects that they stand for.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import ClassVar, Self
 
@@ -155,6 +156,13 @@ class VersionedState(core.State):
         version = readable(self)
         with self.library.lock(version):
             return version.own().copy()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        copied = self.copied_memory()
+        arrays = copied.state_arrays(copied.clone(self.counters))
+        held = copy.deepcopy(held_objects(copied), memo)  # for a table of the copy's own
+        new = type(self).of_arrays(arrays, self.spec, False, held, self._target, copied.files)
+        return new.note_fullest(copied.fullest)
 
     @property
     def rows(self) -> BackendArray:

@@ -241,7 +241,7 @@ def items(state: HostState) -> list[jax.Array]:
 
 # ---------------------------------------------------------------- pytrees
 
-_Outline = tuple[BufferSpec, int, Held | None, DeviceLike]
+_Outline = tuple[BufferSpec, Held | None, DeviceLike]
 
 
 def of_arrays(arrays: Arrays, spec: BufferSpec, held: Held | None = None, device: DeviceLike = None) -> HostState:
@@ -263,15 +263,12 @@ def _flatten_with_keys(state: HostState) -> tuple[list[tuple[jax.tree_util.GetAt
     spec, key = state.spec, jax.tree_util.GetAttrKey
     leaves = by_name(memory.state_arrays(state.counters), spec.plan)
     held = Held(memory.table, memory) if spec.plan.objects and memory.table is not None else None
-    return [(key(name), x) for name, x in leaves.items()], (spec, len(memory.wide), held, state.device)
+    return [(key(name), x) for name, x in leaves.items()], (spec, held, state.device)
 
 
 def _unflatten(outline: _Outline, leaves: Iterable[BackendArray]) -> HostState:
-    spec, wide, held, device = outline
-    rows, *rest = leaves
-    tree = rest[wide] if spec.plan.tree_shape else None
-    auxiliary = dict(zip(spec.plan.auxiliary, rest[wide + bool(spec.plan.tree_shape) : -1], strict=True))
-    return of_arrays(Arrays(rows, tuple(rest[:wide]), tree, rest[-1], auxiliary), spec, held, device)
+    spec, held, device = outline
+    return of_arrays(Arrays.of_leaves(spec.plan, leaves), spec, held, device)
 
 
 jax.tree_util.register_pytree_with_keys(HostState, _flatten_with_keys, _unflatten)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 import torch
 from torch.utils import _pytree as pytree
 
-from functional_rb.base import forks
 from functional_rb.base.arrays import BackendArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays, by_name
@@ -17,7 +15,6 @@ from functional_rb.structures.row_layout import STORED_AS
 from functional_rb.versions.library import Library
 from functional_rb.versions.object_table import Held
 from functional_rb.versions.state import VersionedState, held_objects, readable
-from functional_rb.versions.version import Version
 from torch_backend.arrays import ops
 from torch_backend.memory import streams
 from torch_backend.memory.library import TORCH
@@ -40,14 +37,6 @@ class State(VersionedState):
                 version.newest_memory()[0].join_stream()
             streams.keep(counters)
         return counters
-
-    def __deepcopy__(self, memo: dict[int, object]) -> State:
-        copied, counters = self.copied_memory(), self.counters.clone()
-        if copied.table is None:
-            return State(Version(copied, forks.lock()), counters, self.spec, None, self._target)
-        # Python objects are copied as deeply, for a table of the copy's own.
-        held = copy.deepcopy(held_objects(copied), memo)
-        return State.of_arrays(copied.state_arrays(counters), self.spec, False, held, self._target)
 
     def __reduce__(self) -> tuple[object, ...]:
         memory = self.exported_memory()
@@ -81,29 +70,24 @@ def unpickled(
     return State.of_arrays(arrays._replace(wide=restored, auxiliary=auxiliary), spec, pinned, held, target)
 
 
-Outline = tuple[BufferSpec, int, Held | None, torch.device | None]
-
-
-def _flatten(state: State) -> tuple[list[torch.Tensor], Outline]:
-    tree = state.tree
-    auxiliary = [state.auxiliary[name] for name in state.spec.plan.auxiliary]
-    leaves = [state.rows, *state.wide, *([] if tree is None else [tree]), *auxiliary, state.counters]
-    memory = state.exported_memory()
-    held = Held(memory.table, memory) if state.spec.plan.objects else None
-    return leaves, (state.spec, len(state.wide), held, state._target)
+Outline = tuple[BufferSpec, Held | None, torch.device | None]
 
 
 def _flatten_with_keys(state: State) -> tuple[list[tuple[pytree.KeyEntry, BackendArray]], Outline]:
-    named = by_name(state.exported(), state.spec.plan)
-    return [(pytree.GetAttrKey(name), leaf) for name, leaf in named.items()], _flatten(state)[1]
+    memory = state.exported_memory()
+    leaves = by_name(memory.state_arrays(state.counters), state.spec.plan)
+    held = Held(memory.table, memory) if state.spec.plan.objects else None
+    return [(pytree.GetAttrKey(name), leaf) for name, leaf in leaves.items()], (state.spec, held, state._target)
 
 
-def _unflatten(leaves: Iterable[torch.Tensor], context: Outline) -> State:
-    spec, wide, held, target = context
-    rows, *rest = leaves
-    tree = rest[wide] if spec.plan.tree_shape else None
-    auxiliary = dict(zip(spec.plan.auxiliary, rest[wide + (tree is not None) : -1], strict=True))
-    arrays = Arrays(rows, tuple(rest[:wide]), tree, rest[-1], auxiliary)
+def _flatten(state: State) -> tuple[list[torch.Tensor], Outline]:
+    named, outline = _flatten_with_keys(state)
+    return [leaf for _, leaf in named], outline
+
+
+def _unflatten(leaves: Iterable[torch.Tensor], outline: Outline) -> State:
+    spec, held, target = outline
+    arrays = Arrays.of_leaves(spec.plan, leaves)
     return State.of_arrays(arrays, spec, objects=None if held is None else held.table, target=target)
 
 
