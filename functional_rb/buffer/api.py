@@ -8,11 +8,12 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest, PRNGKey
 from functional_rb.buffer import checked_items, checks, mapping, respec
 from functional_rb.buffer.backend import Backend, check_one, handles_of
+from functional_rb.buffer.checked_items import Batch
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import S, SameState, State
 from functional_rb.buffer.storage_kinds import Memmap
@@ -66,7 +67,7 @@ def init(
     checks.fits_at_first(spec, batch.size)
     mask, outside = _validated(backend, state, batch.leaves, None) if validate else (None, None)
     leaves = mapping.stored(backend, spec, batch.leaves, batch.size, None, mask)
-    state = (fill or backend.add)(state, leaves, batch.size, mask, None, None)  # nobody else has the state
+    state = (fill or backend.add)(state, batch._replace(leaves=leaves, mask=mask), None)  # nobody else has the state
     state = state if outside is None else backend.count_invalid(state, outside)
     if spec.plan.frames is not None:
         checks.holds_all(spec, batch.size, backend.known(state, None))
@@ -133,32 +134,32 @@ def add(
         (4, [0.0, 1.0, 2.0, 7.0])
     """
     checks.check_single("add", to=to)
-    *arguments, outside = check_add(backend, state, items, mask, priorities, key, validate, "add", time_major)
-    state = backend.add(state, *arguments)
+    given = Given(items, mask, priorities, key, validate, time_major)
+    batch, outside = check_add(backend, state, given, "add")
+    state = backend.add(state, batch, key)
     return state if outside is None else backend.count_invalid(state, outside)
 
 
-def check_add(
-    backend: Backend,
-    state: State,
-    items: Nest,
-    mask: ArrayLike,
-    priorities: ArrayLike,
-    key: PRNGKey,
-    validate: bool,
-    function: str,
-    time_major: bool,
-) -> tuple[list[BackendArray], int, BackendArray | None, BackendArray | None, PRNGKey, BackendArray | None]:
-    """The checked arguments of `add`: leaves [B, *shape], B, mask [B], priorities [B], the key, and invalid [B]."""
+class Given(NamedTuple):
+    """What `add` is given for one buffer, as it comes; see there."""
+
+    items: Nest
+    mask: ArrayLike = None
+    priorities: ArrayLike = None
+    key: PRNGKey = None
+    validate: bool = False
+    time_major: bool = True
+
+
+def check_add(backend: Backend, state: State, given: Given, function: str) -> tuple[Batch, BackendArray | None]:
+    """The batch that `add` is given, checked, and which of its items are invalid, bool [B]; None if none can be."""
     check_one(backend, state, function)
-    spec = state.spec
-    if mask is not None:
-        mask = backend.as_vector(mask, "mask")
-    if priorities is not None:
-        priorities = backend.as_vector(priorities, "priorities")
-    batch = checked_items.batch(spec, items, backend.convert, mask, priorities, time_major)
+    spec, key = state.spec, given.key
+    mask = None if given.mask is None else backend.as_vector(given.mask, "mask")
+    priorities = None if given.priorities is None else backend.as_vector(given.priorities, "priorities")
+    batch = checked_items.batch(spec, given.items, backend.convert, mask, priorities, given.time_major)
     outside = None
-    if validate:
+    if given.validate:
         mask, outside = _validated(backend, state, batch.leaves, batch.mask)
         batch = batch._replace(mask=mask)
     checks.check_writable(spec)
@@ -168,7 +169,7 @@ def check_add(
     if not spec.writer.overwrites and not state.surely_takes(batch.size):
         checks.check_room(spec, batch.size, backend.known(state, batch.mask))
     leaves = mapping.stored(backend, spec, batch.leaves, batch.size, key, batch.mask)
-    return leaves, batch.size, batch.mask, batch.priorities, key, outside
+    return batch._replace(leaves=leaves), outside
 
 
 def _validated(

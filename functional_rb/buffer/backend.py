@@ -7,6 +7,7 @@ from typing import Protocol
 
 from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, NumpyArray, PRNGKey
 from functional_rb.buffer import checks, mapping
+from functional_rb.buffer.checked_items import Batch
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import SameState, State
 from functional_rb.core.strategy import Selection
@@ -32,15 +33,7 @@ class Backend(mapping.Mapper, Protocol):
     def init(self, spec: BufferSpec, device: DeviceLike) -> State:
         """Make an empty state of a spec."""
 
-    def add(
-        self,
-        state: SameState,
-        leaves: Sequence[BackendArray],
-        batch: int,
-        mask: BackendArray | None,
-        priorities: BackendArray | None,
-        key: PRNGKey,
-    ) -> SameState:
+    def add(self, state: SameState, batch: Batch, key: PRNGKey) -> SameState:
         """Write a batch of checked items; returns the new state."""
 
     def value_of(self, scalar: object) -> float | None:

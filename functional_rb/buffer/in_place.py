@@ -6,12 +6,13 @@ What may be checked is checked before anything is consumed.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from functional_rb.base.arrays import ArrayLike, BackendArray, Nest, PRNGKey
 from functional_rb.buffer import api, checks
 from functional_rb.buffer.backend import Backend
+from functional_rb.buffer.checked_items import Batch
 from functional_rb.buffer.state import S, SameState
 from functional_rb.core.sample import AnySample
 from functional_rb.core.strategy import Selection
@@ -23,15 +24,7 @@ Finish = Callable[[list[BackendArray], Selection], AnySample[Nest]]
 class InPlace(Protocol):
     """What carries out the checked calls in the state's own memory, and consumes the state."""
 
-    def add_(
-        self,
-        state: SameState,
-        leaves: Sequence[BackendArray],
-        batch: int,
-        mask: BackendArray | None,
-        priorities: BackendArray | None,
-        key: PRNGKey,
-    ) -> SameState:
+    def add_(self, state: SameState, batch: Batch, key: PRNGKey) -> SameState:
         """Write a batch of items in place, and consume the state."""
 
     def sample_(
@@ -86,8 +79,9 @@ def add_(
         1
     """
     checks.check_single("add_", to=to)
-    *arguments, outside = api.check_add(backend, state, items, mask, priorities, key, validate, "add_", time_major)
-    state = in_place.add_(state, *arguments)
+    given = api.Given(items, mask, priorities, key, validate, time_major)
+    batch, outside = api.check_add(backend, state, given, "add_")
+    state = in_place.add_(state, batch, key)
     return state if outside is None else backend.count_invalid(state, outside)
 
 

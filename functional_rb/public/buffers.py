@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest, PRNGKey
 from functional_rb.base.description import Described, Description, refuse
-from functional_rb.buffer import api, in_place, reading, samples
+from functional_rb.buffer import api, checks, in_place, reading, samples
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import Counts, State
 from functional_rb.core.item_function import ItemFunction
@@ -149,7 +149,9 @@ def _add(lib: Lib[A], function: str, state: Nest, items: Nest, *arguments: Any) 
         write = add if function == "add" or state.repeats else add_
         return mixed.add(lambda one, *args, **named: write(lib, one, *args, **named), state, to, items, *each)
     if isinstance(state, lib.sharded.ShardedState):
-        return lib.sharded.add_items(state, items, *arguments, function)
+        *given, to = arguments
+        checks.check_single(function, to=to)
+        return lib.sharded.add_items(state, api.Given(items, *given), function)
     engine = lib.engine(state)
     if function == "add":
         return api.add(engine, state, items, *arguments)

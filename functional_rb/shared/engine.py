@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from functional_rb.base.arrays import ArrayLike, NumpyArray, PRNGKey
+from functional_rb.buffer.checked_items import Batch
 from functional_rb.buffer.known import draws_items, is_ring
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
@@ -49,19 +50,12 @@ class Engine:
         check_agreed(state.spec, spec)
         return self.state_type.attached(spec, state.directory, state.device)
 
-    def add(
-        self,
-        state: SharedState,
-        leaves: Sequence[Array],
-        batch: int,
-        mask: Array | None,
-        priorities: Array | None,
-        key: object,
-    ) -> SharedState:
+    def add(self, state: SharedState, batch: Batch, key: object) -> SharedState:
         if key is not None:
             self._library.check_key(key)
-        mask, priorities = (None if x is None else self._library.to_numpy(x).reshape(batch) for x in (mask, priorities))
-        state.buffer.add([self._library.to_numpy(leaf) for leaf in leaves], batch, mask, priorities)
+        leaves = [self._library.to_numpy(leaf) for leaf in batch.leaves]
+        beside = (None if x is None else self._library.to_numpy(x) for x in (batch.mask, batch.priorities))
+        state.buffer.add(leaves, batch.size, *beside)
         return state
 
     def update(

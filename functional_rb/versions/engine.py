@@ -7,12 +7,13 @@ part of `buffer.backend.Backend` and `buffer.in_place.InPlace` that is so, for a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from functional_rb.base.arrays import BackendArray, PRNGKey
 from functional_rb.buffer import checks, functions, respec
+from functional_rb.buffer.checked_items import Batch
 from functional_rb.buffer.reader import check_fits
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters as core_counters
@@ -21,7 +22,7 @@ from functional_rb.core.save_history import SaveHistory
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.part_kernels import NONE, carried_out, using
 from functional_rb.versions.library import Library
-from functional_rb.versions.memory import Memory
+from functional_rb.versions.memory import Memory, named
 from functional_rb.versions.recorder import Log, Recorder
 from functional_rb.versions.state import VersionedState, held_objects, readable
 from functional_rb.versions.version import Version, forget_dead, part_with_older, separate
@@ -52,16 +53,7 @@ class Engine:
 
     # ---------------------------------------------------------------- writes
 
-    def add(
-        self,
-        state: V,
-        leaves: Sequence[BackendArray],
-        batch: int,
-        mask: BackendArray | None,
-        priorities: BackendArray | None,
-        key: object,
-        consume: bool = False,
-    ) -> V:
+    def add(self, state: V, batch: Batch, key: object, consume: bool = False) -> V:
         library, spec = self.library, state.spec
         version = self._writable(state)
         with library.lock(version):
@@ -69,25 +61,25 @@ class Engine:
             if key is not None:
                 library.check_key(key)
             mask, priorities = (
-                None if x is None else library.placed(name, x.reshape(batch), memory, state._target)
-                for name, x in (("mask", mask), ("priorities", priorities))
+                None if x is None else library.placed(name, x, memory, state._target)
+                for name, x in (("mask", batch.mask), ("priorities", batch.priorities))
             )
-            stored = [self._stored(state, memory, k, leaf) for k, leaf in enumerate(leaves)]
-            if batch == 0:
+            stored, size = [self._stored(state, memory, k, leaf) for k, leaf in enumerate(batch.leaves)], batch.size
+            if size == 0:
                 return state
-            fullest = state.fullest_after(batch)
+            fullest = state.fullest_after(size)
             # Asked again, now that all is checked and converted: before, it may have been the input alone that was
             # unusual.
-            after: V = library.natively("write_" if consume else "write", state, stored, mask, priorities, batch, key)
+            after: V = library.natively("write_" if consume else "write", state, stored, mask, priorities, size, key)
             if after is NotImplemented:
                 # Before anything is written: a page of a mapping for which the disk has no room kills the process.
                 if memory.files is not None:
-                    library.make_room(memory, spec, state._counters, batch)
+                    library.make_room(memory, spec, state._counters, size)
                 bits = None
                 if key is not None and spec.writer.words:
-                    bits = library.random_bits(key, (spec.rows(batch), spec.writer.words), memory)
-                args = stored, batch, mask, priorities, bits
-                after, _ = self._write(state, version, past_of(state, batch), consume, functions.add, *args)
+                    bits = library.random_bits(key, (spec.rows(size), spec.writer.words), memory)
+                args = stored, size, mask, priorities, bits
+                after, _ = self._write(state, version, past_of(state, size), consume, functions.add, *args)
             return after.note_fullest(fullest)
 
     def update(
@@ -259,8 +251,11 @@ class Engine:
             past = None if spec.plan.objects else past_of(state)
             if memory.table is not None:
                 memory.table.tidy_soon()
-            following = version.exchange(arrays)
-            return type(state)(following, arrays.counters, spec, past, state._target).note_fullest(0)
+            if consume and library.is_tracing():  # no version before it could be told from one that somebody holds
+                memory.take(named(arrays))
+            else:
+                version = version.exchange(arrays)
+            return type(state)(version, arrays.counters, spec, past, state._target).note_fullest(0)
 
     def with_spec(self, state: V, spec: BufferSpec) -> V:
         """Another spec, with the items in the same storage; rows that stay are handed on as they are."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from functional_rb.base.arrays import BackendArray, NumpyArray
 from functional_rb.buffer import checks, functions, respec
+from functional_rb.buffer.checked_items import Batch
 from functional_rb.buffer.reader import check_fits
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
@@ -98,18 +99,11 @@ def added(
 _add = jax.jit(added, static_argnames=("batch", "kernels"), inline=True)
 
 
-def add(
-    state: State,
-    leaves: Sequence[jax.Array],
-    batch: int,
-    mask: jax.Array | None,
-    priorities: jax.Array | None,
-    key: jax.Array | None,
-) -> State:
+def add(state: State, batch: Batch, key: jax.Array | None) -> State:
     """Write a batch of checked items; returns the new state."""
     if key is not None:
         check_key(key)
-    following = _add(state, list(leaves), batch, mask, priorities, key, kernels=compile.use_kernels())
+    following = _add(state, *batch, key, kernels=compile.use_kernels())
     return copies.warned("add", state, following)
 
 

@@ -17,6 +17,7 @@ from functional_rb.base import dtypes, forks, nest
 from functional_rb.base.arrays import BackendArray, DeviceLike, Nest, PRNGKey
 from functional_rb.base.object_arrays import is_non_tensor, is_object_array
 from functional_rb.buffer import checks, mapping
+from functional_rb.buffer.checked_items import Batch
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.checkpoint import in_place
@@ -143,19 +144,14 @@ def draws(key: PRNGKey, shape: tuple[int, int], extra: tuple[int, int] | None = 
     return np.asarray(numbers), None if more is None else np.asarray(more)
 
 
-def add(
-    state: HostState, leaves: Sequence[Vector], batch: int, mask: Vector | None, priorities: Vector | None, key: PRNGKey
-) -> HostState:
+def add(state: HostState, batch: Batch, key: PRNGKey) -> HostState:
     """Write a batch of items; returns the new state."""
-    return _engine.add(state, leaves, batch, mask, priorities, _bits_to_add(state.spec, batch, key))
+    return _engine.add(state, batch, _bits_to_add(state.spec, batch.size, key))
 
 
-def add_(
-    state: HostState, leaves: Sequence[Vector], batch: int, mask: Vector | None, priorities: Vector | None, key: PRNGKey
-) -> HostState:
+def add_(state: HostState, batch: Batch, key: PRNGKey) -> HostState:
     """Write a batch; the state is consumed."""
-    bits = _bits_to_add(state.spec, batch, key)
-    return _engine.add_(state, leaves, batch, mask, priorities, bits)
+    return _engine.add_(state, batch, _bits_to_add(state.spec, batch.size, key))
 
 
 # The random bits for a writer that takes any.

@@ -7,7 +7,7 @@ from outside too: what is traced by `jax.checkpoint` runs again and again, each 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import jax
@@ -15,6 +15,7 @@ import numpy as np
 
 from functional_rb.base.arrays import Nest
 from functional_rb.buffer import checks, functions
+from functional_rb.buffer.checked_items import Batch
 from functional_rb.buffer.in_place import Finish
 from functional_rb.buffer.state import State
 from functional_rb.core import counters
@@ -31,21 +32,14 @@ _add = jax.jit(execute.added, static_argnames=("batch", "kernels"), donate_argnu
 _update = jax.jit(execute.updated, static_argnames="kernels", donate_argnums=0)
 
 
-def add_(
-    state: State,
-    leaves: Sequence[jax.Array],
-    batch: int,
-    mask: jax.Array | None,
-    priorities: jax.Array | None,
-    key: jax.Array | None,
-) -> State:
+def add_(state: State, batch: Batch, key: jax.Array | None) -> State:
     """Write a batch of items in place, and consume the state."""
-    if tracing.is_traced(state.counters, *leaves, mask, priorities, key):
-        return execute.add(state, leaves, batch, mask, priorities, key)
+    if tracing.is_traced(state.counters, *batch.leaves, batch.mask, batch.priorities, key):
+        return execute.add(state, batch, key)
     if key is not None:
         keys.check_key(key)
     kernels = compile.use_kernels()
-    after: State = lent.called(_add, STATE, state, list(leaves), batch, mask, priorities, key, kernels=kernels)
+    after: State = lent.called(_add, STATE, state, *batch, key, kernels=kernels)
     return after
 
 

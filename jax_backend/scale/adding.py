@@ -11,8 +11,9 @@ import jax
 import numpy as np
 
 from functional_rb.base import nest
-from functional_rb.base.arrays import PRNGKey
 from functional_rb.buffer import api, checks
+from functional_rb.buffer.api import Given
+from functional_rb.buffer.checked_items import Batch
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import SameState, State
 from functional_rb.core import counters
@@ -31,22 +32,11 @@ from jax_backend.scale.state import ShardedState, arrays_of, gathered, partition
 
 # Note what came of all lanes in the index, which all have, and write to the device's part what belongs there.
 @on_device
-def _added(
-    state: ShardedState,
-    items: object,
-    mask: object,
-    priorities: object,
-    key: PRNGKey,
-    validate: bool,
-    function: str,
-    major: bool,
-) -> ShardedState:
-    dealing = state.dealing
+def _added(state: ShardedState, given: Given, function: str) -> ShardedState:
+    dealing, key = state.dealing, given.key
     # Functions of added items draw other numbers on each device.
     own_key = None if key is None else jax.random.fold_in(key, shard_number(state))
-    leaves, batch, mask, priorities, _, outside = api.check_add(
-        execute, as_of(state, dealing.asked), items, mask, priorities, own_key, validate, function, major
-    )
+    batch, outside = api.check_add(execute, as_of(state, dealing.asked), given._replace(key=own_key), function)
     shard = Shard(
         ops.OPS,
         dealing,
@@ -59,13 +49,13 @@ def _added(
         everyones=functools.partial(_of_all_lanes, state),
         draws=functools.partial(compile.draws, key),
     )
-    index, part = adding.added(shard, list(leaves), batch, mask, priorities)
+    index, part = adding.added(shard, batch)
     following = state.with_index(arrays_of(index)).with_own(arrays_of(part))
     return following if outside is None else count_invalid(following, outside)
 
 
-def _with_batch(buffer: State, leaves: Any, batch: int, mask: Any, priorities: Any) -> State:
-    return State(*compile.add(buffer, list(leaves), batch, mask, priorities, None), buffer.spec)
+def _with_batch(buffer: State, batch: Batch) -> State:
+    return State(*compile.add(buffer, *batch, None), buffer.spec)
 
 
 def _rewritten(buffer: State, function: Callable[..., Arrays], *arguments: object, rewrites: bool = False) -> State:
@@ -83,21 +73,11 @@ def _of_all_lanes(state: ShardedState, arrays: Sequence[jax.Array | None]) -> li
     return [None if x is None else next(everyones) for x in arrays]
 
 
-def add_items(
-    state: ShardedState,
-    items: object,
-    mask: object,
-    priorities: object,
-    key: object,
-    validate: bool,
-    time_major: bool,
-    to: object,
-    function: str = "add",
-) -> SameState:
+def add_items(state: ShardedState, given: Given, function: str) -> SameState:
     """Add items to a sharded buffer, in place if the function is named `add_`."""
-    checks.check_single(function, to=to)
     check_state(state, function)
     checks.check_writable(state.spec)
+    key = given.key
     if key is not None:
         check_key(key)
         if (
@@ -109,26 +89,17 @@ def add_items(
                 f"{function}: expected the same key on each device, as {state.spec.writer} chooses slots of all of "
                 f"them, got one that differs along {state.axis!r}; give one key to all"
             )
-    return written(state, items, mask, priorities, key, validate, time_major, function)
+    return written(state, given, function)
 
 
 # Add to a state without asking whether its writer takes items, as a dataset's does only while it is made.
-def written(
-    state: ShardedState,
-    items: object,
-    mask: object,
-    priorities: object,
-    key: object,
-    validate: bool,
-    time_major: bool,
-    function: str,
-) -> ShardedState:
+def written(state: ShardedState, given: Given, function: str) -> ShardedState:
     if state.is_mapped:
         with using(compile.use_kernels()):
-            done: ShardedState = _added(state, items, mask, priorities, key, validate, function, time_major)
+            done: ShardedState = _added(state, given, function)
         return done
     spec = state.spec
-    arguments = items, mask, priorities, key, validate, function, time_major
+    items, mask, priorities, key, validate, time_major = given
     checks.check_unpacked(items, function)
     flat = nest.flatten_as(spec.added.structure, items)
     leaves = [convert(x, leaf, name) for x, leaf, name in zip(flat, spec.added.leaves, spec.added.names, strict=True)]
@@ -137,7 +108,7 @@ def written(
     axes = _axes_before_lanes(spec, leaves, mask, priorities, time_major)
     traced = tracing.is_traced(state.counters, *leaves, mask, priorities)
     if axes is None or (not traced and (validate or not spec.writer.overwrites)):
-        api.check_add(execute, as_of(state, deal.writable(spec)), *arguments)  # refuses what does not fit
+        api.check_add(execute, as_of(state, deal.writable(spec)), given, function)  # refuses what does not fit
         assert axes is not None
     if priorities is not None and priorities.ndim > (2 if axes else 1):
         priorities = priorities[..., 0]  # critics give priorities with a last axis of one
@@ -191,7 +162,7 @@ def _add_program(
     def body(state: ShardedState, leaves: list[Any], mask: object, priorities: object, key: object) -> ShardedState:
         lead = leaves[0].shape[: max(at, -axes) + 1] if leaves else ()
         items = nest.unflatten(state.spec.added.structure, leaves, build_mapping, lead)
-        return _added(state, items, mask, priorities, key, validate, function, axes >= 0)
+        return _added(state, Given(items, mask, priorities, key, validate, axes >= 0), function)
 
     divided = along(state, at)
     operands = jax.tree.map(padded, (leaves, mask, priorities))

@@ -66,7 +66,7 @@ def init(spec: Any, device: object, items: Nest, validate: bool, sharding: Devic
         return state
     if type(state) is not ShardedState:
         return api.init(execute, spec, sharding, items, validate)
-    return written(state, items, None, None, None, validate, True, "add_")
+    return written(state, api.Given(items, validate=validate), "add_")
 
 
 # --- updating -------------------------------------------------------------------------------------------------------

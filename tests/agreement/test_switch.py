@@ -16,6 +16,7 @@ import functional_rb as frb
 import jax_backend
 import torch_backend
 from functional_rb import _native
+from functional_rb.buffer.checked_items import Batch
 from functional_rb.native import switch
 from functional_rb.versions import version
 from tests.support.backends import needs_native
@@ -120,9 +121,9 @@ def test_items_without_leaves_are_added_by_the_chain_too(called: list[str]) -> N
 
     def added() -> list[torch.Tensor]:
         older = torch_backend.init(spec)
-        state = execute.add(older, [], 8, None, torch.arange(8.0), None)
-        state = execute.add_(state, [], 8, torch.arange(8) % 3 > 0, None, None)
-        state = execute.add(state, [], 8, None, None, None)
+        state = execute.add(older, Batch([], 8, None, torch.arange(8.0)), None)
+        state = execute.add_(state, Batch([], 8, torch.arange(8) % 3 > 0, None), None)
+        state = execute.add(state, Batch([], 8, None, None), None)
         return [state.tree, state.counters, older.tree, older.counters]
 
     expected = added()

@@ -15,6 +15,7 @@ import torch
 
 import functional_rb as frb
 import torch_backend
+from functional_rb.buffer.checked_items import Batch
 from functional_rb.checkpoint import loading
 from functional_rb.checkpoint.opened import generations, read_manifest
 from functional_rb.core.counters import CURSOR
@@ -292,7 +293,7 @@ def step_of(k: int) -> tuple[np.ndarray, dict[str, np.ndarray], int]:
 def stepped(state: HostState, k: int) -> HostState:
     _, new, number = step_of(k)
     leaves = [np.ascontiguousarray(new[name]) for name in state.spec.plan.names]
-    state = ENGINE.add(state, leaves, STEP_ROWS, None, None, None)
+    state = ENGINE.add(state, Batch(leaves, STEP_ROWS, None, None), None)
     place = state.spec.plan.names.index("x")
     rewritten = {place: np.full((1, 40), -k, np.float32)}
     priorities = np.array([k], np.float32)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import functional_rb as frb
+from functional_rb.buffer.checked_items import Batch
 from functional_rb.storage import host_state
 from functional_rb.storage.host_state import ENGINE, Bits
 
@@ -39,7 +40,7 @@ def life(spec: frb.BufferSpec, seed: int) -> Iterator[Any]:
     prioritized = hasattr(spec.sampler, "alpha")
     for _ in range(4):
         priorities = rng.lognormal(0, 4, 120).astype(np.float32) if prioritized and spec.known.buffer else None
-        state = ENGINE.add(state, batch_of(rng, 120), 120, rng.random(120) < 0.8, priorities, None)
+        state = ENGINE.add(state, Batch(batch_of(rng, 120), 120, rng.random(120) < 0.8, priorities), None)
         bits = Bits(rng.integers(0, 2**31, spec.draw_shape(40), np.int32))
         state, leaves, drawn = ENGINE.sample(state, bits, 40, np.float32(0.5))
         yield from leaves

@@ -49,6 +49,7 @@ def threads(fault: str) -> None:
     """
     import functional_rb as frb
     from functional_rb import _native
+    from functional_rb.buffer.checked_items import Batch
     from functional_rb.core.draft import Arrays
     from functional_rb.native import kernels, launches
     from functional_rb.shared.buffer import SharedBuffer
@@ -84,7 +85,7 @@ def threads(fault: str) -> None:
 
     def add_any(state: host_state.HostState, rng: np.random.Generator) -> host_state.HostState:
         leaves = [rng.integers(2, size=(30, *leaf.shape)).astype(leaf.dtype) for leaf in state.spec.plan.leaves]
-        return host_state.ENGINE.add(state, leaves, 30, rng.random(30) < 0.7, None, None)
+        return host_state.ENGINE.add(state, Batch(leaves, 30, rng.random(30) < 0.7, None), None)
 
     step = {"done": frb.Binary(), "image": frb.Unbounded((1030,), "uint8"), "reward": frb.Unbounded()}
     waiting = frb.BufferSpec(step, 51, lanes=3, transforms=frb.n_step(3, 0.9, at="add"))
@@ -93,7 +94,7 @@ def threads(fault: str) -> None:
     common, lanes = made(), host_state.init(frb.BufferSpec({"x": frb.Unbounded(())}, 99, lanes=3), None)
     for _ in range(3):
         common = add(common)
-        lanes = host_state.ENGINE.add(lanes, [np.ones(12, np.float32)], 12, None, None, None)
+        lanes = host_state.ENGINE.add(lanes, Batch([np.ones(12, np.float32)], 12, None, None), None)
     _native.plant(int(fault))
 
     def work(seed: int) -> None:

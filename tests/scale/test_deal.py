@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import functional_rb as frb
 from functional_rb.buffer import functions
+from functional_rb.buffer.checked_items import Batch
 from functional_rb.buffer.state import State
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays, Draft
@@ -201,11 +202,11 @@ def test_each_gets_its_share(shards: int, each: int) -> None:
 LENGTH = 8
 
 
-def added(dealt: deal.Dealing, index: Any, part: Any, leaves: list[Any], batch: int, priorities: Any) -> Any:
+def added(dealt: deal.Dealing, index: Any, part: Any, batch: Batch) -> Any:
     """The index and the part of the one shard with a batch."""
 
-    def add(buffer: Any, leaves: Any, batch: int, mask: Any, priorities: Any) -> Any:
-        return State(*functions.add(ops, buffer, buffer.spec, leaves, batch, mask, priorities), buffer.spec)
+    def add(buffer: Any, batch: Batch) -> Any:
+        return State(*functions.add(ops, buffer, buffer.spec, *batch), buffer.spec)
 
     def run(buffer: Any, function: Any, *given: Any) -> Any:
         return State(*function(ops, buffer, buffer.spec, *given), buffer.spec)
@@ -213,7 +214,7 @@ def added(dealt: deal.Dealing, index: Any, part: Any, leaves: list[Any], batch: 
     shard = adding.Shard(
         ops, dealt, np.int32(0), index, part, add, run, read=NotImplemented, everyones=list, draws=NotImplemented
     )
-    return adding.added(shard, leaves, batch, None, priorities)
+    return adding.added(shard, batch)
 
 
 def test_one_step_may_take_the_frames_of_several_items() -> None:
@@ -227,8 +228,9 @@ def test_one_step_may_take_the_frames_of_several_items() -> None:
     for x in (run, run[:2] + 90, run[:2] + 100):
         leaves = [{"x": x, "next_x": x + 1}[name] for name in spec.plan.names]
         priorities = np.ones(len(x), np.float32)
-        whole = functions.add(ops, whole, spec, leaves, len(x), None, priorities)
-        index, part = added(dealt, index, part, leaves, len(x), priorities)
+        batch = Batch(leaves, len(x), None, priorities)
+        whole = functions.add(ops, whole, spec, *batch)
+        index, part = added(dealt, index, part, batch)
         assert index.counters.tolist()[:2] == whole.counters.tolist()[:2]
         assert index.tree.tolist() == whole.tree.tolist()
     assert whole.counters[counters.SIZE] == 2 * (LENGTH - 1), "an item more is gone than came"

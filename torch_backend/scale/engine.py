@@ -57,7 +57,7 @@ def init(spec: Any, device: DeviceLike, items: Nest, validate: bool, sharding: o
     state = ShardedState(execute.init(dealing.index, device), execute.init(dealing.part, device), spec, group)
     if items is None:
         return state
-    filled: CoreState = add_items(state, items, None, None, None, validate, True, None, "add_")
+    filled: CoreState = add_items(state, api.Given(items, validate=validate), "add_")
     return filled
 
 
@@ -80,33 +80,18 @@ def known(state: CoreState, mask: torch.Tensor | None) -> tuple[NumpyArray, Nump
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def add_items(
-    state: ShardedState,
-    items: object,
-    mask: object,
-    priorities: object,
-    key: PRNGKey,
-    validate: bool,
-    time_major: bool,
-    to: object,
-    function: str,
-) -> SameState:
+def add_items(state: ShardedState, given: api.Given, function: str) -> SameState:
     """Note the steps of all lanes in the index, and write to this process's part what belongs there."""
-    checks.check_single(function, to=to)
     check_state(state, function)
-    dealing, old_part = state.dealing, state.part
+    dealing, old_part, key = state.dealing, state.part, given.key
     own_key = None if key is None else random.split(random.check_key(key), dealing.shards)[state.rank]
     view = CoreState(old_part.counters, (), None, old_part.counters, {}, dealing.asked)
-    leaves, batch, mask, priorities, _, outside = api.check_add(
-        _ENGINE, view, items, mask, priorities, own_key, validate, function, time_major
-    )
+    batch, outside = api.check_add(_ENGINE, view, given._replace(key=own_key), function)
     assert outside is None  # what lies outside is known, and an error
-    marks: torch.Tensor | None = None if mask is None else mask.reshape(batch)
-    ranks: torch.Tensor | None = None if priorities is None else priorities.reshape(batch)
     in_place = function == "add_" and not dealing.part_tells  # else the state is there until all have told the same
     device = old_part.counters.device
-    if marks is not None and not dealing.is_even:
-        marks = marks.to(device)
+    if batch.mask is not None and not dealing.is_even:
+        batch = batch._replace(mask=batch.mask.to(device))
     # A writer that draws chooses by one key of all.
     words = dealing.index.writer.words
     alike = key.cpu().numpy().tobytes() if words else b""
@@ -117,13 +102,13 @@ def add_items(
         _shard_number(state, old_part.counters),
         index=state.index,
         part=old_part,
-        add=lambda buffer, leaves, batch, mask, priorities: write(buffer, leaves, batch, mask, priorities, None),
+        add=lambda buffer, batch: write(buffer, batch, None),
         run=execute.write_by_ if in_place else execute.write_by,
         read=execute.read_by,
         everyones=functools.partial(_of_all_lanes, state, alike=alike),
         draws=lambda rows, words: library.numbers(key, (rows, words), device),
     )
-    index, part = adding.added(shard, list(leaves), batch, marks, ranks)
+    index, part = adding.added(shard, batch)
     if in_place and index is state.index:  # nothing was added
         index, part = execute.renamed(index), execute.renamed(part)
     if function == "add_" and not in_place:
