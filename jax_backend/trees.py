@@ -11,8 +11,7 @@ import jax
 from functional_rb.base.arrays import DeviceLike, Nest
 from functional_rb.trees import api, forest_tree
 from functional_rb.trees import search as core
-from functional_rb.trees.lib import AskedStep, TreesLib
-from functional_rb.trees.policies import Policy
+from functional_rb.trees.lib import Search, TreesLib
 from functional_rb.trees.search import Draws, Evaluated
 from functional_rb.trees.state import Tree
 from jax_backend import lib
@@ -46,45 +45,19 @@ def _put(nest: Nest, device: DeviceLike) -> Nest:
     return nest if device is None else jax.device_put(nest, device)
 
 
-def _searching(
-    lib: object,
-    tree: Tree,
-    key: jax.Array,
-    step: AskedStep,
-    simulations: int,
-    policy: Policy,
-    max_depth: int,
-    chance_step: AskedStep | None,
-) -> tuple[Tree, jax.Array, jax.Array]:
+def _searching(lib: object, tree: Tree, key: jax.Array, search: Search) -> tuple[Tree, jax.Array, jax.Array]:
     # While tracing nothing is compiled by itself: the step may use what is being traced.
     traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((tree, key)))
-    function = _searched if traced else _search
-    return function(
-        tree,
-        key,
-        step=step,
-        simulations=simulations,
-        policy=policy,
-        max_depth=max_depth,
-        chance_step=chance_step,
-    )
+    return (_searched if traced else _search)(tree, key, search=search)
 
 
 @_program
-def _searched(
-    tree: Tree,
-    key: jax.Array,
-    step: AskedStep,
-    simulations: int,
-    policy: Policy,
-    max_depth: int,
-    chance_step: AskedStep | None,
-) -> tuple[Tree, jax.Array, jax.Array]:
+def _searched(tree: Tree, key: jax.Array, search: Search) -> tuple[Tree, jax.Array, jax.Array]:
     tree = jax.lax.stop_gradient(tree)  # what a search proposes is a target; JAX has no derivatives of its loops
     batch, slots = tree.batch[0], tree.spec.children
-    keys = jax.random.split(key, 1 + simulations)
-    bits = compile.draws(keys[0], batch, 1 + slots * policy.words + simulations)
-    draws = Draws.of(bits, keys[1:], slots, policy.words)
+    keys = jax.random.split(key, 1 + search.simulations)
+    bits = compile.draws(keys[0], batch, 1 + slots * search.policy.words + search.simulations)
+    draws = Draws.of(bits, keys[1:], slots, search.policy.words)
 
     def by_users_rules(function: core.Step) -> core.Step:
         def ask(*args: object) -> Evaluated:
@@ -95,12 +68,14 @@ def _searched(
 
         return ask
 
-    asked, by_chance = api.callers(LIB, tree, step, chance_step)
+    asked, by_chance = api.callers(LIB, tree, search)
     chance = None if by_chance is None else by_users_rules(by_chance)
-    return core.search(ops.OPS, tree, draws, by_users_rules(asked), policy, simulations, max_depth, chance)
+    return core.search(
+        ops.OPS, tree, draws, by_users_rules(asked), search.policy, search.simulations, search.max_depth, chance
+    )
 
 
-_search = jax.jit(_searched, static_argnames=("step", "simulations", "policy", "max_depth", "chance_step"))
+_search = jax.jit(_searched, static_argnames="search")
 
 LIB: Final[TreesLib[jax.Array]] = TreesLib.of(
     lib.LIB.within("trees"),

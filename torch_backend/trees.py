@@ -13,8 +13,7 @@ from functional_rb.base.arrays import DeviceLike, Nest
 from functional_rb.ops import part_kernels
 from functional_rb.trees import api, forest_tree
 from functional_rb.trees import search as core
-from functional_rb.trees.lib import AskedStep, TreesLib
-from functional_rb.trees.policies import Policy
+from functional_rb.trees.lib import Search, TreesLib
 from functional_rb.trees.search import Draws
 from functional_rb.trees.state import FIELDS, Tree
 from torch_backend import lib
@@ -54,22 +53,17 @@ def _put(nest: Nest, device: DeviceLike) -> Nest:
 
 
 def _searching(
-    lib: TreesLib[torch.Tensor],
-    tree: Tree,
-    key: torch.Tensor,
-    step: AskedStep,
-    simulations: int,
-    policy: Policy,
-    max_depth: int,
-    chance_step: AskedStep | None,
+    lib: TreesLib[torch.Tensor], tree: Tree, key: torch.Tensor, search: Search
 ) -> tuple[Tree, torch.Tensor, torch.Tensor]:
     batch, slots = tree.batch[0], tree.spec.children
-    keys = random.split(key.to(tree.size.device), 1 + simulations)
-    bits = random.draws(keys[0], batch, 1 + slots * policy.words + simulations)
-    draws = Draws.of(bits, keys[1:], slots, policy.words)
+    keys = random.split(key.to(tree.size.device), 1 + search.simulations)
+    bits = random.draws(keys[0], batch, 1 + slots * search.policy.words + search.simulations)
+    draws = Draws.of(bits, keys[1:], slots, search.policy.words)
     with modes.without_gradients(), _loops():
-        asked, by_chance = api.callers(lib, tree, step, chance_step)
-        return core.search(ops.OPS, _copied(tree), draws, asked, policy, simulations, max_depth, by_chance)
+        asked, by_chance = api.callers(lib, tree, search)
+        return core.search(
+            ops.OPS, _copied(tree), draws, asked, search.policy, search.simulations, search.max_depth, by_chance
+        )
 
 
 LIB: Final[TreesLib[torch.Tensor]] = TreesLib.of(

@@ -13,7 +13,7 @@ from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.specs import ArraySpec, Unbounded
 from functional_rb.trees import reuse
 from functional_rb.trees import search as core
-from functional_rb.trees.lib import AskedStep, TreesLib
+from functional_rb.trees.lib import AskedStep, Search, TreesLib
 from functional_rb.trees.policies import MuZero, Policy
 from functional_rb.trees.scores import PUCT, Score
 from functional_rb.trees.search import Evaluated, Leaf, Step
@@ -280,13 +280,13 @@ def search(
         raise ValueError("trees.search: chance_step was given, but the spec has no chance nodes; give " + _CHANCE)
     depth = _depth(max_depth, "trees.search")
     lib.check_key(key)
-    tree, slot, weights = lib.searching(lib, tree, key, step, count, chosen, depth, chance_step)
+    tree, slot, weights = lib.searching(lib, tree, key, Search(step, count, chosen, depth, chance_step))
     if tree.spec.action_content is None:
         return tree, Proposal(slot, slot, weights)
     return tree, Proposal(slot, content(lib, tree, Leaf(slot * 0, slot, slot, weights[:, 0]))[1], weights)
 
 
-def callers(lib: TreesLib[A], tree: Tree, step: AskedStep, chance_step: AskedStep | None) -> tuple[Step, Step | None]:
+def callers(lib: TreesLib[A], tree: Tree, search: Search) -> tuple[Step, Step | None]:
     """A user's functions, asked about the leaves of nodes and of actions, with their answers checked."""
 
     def asking(function: Callable[..., object], name: str, chance: bool) -> Step:
@@ -299,9 +299,9 @@ def callers(lib: TreesLib[A], tree: Tree, step: AskedStep, chance_step: AskedSte
 
         return ask
 
-    if chance_step is None:
-        return asking(step, "step", False), None
-    return asking(step, "step", True), asking(chance_step, "chance_step", False)
+    if search.chance_step is None:
+        return asking(search.step, "step", False), None
+    return asking(search.step, "step", True), asking(search.chance_step, "chance_step", False)
 
 
 def summary(lib: TreesLib[A], tree: Tree) -> Summary:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from functional_rb.base.arrays import DeviceLike, Nest, PRNGKey
 from functional_rb.lib import A, Lib
@@ -14,10 +14,19 @@ from functional_rb.trees.state import Expansion, Tree
 
 AskedStep = Callable[[Nest, Nest, PRNGKey], Expansion]
 """A user's model: nodes as a nest like `TreeSpec.node`, actions or slots, and a key to what lies behind."""
-Searching = Callable[
-    ["TreesLib[Any]", Tree, PRNGKey, AskedStep, int, Policy, int, AskedStep | None], tuple[Tree, Array, Array]
-]
-"""Search, of a `TreesLib`, trees, a key, a model, simulations, a policy, a depth, and a model of chance or None."""
+
+
+class Search(NamedTuple):
+    """What a search is asked for, static: a model, and one of chance or None; how often, by which policy, how deep."""
+
+    step: AskedStep
+    simulations: int
+    policy: Policy
+    max_depth: int
+    chance_step: AskedStep | None
+
+
+Searching = Callable[["TreesLib[Any]", Tree, PRNGKey, Search], tuple[Tree, Array, Array]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
