@@ -181,10 +181,11 @@ class Engine:
                 if extras is not None:
                     selection = selection._replace(extras=extras)
                 elif not spec.known.plain:
-                    known = state, memory, batch, leaves, slots, selection, bits
                     sending = NONE if spec.inner else library.sending(state._target)
+                    table = {**library.standing_in(memory), **sending}
+                    draft = Draft.of(memory.state_arrays(state._counters), spec.plan)
+                    known = draft, spec, batch, leaves, slots, selection, bits
                     try:  # transforms call functions of the user's, which may fail
-                        table = {**library.standing_in(memory), **sending}
                         leaves, selection = carried_out(table, self._completed, *known)
                     except BaseException:
                         version.roll_back(after._version)
@@ -220,23 +221,14 @@ class Engine:
         return after, leaves, selection
 
     def _completed(
-        self,
-        state: VersionedState,
-        memory: Memory,
-        batch: int,
-        stored: list[BackendArray],
-        slots: BackendArray | None,
-        selection: Selection,
-        bits: BackendArray | None,
+        self, draft: Draft, spec: BufferSpec, batch: int, stored: Any, slots: Any, selection: Selection, bits: Any
     ) -> tuple[list[BackendArray], Selection]:
         """What native code has drawn, with the leaves that it has not read, and as transforms have it."""
-        spec, plan = state.spec, state.spec.plan
-        is_whole = len(stored) == len(plan.leaves)  # with the frames
+        is_whole = len(stored) == len(spec.plan.leaves)  # with the frames
         if is_whole and not spec.inner:
             return stored, selection
-        known = dict(zip(range(len(stored)) if is_whole else plan.stored, stored, strict=False))
+        known = dict(zip(range(len(stored)) if is_whole else spec.plan.stored, stored, strict=False))
         slots = selection.handles % spec.capacity if slots is None else slots
-        draft = Draft.of(memory.state_arrays(state._counters), plan)
         with self.library.core():
             return functions.read_selection(self.library.ops, draft, spec, slots, selection, batch, bits, known)
 

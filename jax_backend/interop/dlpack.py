@@ -45,18 +45,14 @@ def from_dlpack(tree: object, copy: bool = False) -> Nest:
 
     def take_state(state: State, take: TakeLeaf) -> State:
         if not state.spec.storage.on_host:
-            return _device_state(state, take)
+            checks.leaves_for_backend(state.spec, convert.unsupported)
+            return State(**dlpack.state_arrays(state, take), spec=state.spec)
         checks.leaves_for_backend(state.spec, hosted.unsupported)
         # A buffer on the host stays there: its arrays are shared with NumPy, not with JAX.
         arrays = dlpack.state_arrays(state, _copied_to_host if copy else _on_host)
         return hosted.of_arrays(Arrays(**arrays), state.spec)
 
     return dlpack.take_over(tree, take, take_state, convert.build_mapping)
-
-
-def _device_state(state: State, take: TakeLeaf) -> State:
-    checks.leaves_for_backend(state.spec, convert.unsupported)
-    return State(**dlpack.state_arrays(state, take), spec=state.spec)
 
 
 def _check_dtype(name: str, array: BackendArray) -> None:

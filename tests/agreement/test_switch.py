@@ -108,7 +108,7 @@ def used_with_and_without(rb: Any, spec: frb.BufferSpec, called: list[str]) -> s
 @needs_native
 @pytest.mark.parametrize(
     ("spec", "kernels"),
-    [(SPEC, {"add", "sample", "update"}), (SLICES, {"add", "sample"}), (FULL, {"pack", "read"})],
+    [(SPEC, {"add", "sample", "update"}), (SLICES, {"add", "sample"}), (FULL, {"store", "read"})],
 )
 def test_torch_uses_kernels_or_not(spec: frb.BufferSpec, kernels: set[str], called: list[str]) -> None:
     assert kernels <= used_with_and_without(torch_backend, spec, called)

@@ -54,12 +54,7 @@ def for_maps(key: torch.Tensor) -> torch.Tensor:
 
 def split_at_once(key: torch.Tensor, n: int) -> list[torch.Tensor]:
     """The keys that `split` gives, each a tensor of its own."""
-    return [torch.tensor(number, device="cpu") for number in split_numbers(key, n)]
-
-
-def split_numbers(key: torch.Tensor | int, n: int) -> list[int]:
-    """The keys that `split` gives, as numbers."""
-    return random_bits.outputs(int(key), SPLIT, n)
+    return [torch.tensor(number, device="cpu") for number in random_bits.outputs(int(key), SPLIT, n)]
 
 
 def draws(key: torch.Tensor, batch: int, words: int) -> torch.Tensor:
