@@ -32,7 +32,7 @@ SPECS = {
     },
     **{f"{sampler}": {"sampler": sampler} for sampler in IN_ONE},
     **{f"{writer}": {"sampler": frb.Prioritized(), "writer": writer} for writer in WRITERS},
-    "returns": {"transforms": frb.n_step(3, 0.9, reward_key="x", terminated_key="done"), "lanes": 2},
+    "returns": {"transforms": frb.n_step(3, 0.9, reward_key="x", terminated_key="done")},
 }
 EXTREMES = np.array([-(2**31), -13, -1, 0, 15, 40, 2**31 - 1], np.int32)
 
