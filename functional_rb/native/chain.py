@@ -147,6 +147,7 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     rewrites = known.rewrites and not plan.objects
     added = tuple(map(_leaf, names, plan.leaves)) if plain or appends or rewrites else ()
     told, returns = launches.told_of_returns(spec)
+    reads_frames = launches.reads_frames(spec)
     names += [""] * len(plan.columns)
     stored = names if told else [""] * len(layout.leaves)
     leaves = added if plain else tuple(map(_leaf, stored, layout.leaves))
@@ -180,9 +181,10 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
         appends=known.appends,
         updates=known.updates,
         adds=appends and spec.on_add is None and not isinstance(spec.writer, Immutable),
-        samples=bool(known.draws) and (plain or bool(told)) and spec.on_sample is None,
-        reads=known.plain or bool(told) or known.draws in (Draws.ITEMS, Draws.RECENT),
+        samples=bool(known.draws) and (plain or bool(told) or reads_frames) and spec.on_sample is None,
+        reads=known.plain or bool(told) or reads_frames or known.draws in (Draws.ITEMS, Draws.RECENT),
         later=launches.reads_later(spec),
+        reads_frames=reads_frames,
         in_numpy=on_host,
         stops=isinstance(spec.writer, StopWhenFull),
         chosen_by=spec.writer.words,

@@ -120,21 +120,19 @@ def draw(
     """What `functions.draw` gives, by random words int32 [rows, words], or by those of a key of JAX's, uint32 [2].
 
     The counters are told again where they stay as they are: they are there once all has been read. Of items that share
-    frames a launch alone reads those too, and with returns over n steps a call on CPUs alone.
+    frames these are read too, with returns over n steps and by slices or epochs on CPUs alone.
     """
-    in_frames, (told, returns) = _draws_with_frames(spec), told_of_returns(spec)
-    if not (batch and spec.known.draws) or not (spec.known.plain or in_frames or told):
+    known, in_frames, (told, returns) = spec.known, reads_frames(spec), told_of_returns(spec)
+    if not (batch and known.draws) or not (known.plain or in_frames or told):
         return None
     lead = spec.sampler.leading_shape(batch)
     leaves = [Made((*lead, *leaf.shape), leaf.dtype) for leaf in spec.plan.leaves]
     extras = {name: Made((*lead, *leaf.shape), leaf.dtype) for name, leaf in told.items()}
     beside = descriptor.beside(spec) if in_frames else descriptor.NOTHING_BESIDE
     inputs = {"draws": draws, "threefry_at": key, "beta_at": beta, "wanted_at": wanted} | _beside(state, beside)
-    if told:
-        return dataclasses.replace(
-            _drawn(state, spec, leaves, inputs, batch, {"returns": returns}, extras), on_gpu=None
-        )
-    return _drawn(state, spec, leaves, inputs, batch, _records_beside(beside))
+    records = {**_records_beside(beside), **({"returns": returns} if told else {})}
+    kernel = _drawn(state, spec, leaves, inputs, batch, records, extras)
+    return kernel if known.plain or _draws_with_frames(spec) else dataclasses.replace(kernel, on_gpu=None)
 
 
 @stands_in_for(functions.draw, WHOLE)
@@ -358,8 +356,12 @@ def reads_later(spec: BufferSpec) -> bool:
 
 def _draws_with_frames(spec: BufferSpec) -> bool:
     """Whether one launch draws and reads items that share frames."""
-    known, drawn_so = spec.known, spec.known.draws in (Draws.ITEMS, Draws.RECENT, Draws.CHOSEN)
-    return spec.plan.frames is not None and drawn_so and known.appends and not spec.inner
+    return reads_frames(spec) and spec.known.draws in (Draws.ITEMS, Draws.RECENT)
+
+
+def reads_frames(spec: BufferSpec) -> bool:
+    """Whether what draws items on CPUs reads frames that they share, too."""
+    return spec.plan.frames is not None and spec.known.appends and not spec.inner and not spec.plan.objects
 
 
 @functools.cache
@@ -397,7 +399,7 @@ def _drawn(
     items = [*(leaves or ()), *extras.values()]
     launch = Launch("draw", few=simple and not records)
     return of_buffer(
-        "" if "frames" in records else "draw",
+        "draw",
         _records(spec, batch=count, words=spec.draw_shape(batch)[1]) | _epochs(spec) | {**records},
         {field: kept.pop(field) for field in changing},
         kept | {"counters": state.counters, **inputs},

@@ -82,7 +82,7 @@ class Library(abc.ABC):
 
         Of the rows the first `wanted` count, or all; where some are wanted, it draws on GPUs alone.
         """
-        return self.natively("draw", state, key, batch, beta, None, wanted)
+        return self.natively("draw", state, key, batch, beta, None, wanted, self.reads_frames(state))
 
     # ---------------------------------------------------------------- what comes and goes
 
@@ -109,6 +109,10 @@ class Library(abc.ABC):
     def sending(self, target: DeviceLike) -> Table:
         """What stands in for functions that read a sample which nobody looks at before it is on the target."""
         return NONE
+
+    def reads_frames(self, state: Any) -> bool:
+        """Whether frames that items share are read where they lie, rather than sent before."""
+        return state.spec.plan.frames is None or not self.sending(state._target)
 
     def sent(self, arrays: list[BackendArray], target: DeviceLike) -> list[BackendArray]:
         """Results, on their way to where samples go; Python objects, and what is None, stay as they are."""

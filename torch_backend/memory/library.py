@@ -107,7 +107,7 @@ class Torch(Library):
         by = key.to("cpu") if memory.is_ordinary else key
         if room is not None and room.by_bits:
             by = self.random_bits(key, state.spec.draw_shape(batch), memory)
-        return self.natively("draw", state, by, batch, beta, room, wanted)
+        return self.natively("draw", state, by, batch, beta, room, wanted, self.reads_frames(state))
 
     def room(self, spec: BufferSpec, batch: int, target: torch.device | None) -> Room | None:
         # Pinned memory beside CUDA, for rows that are read whole.

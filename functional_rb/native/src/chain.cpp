@@ -77,6 +77,7 @@ struct Draw {
   float beta = 0;
   Random random;
   PyObject* given = Py_None;  // arrays that rows are drawn to
+  bool frames = true;         // whether frames that items share are read, where they are known
   const int32_t* wanted_at = nullptr;  // on a GPU, how many of the first rows count
 
   void tell(BufferCall& call) const {
@@ -345,7 +346,7 @@ Found draw_rows(Turn& turn, const Draw& draw, Drawn& drawn, int64_t first) {
 // What was drawn is handed on by `finish`, with the state afterwards.
 template <class Finish> PyObject* draw_only(Turn& turn, const Draw& draw, Finish finish) {
   if (turn.on_gpu() && !turn.find_stream()) return nullptr;
-  Drawn drawn(turn, draw.draws, draw.given);
+  Drawn drawn(turn, draw.draws, draw.given, false, draw.frames);
   if (PyErr_Occurred()) return nullptr;  // an interrupt, while given arrays were looked at
   if (!drawn.has_room()) return drawn.no_room();
   FRB_TRY(draw_rows(turn, draw, drawn, 0));
@@ -360,7 +361,7 @@ template <class Finish> PyObject* draw_and_keep(Turn& turn, const Draw& draw, bo
   const bool counts = turn.place()->beside<int32_t>(TIMES);
   const int64_t moves = turn.place()->beside<int32_t>(ORDER) ? 2 * draw.draws : 0;
   FRB_TRY(write.prepare({counts ? draw.draws : 0, 0, moves, false, counts, false, false, counts, false, 0}));
-  Drawn drawn(turn, draw.draws, draw.given);
+  Drawn drawn(turn, draw.draws, draw.given, false, draw.frames);
   if (PyErr_Occurred()) return nullptr;  // an interrupt, while given arrays were looked at
   if (!drawn.has_room()) return drawn.no_room();
   Ref result(finish(drawn, write.made()));
@@ -402,7 +403,7 @@ template <bool IN_PLACE> PyObject* sample(PyObject* self, PyObject* const* args,
   Draw draw;
   // What a draw changes is told of before it is carried out, and nobody else may see that: so not by classes of a user's. How full
   // a queue on a GPU is at most the engine keeps account of.
-  if (!known->samples || (known->draws == QUEUE && turn.on_gpu()) || (remembers && known->given.empty()) || (!known->extras.empty() && turn.on_gpu()) || !target.is(Py_None) ||
+  if (!known->samples || (known->draws == QUEUE && turn.on_gpu()) || (remembers && known->given.empty()) || (turn.on_gpu() && (!known->extras.empty() || known->chain())) || !target.is(Py_None) ||
       !take_size(known, args[2], &draw.draws) || !take_beta(known, args[3], &draw.beta) ||
       Py_TYPE(args[1]) != turn.chain()->type(TENSOR) || !draw.random.take(turn.chain(), turn.known(), turn.place()->where, args[1], draw.draws))
     return not_here();
@@ -413,15 +414,15 @@ template <bool IN_PLACE> PyObject* sample(PyObject* self, PyObject* const* args,
   });
 }
 
-// draw(state, key or random bits, size, beta, given, wanted): what `Drawn::as_parts` tells, for the engine. What is given are
+// draw(state, key or random bits, size, beta, given, wanted, frames): what `Drawn::as_parts` tells, for the engine. What is given are
 // arrays for the leaves, or None; if they fit, they have the rows then, and several threads share what random bits choose.
-// Wanted are, on a GPU, the first rows alone, as many as an array says; or None.
+// Wanted are, on a GPU, the first rows alone, as many as an array says; or None. Frames that items share are read too, or not.
 PyObject* draw(PyObject* self, PyObject* const* args, Py_ssize_t count) {
-  if (count != 6) return not_here();
+  if (count != 7) return not_here();
   Turn turn(reinterpret_cast<VersionChain*>(self), args[0]);
   FRB_TRY(turn.begin());
   Draw draw;
-  draw.beta = float(PyFloat_AsDouble(args[3])), draw.given = args[4];
+  draw.beta = float(PyFloat_AsDouble(args[3])), draw.given = args[4], draw.frames = args[6] == Py_True;
   if (PyErr_Occurred()) return nullptr;
   if (turn.known()->draws == NO_DRAWS || !take_size(turn.known(), args[2], &draw.draws) ||
       !draw.random.take(turn.chain(), turn.known(), turn.place()->where, args[1], draw.draws, true))

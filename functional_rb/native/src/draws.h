@@ -30,13 +30,13 @@ inline bool take_beta(const KnownBuffer* known, PyObject* beta_asked, float* bet
 class Drawn {
  public:
   // Of a mixture handles are of two numbers, and no slots are told: kernels on a host leave them in the order of the buffers.
-  Drawn(Turn& turn, int64_t draws, PyObject* given = Py_None, bool mixed = false)
-      : Drawn(turn.known(), draws, turn.place()->where, turn.chain(), given, mixed) {
+  Drawn(Turn& turn, int64_t draws, PyObject* given = Py_None, bool mixed = false, bool frames = true)
+      : Drawn(turn.known(), draws, turn.place()->where, turn.chain(), given, mixed, frames) {
     if (where_.on_gpu) take_on_gpu(turn);
   }
   Drawn(const KnownBuffer* known, int64_t draws, const Where& where = ON_THE_HOST, const VersionChain* chain = nullptr,
-        PyObject* given = Py_None, bool mixed = false)
-      : known_(known), where_(where), read_(known->leaves_drawn(where.on_gpu)), mixed_(mixed), draws_(draws), steps_(draws * known->length),
+        PyObject* given = Py_None, bool mixed = false, bool frames = true)
+      : known_(known), where_(where), frames_(where.on_gpu || (known->reads_frames && frames)), read_(known->leaves_drawn(frames_)), mixed_(mixed), draws_(draws), steps_(draws * known->length),
         given_(given != Py_None && take_given(chain, given) ? Ref::to(given) : Ref()), told_(where.on_gpu ? 0 : bytes_told()),
         items_(where.on_gpu || given_ ? 0 : bytes_of_items()) {
     if (where.on_gpu || !told_ || !items_) return;
@@ -52,7 +52,7 @@ class Drawn {
   PyObject* no_room() const {
     if (where_.on_gpu) return not_here();
     return PyErr_Format(PyExc_MemoryError, "sample: expected memory for %lld items of %lld bytes, got none; draw fewer at once",
-                        static_cast<long long>(steps_), static_cast<long long>(known_->row_bytes));
+                        static_cast<long long>(steps_), static_cast<long long>(row_bytes()));
   }
 
   // What draws rows of it, or some, from the first on.
@@ -62,7 +62,8 @@ class Drawn {
   BufferCall described(BufferCall call, int64_t draws, int64_t first) {
     const int64_t step = first * known_->length;
     for (size_t k = 0; k < leaves(); ++k) rows_[k] = leaves_[k] + step * read_[k].bytes;
-    call.items = rows_, call.item_count = call.given = int64_t(leaves());
+    call.items = rows_, call.item_count = call.given = int64_t(leaves()), call.row_bytes = row_bytes();
+    if (!frames_) call.frames = nullptr;
     call.batch = draws, call.slots = slots_ ? slots_ + step : nullptr;
     call.handles = column<int32_t>(HANDLES) + step;
     call.weights = column<float>(WEIGHTS) + first, call.probabilities = column<float>(PROBABILITIES) + first;
@@ -137,6 +138,11 @@ class Drawn {
   int64_t bytes_told() const {
     int64_t sum = known_->tells_slots(false) ? whole_lines(4 * steps_) : 0;
     for (int k = 0; k < columns(); ++k) sum += whole_lines(bytes(k));
+    return sum;
+  }
+  int64_t row_bytes() const {
+    int64_t sum = 0;
+    for (const Leaf& leaf : read_) sum += leaf.bytes;
     return sum;
   }
   int64_t bytes_of_items() const {
@@ -248,6 +254,7 @@ class Drawn {
 
   const KnownBuffer* known_;
   const Where where_;
+  const bool frames_;  // whether these are read
   const std::vector<Leaf>& read_;
   const bool mixed_;
   int64_t draws_, steps_;

@@ -64,11 +64,11 @@ struct KnownBuffer : KnownObject, KnownRecord {
     if (rings()->chooses == BEST) return least<int64_t>(steps, plan()->capacity) * levels_of(plan()->capacity);
     return chain() ? rings()->lanes * most_frames(chain(), steps, chain()->room) : waiting();
   }
-  // What is read of items that are drawn: on a GPU also those leaves that are stored as frames.
-  const std::vector<Leaf>& leaves_drawn(bool on_gpu) const { return on_gpu && chain() ? added : leaves; }
+  // What is read of items that are drawn: with those leaves that are stored as frames, or without.
+  const std::vector<Leaf>& leaves_drawn(bool frames) const { return frames && chain() ? added : leaves; }
   bool slices() const { return draws == SLICES || draws == EPOCH_OF_SLICES; }
   bool reads_now(bool on_gpu) const { return reads && !(on_gpu && later); }
-  bool tells_slots(bool on_gpu) const { return slices() || (masked && !reads) || (on_gpu && later); }  // to who reads elsewhere
+  bool tells_slots(bool on_gpu) const { return slices() || (masked && (!reads || chain())) || (on_gpu && later); }  // to who reads elsewhere
   const RingRecord* rings() const { return reinterpret_cast<const RingRecord*>(ring.data()); }
 };
 

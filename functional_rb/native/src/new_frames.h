@@ -1,23 +1,20 @@
 // The frames of new items, which share those that others have: `frame_store.added`.
 #pragma once
-#include "frame_ring.h"
 #include "ring.h"
-#include "rows.h"
+#include "stacks.h"
 
 FRB_BEGIN
 
 // The frames of a batch. Steps are numbered as they come, `step * lanes + lane`, each lane's marked ones first.
-class NewFrames {
+class NewFrames : Stacks {
  public:
   explicit NewFrames(const BufferCall& call)
-      : call_(call), made_(call), plan_(plan_of(call)), ring_(ring_of(call)), chain_(record_of<Chain>(call.frames)),
-        told_(reinterpret_cast<const FramesRecord*>(chain_.behind())),
-        stacks_(reinterpret_cast<const StackRecord*>(told_ + 1)), layout_(record_of<Plan>(call.beside_plan)),
-        lanes_(ring_->lanes), steps_(call.batch / lanes_), most_(frames_of_a_step(chain_.at)),
+      : Stacks(call), made_(call), plan_(plan_of(call)), ring_(ring_of(call)),
+        lanes_(ring_->lanes), steps_(call.batch / lanes_), most_(frames_of_a_step(chain.at)),
         items_(plan_->leaves + call.item_count - call.given), rows_(call.batch), ranks_(call.batch), written_(lanes_, true),
-        shares_(call.batch, true), moves_(call.batch, true), slots_(lanes_ * most_frames(chain_.at, steps_, chain_->room)),
+        shares_(call.batch, true), moves_(call.batch, true), slots_(lanes_ * most_frames(chain.at, steps_, chain->room)),
         source_(slots_.size), live_(slots_.size), after_(lanes_), at_(call.batch),
-        lost_(lanes_ * most_frames(chain_.at, steps_, chain_->length)), gone_(lost_.size), sizes_(lanes_) {
+        lost_(lanes_ * most_frames(chain.at, steps_, chain->length)), gone_(lost_.size), sizes_(lanes_) {
     name_leaves();
     for (int64_t row = 0; row < call.batch; ++row) {
       if (call.mask && !call.mask[row]) continue;
@@ -25,10 +22,10 @@ class NewFrames {
       rows_[step * lanes_ + lane] = int32_t(row), ranks_[row] = int32_t(step);
     }
     bool move = false;
-    for (int64_t k = 0; k < told_->stacks; ++k) move |= stacks_[k].following >= 0 && stacks_[k].depth > 1;
+    for (int64_t k = 0; k < told->stacks; ++k) move |= stacks[k].following >= 0 && stacks[k].depth > 1;
     for (int64_t lane = 0; lane < lanes_; ++lane)
       for (int64_t step = 0; step < written_[lane]; ++step) compare(lane, step);
-    plan_frames(chain_, {call.counters + told_->cursor, lanes_}, written_.at, shares_, move ? moves_.at : nullptr, slots_,
+    plan_frames(chain, {call.counters + told->cursor, lanes_}, written_.at, shares_, move ? moves_.at : nullptr, slots_,
                 source_.at, live_.at, after_.at, at_.at);
   }
   // The call that adds the leaves that are stored as they are.
@@ -39,48 +36,34 @@ class NewFrames {
     int64_t done = 0;
     for (int64_t i = 0; i < slots_.size; ++i) {
       if (!live_[i]) continue;
-      if (call_.saved_places) {
-        call_.saved_places[done] = slots_[i];
-        save_items(layout_, storage(), slots_[i], {call_.saved_beside, storage().size}, done, 1);
+      if (whole.saved_places) {
+        whole.saved_places[done] = slots_[i];
+        save_items(layout, storage(), slots_[i], {whole.saved_beside, storage().size}, done, 1);
       }
       write(slots_[i], source_[i]), ++done;
     }
-    call_.saved_count[3] = done;
+    whole.saved_count[3] = done;
     for (int64_t i = 0; i < count; ++i) {
-      int32_t& at = call_.frame_at[slots[i]];
-      if (call_.saved_at) call_.saved_at[i] = at;
+      int32_t& at = whole.frame_at[slots[i]];
+      if (whole.saved_at) whole.saved_at[i] = at;
       at = at_[rows[i] % lanes_ * steps_ + ranks_[rows[i]]];
     }
-    memcpy(call_.new_counters + told_->cursor, after_.at, size_t(lanes_) * 4);
+    memcpy(whole.new_counters + told->cursor, after_.at, size_t(lanes_) * 4);
   }
   // Let the oldest items that have lost frames leave their lanes: the first ones of those that may, of each lane so many.
   Span<const int32_t> lose() {
-    int32_t* sizes = call_.new_counters + ring_->sizes;
-    overwritten(chain_, {call_.frame_at, plan_->capacity}, {call_.new_counters + ring_->cursors, lanes_}, sizes, after_.at,
+    int32_t* sizes = whole.new_counters + ring_->sizes;
+    overwritten(chain, {whole.frame_at, plan_->capacity}, {whole.new_counters + ring_->cursors, lanes_}, sizes, after_.at,
                 lost_, gone_.at, nullptr, sizes_.at);
     int64_t size = 0;
     for (int64_t lane = 0; lane < lanes_; ++lane) size += sizes[lane] = sizes_[lane];
-    call_.new_counters[SIZE] = int32_t(size);
+    whole.new_counters[SIZE] = int32_t(size);
     return lost_;
   }
   bool is_gone(int64_t i) const { return gone_[i]; }
   int64_t most_lost() const { return lost_.size; }
 
  private:
-  // A frame in a leaf, or where it is stored: its pieces lie so many bytes apart.
-  struct Frame {
-    char* at;
-    int64_t apart;
-  };
-  Addresses storage() const { return {call_.beside, 1 + layout_->wide}; }
-  static int64_t bytes_of(const StackRecord& of) { return int64_t(of.outer) * of.bytes; }
-  Frame given(const StackRecord& of, int64_t leaf, int64_t row, int64_t which) const {
-    return {place(call_.items[leaf]) + row * of.depth * bytes_of(of) + which * of.bytes, int64_t(of.depth) * of.bytes};
-  }
-  Frame stored(int64_t k, int64_t slot) const {
-    const LeafRecord& leaf = layout_.leaf(k);
-    return {place(call_.beside[leaf.storage]) + slot * layout_.stored_bytes(leaf.storage) + leaf.offset, stacks_[k].bytes};
-  }
   static bool equal(const StackRecord& of, Frame x, Frame y) {
     for (int64_t piece = 0; of.bytes && piece < of.outer; ++piece)
       if (memcmp(x.at + piece * x.apart, y.at + piece * y.apart, size_t(of.bytes))) return false;
@@ -89,17 +72,16 @@ class NewFrames {
 
   // What is stored as it is, for the kernel that adds it.
   void name_leaves() {
-    const int32_t* stored = reinterpret_cast<const int32_t*>(stacks_ + told_->stacks);
-    for (int64_t k = 0; k < plan_->leaves; ++k) items_[k] = call_.items[stored[k]];
-    for (int64_t k = call_.given; k < call_.item_count; ++k) items_[plan_->leaves + k - call_.given] = call_.items[k];
+    for (int64_t k = 0; k < plan_->leaves; ++k) items_[k] = whole.items[as_given()[k]];
+    for (int64_t k = whole.given; k < whole.item_count; ++k) items_[plan_->leaves + k - whole.given] = whole.items[k];
     made_.items = items_.at, made_.given = plan_->leaves, made_.item_count = items_.size;
   }
   // Whether a step shares what is there of the one before, and whether its next observation is its own moved on.
   void compare(int64_t lane, int64_t step) {
     const int64_t entry = step * lanes_ + lane, row = rows_[entry], before = step ? rows_[entry - lanes_] : 0;
     bool shares = true, moves = true;
-    for (int64_t k = 0; k < told_->stacks; ++k) {
-      const StackRecord& of = stacks_[k];
+    for (int64_t k = 0; k < told->stacks; ++k) {
+      const StackRecord& of = stacks[k];
       const bool paired = of.following >= 0;
       const int64_t old = paired ? of.following : of.leaf;
       if (step) shares = shares && (paired ? equal(of, old, before, of.leaf, row) : moved_on(of, old, before, of.leaf, row));
@@ -140,30 +122,21 @@ class NewFrames {
   // Where the newest frame of a lane lies, or one so far before it.
   int64_t newest(int64_t lane, int64_t back) const {
     // Numbers begin anew at a multiple of the room, so these are the places also of frames before number 0.
-    return lane * chain_->room + floor_mod(int64_t(call_.counters[told_->cursor + lane]) - 1 - back, chain_->room);
+    return lane * chain->room + floor_mod(int64_t(whole.counters[told->cursor + lane]) - 1 - back, chain->room);
   }
   // Write a frame, of those that there may be of each step: a stack that is less deep than others repeats its oldest.
   void write(int64_t slot, int64_t source) {
-    const int64_t row = rows_[source / most_], rank = source % most_, which = rank % chain_->depth;
-    for (int64_t k = 0; k < told_->stacks; ++k) {
-      const StackRecord& of = stacks_[k];
-      const int64_t leaf = rank < chain_->depth ? of.leaf : of.following, skipped = chain_->depth - of.depth;
-      const Frame from = given(of, leaf, row, most<int64_t>(which - skipped, 0)), to = stored(k, slot);
-      if (of.bytes == 1 && from.apart == 4)  // of images, the usual stack
-        for (int64_t piece = 0; piece < of.outer; ++piece) to.at[piece] = from.at[4 * piece];
-      else if (of.bytes)
-        copy_column(to.at, to.apart, from.at, from.apart, of.outer, of.bytes);
+    const int64_t row = rows_[source / most_], rank = source % most_, which = rank % chain->depth;
+    for (int64_t k = 0; k < told->stacks; ++k) {
+      const StackRecord& of = stacks[k];
+      const int64_t leaf = rank < chain->depth ? of.leaf : of.following, skipped = chain->depth - of.depth;
+      copy_frame(of, given(of, leaf, row, most<int64_t>(which - skipped, 0)), stored(k, slot));
     }
   }
 
-  const BufferCall& call_;
   BufferCall made_;
   const Plan plan_;
   const Ring ring_;
-  const Chain chain_;
-  const FramesRecord* told_;
-  const StackRecord* stacks_;
-  const Plan layout_;
   const int64_t lanes_, steps_, most_;
   Scratch<int64_t> items_;
   Scratch<int32_t> rows_, ranks_, written_;

@@ -1,7 +1,7 @@
 // What is read of items that were drawn.
 #pragma once
 #include "returns_read.h"
-#include "rows.h"
+#include "stacks.h"
 
 FRB_BEGIN
 
@@ -39,8 +39,41 @@ inline void load_returns(const BufferCall& c, const ReturnsRead<BufferCall>& of,
   }
 }
 
+// Four images as one that has each of their pixels side by side.
+FRB_ENTRY void interleave(char* to, const char* a, const char* b, const char* c, const char* d, int64_t pixels) {
+  for (int64_t k = 0; k < pixels; ++k) to[4 * k] = a[k], to[4 * k + 1] = b[k], to[4 * k + 2] = c[k], to[4 * k + 3] = d[k];
+}
+
+// Read the stacks of items, and those that follow on them, frame by frame: `frame_ring.read`.
+inline void load_stacks(const Stacks& of, const int32_t* slots, int64_t count) {
+  const int32_t* at = of.whole.frame_at;
+  const int64_t room = of.chain->room;
+  for (int64_t i = 0; i < count; ++i) expect(at + slots[i]);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t code = at[slots[i]], lane = slots[i] / of.chain->length * room;
+    const int64_t newest = floor_mod(code >> 1, room), following = floor_mod((code >> 1) + (code & 1 ? of.chain->depth : 1), room);
+    for (int64_t k = 0; k < 2 * of.told->stacks; ++k) {
+      const StackRecord& stack = of.stacks[k / 2];
+      const int64_t leaf = k % 2 ? stack.following : stack.leaf, oldest = (k % 2 ? following : newest) - stack.depth + 1;
+      if (leaf < 0) continue;
+      auto frame = [&](int64_t j) { return of.stored(k / 2, lane + oldest + j + (oldest + j < 0 ? room : 0)); };
+      if (stack.bytes == 1 && stack.depth == 4)  // of images, the usual stack
+        interleave(of.given(stack, leaf, i, 0).at, frame(0).at, frame(1).at, frame(2).at, frame(3).at, stack.outer);
+      else
+        for (int64_t j = 0; j < stack.depth; ++j) Stacks::copy_frame(stack, frame(j), of.given(stack, leaf, i, j));
+    }
+  }
+}
+
 // Read what was drawn, as the call says.
 inline void load_drawn(const BufferCall& c, const int32_t* slots, int64_t count) {
+  if (c.frames) {
+    const Stacks of(c);
+    Scratch<int64_t> stored(plan_of(c)->leaves);
+    for (int64_t k = 0; k < stored.size; ++k) stored[k] = c.items[of.as_given()[k]];
+    load_items(plan_of(c), storage_of(c), slots, count, {stored.at, stored.size});
+    return load_stacks(of, slots, count);
+  }
   if (!c.returns) return load_items(plan_of(c), storage_of(c), slots, count, leaves_of(c));
   const ReturnsRead<BufferCall> of(c, *record_of<Queue>(c.returns).at);
   if (of.told.pending < 0) return load_returns(c, of, slots, count);

@@ -84,10 +84,10 @@ FRB_RECORD(PathsRecord, buffers, columns);
 // much of such a size a draw is, how many lanes users' batches have, or 0, how many items a draw gives, and whether along an
 // axis of their own; what is drawn, numbered as by `known.Draws`, whether that changes the state, and may be masked;
 // whether there are priorities, what may be written to, rewritten, added to in rings, and of what priorities alone set;
-// whether users' items are taken as they are, and given out so, are read too (on a GPU later, by a launch of their own), or as
-// arrays of NumPy's; whether it stops when it is full; how many random words each item that is added takes.
+// whether users' items are taken as they are, and given out so, are read too (on a GPU later, by a launch of their own), on the
+// host with frames that they share, or as arrays of NumPy's; whether it stops when it is full; how many random words each item that is added takes.
 FRB_RECORD(KnownRecord, words, batch_size, unit, lanes, length, divided, draws, remembers, masked, prioritized, writes,
-           rewrites, appends, updates, adds, samples, reads, later, in_numpy, stops, chosen_by);
+           rewrites, appends, updates, adds, samples, reads, later, reads_frames, in_numpy, stops, chosen_by);
 
 // Whose goals items get in hindsight, see `GoalStrategy`; and how many of `whole` equally likely numbers, all but one, say that an
 // item gets one, or below which 62 random bits do where that is 0; below 0 all do.

@@ -1,0 +1,43 @@
+// Leaves that are stored as frames, which items share; see `structures.frame_ring`.
+#pragma once
+#include "frame_ring.h"
+#include "rows.h"
+
+FRB_BEGIN
+
+// The leaves of a buffer's items that are stacks of frames, and where these lie.
+struct Stacks {
+  // A frame in a leaf, or where it is stored: its pieces lie so many bytes apart.
+  struct Frame {
+    char* at;
+    int64_t apart;
+  };
+  const BufferCall& whole;  // of leaves as users give them
+  const Chain chain;
+  const FramesRecord* told;
+  const StackRecord* stacks;
+  const Plan layout;
+  explicit Stacks(const BufferCall& call)
+      : whole(call), chain(record_of<Chain>(call.frames)), told(reinterpret_cast<const FramesRecord*>(chain.behind())),
+        stacks(reinterpret_cast<const StackRecord*>(told + 1)), layout(record_of<Plan>(call.beside_plan)) {}
+
+  // Which of the leaves that are given each of those is that are stored as they are.
+  const int32_t* as_given() const { return reinterpret_cast<const int32_t*>(stacks + told->stacks); }
+  Addresses storage() const { return {whole.beside, 1 + layout->wide}; }
+  static int64_t bytes_of(const StackRecord& of) { return int64_t(of.outer) * of.bytes; }
+  Frame given(const StackRecord& of, int64_t leaf, int64_t row, int64_t which) const {
+    return {place(whole.items[leaf]) + row * of.depth * bytes_of(of) + which * of.bytes, int64_t(of.depth) * of.bytes};
+  }
+  Frame stored(int64_t k, int64_t slot) const {
+    const LeafRecord& leaf = layout.leaf(k);
+    return {place(whole.beside[leaf.storage]) + slot * layout.stored_bytes(leaf.storage) + leaf.offset, stacks[k].bytes};
+  }
+  static void copy_frame(const StackRecord& of, Frame from, Frame to) {
+    if (of.bytes == 1 && from.apart == 4 && to.apart == 1)  // of images, the usual stack
+      for (int64_t piece = 0; piece < of.outer; ++piece) to.at[piece] = from.at[4 * piece];
+    else if (of.bytes)
+      copy_column(to.at, to.apart, from.at, from.apart, of.outer, of.bytes);
+  }
+};
+
+FRB_END
