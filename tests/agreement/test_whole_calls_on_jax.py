@@ -138,13 +138,12 @@ def life(spec: frb.BufferSpec) -> Any:
     return first, later, jax.jit(jax.vmap(turn))(both, stacked(*given[4:]), rb.split(rb.key(2), 2))
 
 
-@pytest.mark.parametrize("kind", effort(["a queue", "chosen by rank", "from an end, with a limit", "returns"], OTHERS))
+@pytest.mark.parametrize("kind", effort(["a queue", "chosen by rank", "frames of slices", "returns"], OTHERS))
 def test_other_kinds(kind: str) -> None:
     item = LEAVES | (STACKS if "frames" in kind else {})
     spec = frb.BufferSpec(item, 12, **OTHERS[kind])
     expected = {"add_to_rings", "draw"} | ({"update_priorities"} if spec.sampler.has_priorities else set())
     expected |= {"threefry"} if spec.writer.words else set()
-    expected |= {"read", "barrier", "places"} if spec.compact else set()  # by slots that one call chooses
     assert agreeing(life, spec) == expected
 
 
