@@ -361,7 +361,9 @@ def _draws_with_frames(spec: BufferSpec) -> bool:
 
 def reads_frames(spec: BufferSpec) -> bool:
     """Whether what draws items on CPUs reads frames that they share, too."""
-    return spec.plan.frames is not None and spec.known.appends and not spec.inner and not spec.plan.objects
+    plan = spec.plan
+    in_calls = spec.known.appends and not spec.inner and not plan.objects and len(plan.leaves) <= MOST_LEAVES
+    return plan.frames is not None and in_calls
 
 
 @functools.cache

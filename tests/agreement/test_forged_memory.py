@@ -32,6 +32,8 @@ SPECS = {
     },
     **{f"{sampler}": {"sampler": sampler} for sampler in IN_ONE},
     **{f"{writer}": {"sampler": frb.Prioritized(), "writer": writer} for writer in WRITERS},
+    "frames": {"compact": frb.Compact(next={}, stack={"x": 3}, spare=0), "sampler": frb.Prioritized()},
+    "frames of slices": {"compact": frb.Compact(next={}, stack={"x": 3}), "sampler": frb.Slices(2, end_keys=()), "lanes": 2},
     "returns": {"transforms": frb.n_step(3, 0.9, reward_key="x", terminated_key="done")},
 }
 EXTREMES = np.array([-(2**31), -13, -1, 0, 15, 40, 2**31 - 1], np.int32)
@@ -68,7 +70,7 @@ def test_arrays_that_others_have_made_are_not_written_beyond(name: str) -> None:
             if spec.sampler.has_priorities:
                 state = rb.update(state, torch.from_numpy(rng.choice(EXTREMES, 6)), torch.ones(6))
                 assert chain.done == 2
-            drawn = chain.draw(state, torch.tensor(int(rng.integers(9))), 6, 0.5, None, None)
+            drawn = chain.draw(state, torch.tensor(int(rng.integers(9))), 6, 0.5, None, None, True)
             assert drawn is NotImplemented or set(drawn[1][[*ITEM].index("id")].reshape(-1).tolist()) <= set(range(7))
             assert all((x[:64] == -5).all() and (x[-64:] == -5).all() for x in around.values())
         del older

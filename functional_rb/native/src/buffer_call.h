@@ -6,6 +6,9 @@
 
 namespace frb {
 
+// Leaves that calls which read frames, and all of the version chain, name of an item.
+constexpr int MOST_LEAVES = 64;
+
 // Memory on the device that a call works on, for the time of the call: int32, so many; null where there is none.
 struct Scratches {
   int32_t* (*take)(void* of, int64_t count);

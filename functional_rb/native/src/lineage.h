@@ -11,8 +11,6 @@
 
 namespace frb {
 
-constexpr int MOST_LEAVES = 64;
-
 struct Leaf {
   PyObject* name;
   PyObject* numpy;  // NumPy's dtype

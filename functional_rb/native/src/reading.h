@@ -44,7 +44,7 @@ FRB_ENTRY void interleave(char* to, const char* a, const char* b, const char* c,
   for (int64_t k = 0; k < pixels; ++k) to[4 * k] = a[k], to[4 * k + 1] = b[k], to[4 * k + 2] = c[k], to[4 * k + 3] = d[k];
 }
 
-// Read the stacks of items, and those that follow on them, frame by frame: `frame_ring.read`.
+// Read the stacks of items, and those that follow on them, frame by frame: `frame_ring.read`. Where frames lie others may have made.
 inline void load_stacks(const Stacks& of, const int32_t* slots, int64_t count) {
   const int32_t* at = of.whole.frame_at;
   const int64_t room = of.chain->room;
@@ -69,9 +69,10 @@ inline void load_stacks(const Stacks& of, const int32_t* slots, int64_t count) {
 inline void load_drawn(const BufferCall& c, const int32_t* slots, int64_t count) {
   if (c.frames) {
     const Stacks of(c);
-    Scratch<int64_t> stored(plan_of(c)->leaves);
-    for (int64_t k = 0; k < stored.size; ++k) stored[k] = c.items[of.as_given()[k]];
-    load_items(plan_of(c), storage_of(c), slots, count, {stored.at, stored.size});
+    int64_t stored[MOST_LEAVES];
+    const int64_t leaves = plan_of(c)->leaves;
+    for (int64_t k = 0; k < leaves; ++k) stored[k] = c.items[of.as_given()[k]];
+    load_items(plan_of(c), storage_of(c), slots, count, {stored, leaves});
     return load_stacks(of, slots, count);
   }
   if (!c.returns) return load_items(plan_of(c), storage_of(c), slots, count, leaves_of(c));
