@@ -37,7 +37,7 @@ Finish = Callable[[list[BackendArray], Selection], R]
 def _in_place(write: Function) -> Function:
     """A function that writes, of which the given state is consumed; so nothing is kept for it, or for older ones."""
 
-    def consuming(engine: Engine, state: VersionedState, *args: object, **named: object) -> Any:
+    def consuming(engine: Engine, state: VersionedState, *args: object, **named: object) -> object:
         with engine._lock_in_place(state, write.__name__):
             part_with_older(readable(state).own())
             return engine.taken_over(state, write(engine, state, *args, consume=True, **named))
@@ -221,7 +221,14 @@ class Engine:
         return after, leaves, selection
 
     def _completed(
-        self, draft: Draft, spec: BufferSpec, batch: int, stored: Any, slots: Any, selection: Selection, bits: Any
+        self,
+        draft: Draft,
+        spec: BufferSpec,
+        batch: int,
+        stored: list[BackendArray],
+        slots: BackendArray | None,
+        selection: Selection,
+        bits: BackendArray | None,
     ) -> tuple[list[BackendArray], Selection]:
         """What native code has drawn, with the leaves that it has not read, and as transforms have it."""
         is_whole = len(stored) == len(spec.plan.leaves)  # with the frames

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from functional_rb.base.arrays import BackendArray
 from functional_rb.ops.part_kernels import Table
@@ -45,12 +44,14 @@ class Recorder:
     def recorded(self, table: Table) -> Table:
         """The kernels of a table, of which those that write to the memory have what they overwrite recorded first."""
 
-        def store(layout: Layout, rows: BackendArray, wide: Sequence[BackendArray], slots: Array, *given: Any) -> Any:
+        def store(
+            layout: Layout, rows: BackendArray, wide: Sequence[BackendArray], slots: Array, *given: object
+        ) -> object:
             for array in (rows, *wide):
                 self.save(array, slots)
             return table[row_layout.store](layout, rows, wide, slots, *given)
 
-        def set_leaves(tree: BackendArray, capacity: int, leaves: Array, *given: Any) -> BackendArray:
+        def set_leaves(tree: BackendArray, capacity: int, leaves: Array, *given: object) -> object:
             self.save(tree, leaves, flat=True)  # the nodes above follow from these, see `version.take_back`
             return table[sum_tree.set_leaves](tree, capacity, leaves, *given)
 

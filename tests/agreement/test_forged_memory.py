@@ -33,8 +33,12 @@ SPECS = {
     **{f"{sampler}": {"sampler": sampler} for sampler in IN_ONE},
     **{f"{writer}": {"sampler": frb.Prioritized(), "writer": writer} for writer in WRITERS},
     "frames": {"compact": frb.Compact(next={}, stack={"x": 3}, spare=0), "sampler": frb.Prioritized()},
-    "frames of slices": {"compact": frb.Compact(next={}, stack={"x": 3}), "sampler": frb.Slices(2, end_keys=()), "lanes": 2},
-    "returns": {"transforms": frb.n_step(3, 0.9, reward_key="x", terminated_key="done")},
+    "frames of slices": {
+        "compact": frb.Compact(next={}, stack={"x": 3}),
+        "sampler": frb.Slices(2, end_keys=()),
+        "lanes": 2,
+    },
+    "returns": {"transforms": frb.n_step(3, 0.9, reward_key="x", terminated_key="done"), "lanes": 2},
 }
 EXTREMES = np.array([-(2**31), -13, -1, 0, 15, 40, 2**31 - 1], np.int32)
 

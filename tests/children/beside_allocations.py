@@ -318,7 +318,7 @@ KERNELS = {
     if isinstance(kernel, types.BuiltinFunctionType) and not name.startswith("gpu_") and name != "seal"
 }
 # What the version chain does whole, though the kernels of its parts are there for programs that it declines.
-IN_PARTS = {"frames", "slices of frames", "sums of steps, stored", "slices, prioritized"}
+IN_PARTS = {"frames", "slices of frames", "sums of steps, float64", "sums of steps, stored", "slices, prioritized"}
 # What Python calls in tests of their own alone.
 WHOLE = {"shared_note_add"}
 # Those that Python calls, and not XLA alone.

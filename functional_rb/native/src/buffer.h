@@ -4,7 +4,7 @@
 #pragma once
 #include <algorithm>
 
-#include "ring.h"
+#include "positions.h"
 #include "rows.h"
 #include "sum_tree.h"
 
@@ -129,17 +129,16 @@ inline bool draw_uniform(const BufferCall& c, Matrix<const int32_t> draws, int32
 }
 inline bool draw_uniform_in_rings(const BufferCall& c, Matrix<const int32_t> draws, int32_t* slots) {
   const Ring ring = ring_of(c);
-  const Lanes lanes{c.counters + ring->cursors, c.counters + ring->sizes};
   const int64_t size = c.counters[SIZE], length = ring->length, limit = length * ring->turns;
   Scratch<int32_t> ends(ring->lanes);
   int32_t end = 0;
-  for (int64_t lane = 0; lane < ring->lanes; ++lane) ends[lane] = end += lanes.sizes[lane];
+  for (int64_t lane = 0; lane < ring->lanes; ++lane) ends[lane] = end += size_of(ring, c.counters, lane);
   const float weight = size ? 1.0f : 0.0f, chance = weight * (1.0f / float(most<int64_t>(size, 1)));
   for (int64_t i = 0; i < c.batch; ++i) {
     const int64_t position = below(draws.at + i * draws.columns, size);
     const int32_t* at = std::upper_bound(ends.at, ends.at + ring->lanes, int32_t(position));
-    const int64_t lane = least<int64_t>(at - ends.at, ring->lanes - 1), held = lanes.sizes[lane];
-    const int64_t number = floor_mod(int64_t(lanes.cursors[lane]) - held + position - (ends[lane] - held), limit);
+    const int64_t lane = least<int64_t>(at - ends.at, ring->lanes - 1), held = size_of(ring, c.counters, lane);
+    const int64_t number = floor_mod(int64_t(c.counters[ring->cursors + lane]) - held + position - (ends[lane] - held), limit);
     slots[i] = int32_t(lane * length + number % length);
     c.handles[i] = size ? int32_t(number / length * ring->capacity + slots[i]) : -1;
     c.weights[i] = weight;
