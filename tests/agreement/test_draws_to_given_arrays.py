@@ -23,8 +23,8 @@ def test_rows_and_all_that_is_told_are_the_same(sampler: str, count: int) -> Non
     state, key = filled(sampler), rb.key(count)
     bits = TORCH.kernels.draws(key, *state.spec.draw_shape(count))
     given = room(state.spec, count)
-    after, leaves, *told = TORCH.chain.draw(state, bits, count, 0.4, given, None)
-    expected_after, expected_leaves, *expected = TORCH.chain.draw(state, key, count, 0.4, None, None)
+    after, leaves, *told = TORCH.chain.draw(state, bits, count, 0.4, given, None, True)
+    expected_after, expected_leaves, *expected = TORCH.chain.draw(state, key, count, 0.4, None, None, True)
     assert leaves is given
     for found, wanted in zip([*given, *told], [*expected_leaves, *expected], strict=True):
         assert (found is None and wanted is None) or torch.equal(found, wanted)
@@ -38,8 +38,8 @@ def test_arrays_that_do_not_fit_stay_as_they_are(wrong: str) -> None:
     changed = {"rows": given[k][:8], "dtype": given[k].int(), "stride": given[k].repeat(1, 2)[:, ::2]}
     given = given[:-1] if wrong == "count" else [changed[wrong] if j == k else x for j, x in enumerate(given)]
     before = [x.clone() for x in given]
-    leaves = TORCH.chain.draw(state, key, 9, 0.0, given, None)[1]
-    expected = TORCH.chain.draw(state, key, 9, 0.0, None, None)[1]
+    leaves = TORCH.chain.draw(state, key, 9, 0.0, given, None, True)[1]
+    expected = TORCH.chain.draw(state, key, 9, 0.0, None, None, True)[1]
     assert all(map(torch.equal, leaves, expected))
     assert all(map(torch.equal, given, before))
 
@@ -63,7 +63,7 @@ def test_an_interrupt_while_arrays_are_looked_at_is_raised(
     monkeypatch.setattr(chain, "look", look)
     by_capsules = chain.made(has_exchange=False)
     with pytest.raises(KeyboardInterrupt):
-        by_capsules.draw(state, key, 4, 0.0, given, None)
+        by_capsules.draw(state, key, 4, 0.0, given, None, True)
 
 
 def test_only_the_engine_may_give_random_bits_for_a_key() -> None:

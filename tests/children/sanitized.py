@@ -180,9 +180,9 @@ def few_threads(fault: str) -> None:
 
     state, key, count = filled("prioritized"), rb.key(1), 130
     given, bits = room(state.spec, count), TORCH.kernels.draws(key, *state.spec.draw_shape(count))
-    expected = TORCH.chain.draw(state, key, count, 0.4, None, None)
+    expected = TORCH.chain.draw(state, key, count, 0.4, None, None, True)
     _native.plant(int(fault))
-    found = TORCH.chain.draw(state, bits, count, 0.4, given, None)
+    found = TORCH.chain.draw(state, bits, count, 0.4, given, None, True)
     _native.plant(0)
     assert found[1] is given
     for ours, theirs in zip([*given, *found[4:]], [*expected[1], *expected[4:]], strict=True):
