@@ -252,6 +252,20 @@ def test_n_steps_of_compact_items(rng: Rng) -> None:
     stories.tell(rng, [pick(rng, VARIANTS)], spec, plain, record, expected, ON_TORCH, 25)
 
 
+def test_some_next_leaves_are_those_of_the_last_step(library: Backend) -> None:
+    """The others are the step's own: so frames of one leaf, and those of both, come from different steps."""
+    rb, steps = library.rb, np.arange(6, dtype=np.float32)
+    item = dict.fromkeys(["x", "y", "next_x", "next_y", "reward"], SCALAR)
+    returns = frb.n_step(2, 0.5, terminated_key=None, next_keys="next_x", end_keys=())
+    spec = frb.BufferSpec(item, 8, frb.InOrder(), compact=frb.Compact(), transforms=returns)
+    state = rb.add(
+        rb.init(spec), {"x": steps, "y": -steps, "next_x": steps + 1, "next_y": -steps - 1, "reward": steps}
+    )
+    items = {name: np.asarray(x).tolist() for name, x in rb.sample(state, rb.key(0), 3)[1].items.items()}
+    assert items["next_x"] == [2, 3, 4] and items["next_y"] == [-1, -2, -3]
+    assert items["x"] == [0, 1, 2] and items["y"] == [0, -1, -2]
+
+
 @histories(12)
 def test_goals_of_compact_items(rng: Rng) -> None:
     task, lanes, length = TASKS[pick(rng, list(TASKS))], pick(rng, [None, 1, 2, 3]), pick(rng, [3, 5, 8])

@@ -86,6 +86,9 @@ def test_nothing_at_all_is_an_error(library: Backend) -> None:
         assert not bool(library.rb.can_sample(only))
         by_array = frb.Mixture(only.states, p=library.array(np.float32([1, 0])))
         assert not bool(library.rb.can_sample(by_array))
+        for share, counts in ((2.0**-100, True), (2.0**-101, False)):  # the least that is a share
+            by_least = frb.Mixture(only.states, p=library.array(np.float32([1, share])))
+            assert bool(library.rb.can_sample(by_least)) == counts
         assert not bool(library.rb.can_sample(frb.Mixture([only.states[0], by_array])))
         assert bool(library.rb.can_sample(frb.Mixture([only.states[1], by_array], p=[0.5, 0.5])))
 
