@@ -258,9 +258,7 @@ def test_some_next_leaves_are_those_of_the_last_step(library: Backend) -> None:
     item = dict.fromkeys(["x", "y", "next_x", "next_y", "reward"], SCALAR)
     returns = frb.n_step(2, 0.5, terminated_key=None, next_keys="next_x", end_keys=())
     spec = frb.BufferSpec(item, 8, frb.InOrder(), compact=frb.Compact(), transforms=returns)
-    state = rb.add(
-        rb.init(spec), {"x": steps, "y": -steps, "next_x": steps + 1, "next_y": -steps - 1, "reward": steps}
-    )
+    state = rb.add(rb.init(spec), {"x": steps, "y": -steps, "next_x": steps + 1, "next_y": -steps - 1, "reward": steps})
     items = {name: np.asarray(x).tolist() for name, x in rb.sample(state, rb.key(0), 3)[1].items.items()}
     assert items["next_x"] == [2, 3, 4] and items["next_y"] == [-1, -2, -3]
     assert items["x"] == [0, 1, 2] and items["y"] == [0, -1, -2]
