@@ -260,8 +260,8 @@ def test_some_next_leaves_are_those_of_the_last_step(library: Backend) -> None:
     spec = frb.BufferSpec(item, 8, frb.InOrder(), compact=frb.Compact(), transforms=returns)
     state = rb.add(rb.init(spec), {"x": steps, "y": -steps, "next_x": steps + 1, "next_y": -steps - 1, "reward": steps})
     items = {name: np.asarray(x).tolist() for name, x in rb.sample(state, rb.key(0), 3)[1].items.items()}
-    assert items["next_x"] == [2, 3, 4] and items["next_y"] == [-1, -2, -3]
-    assert items["x"] == [0, 1, 2] and items["y"] == [0, -1, -2]
+    assert (items["x"], items["next_x"]) == ([0, 1, 2], [2, 3, 4])
+    assert (items["y"], items["next_y"]) == ([0, -1, -2], [-1, -2, -3])
 
 
 @histories(12)
