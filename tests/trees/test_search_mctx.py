@@ -14,6 +14,7 @@ import functional_rb as frb
 import jax_backend as rb
 from functional_rb.trees import search as core
 from functional_rb.trees.api import callers
+from functional_rb.trees.lib import Search
 from functional_rb.trees.policies import Root
 from jax_backend import trees
 from jax_backend.arrays import ops
@@ -196,7 +197,7 @@ def test_a_search_is_its_simulations() -> None:
     ties = rb.rand(frb.Bounded(0, 2**31 - 1, (BATCH,), "int32"), rb.key(2), batch=9)
     draws = core.Draws(jnp.zeros((BATCH, SLOTS, 0), jnp.int32), ties, ties[0], rb.split(rb.key(3), 9))
 
-    evaluated, _ = callers(trees.LIB, first, step, None)
+    evaluated, _ = callers(trees.LIB, first, Search(step, 9, policy, 100, None))
     searched = jax.jit(lambda tree: core.search(ops, tree, draws, evaluated, policy, 9, 100)[0])(first)
     tree = first
 
