@@ -169,8 +169,7 @@ def known(plan: Plan, sampler: SamplerBase, writer: WriterBase, transforms: Sequ
     chosen = bool(how_slots_are_chosen(plan, writer))
     draws = what_is_drawn(sampler, writer, chosen)
     has_updates = type(sampler) in (Prioritized, PrioritizedSlices)
-    on_adding = [transform for transform in transforms if not stores_as_given(transform)]
-    appends = len(on_adding) <= 1 and all(lines_up(plan, transform) for transform in on_adding)
+    appends = all(stores_as_given(transform) or lines_up(plan, transform) for transform in transforms)
     appends = appends and writes_in_turn(writer) and keeps_of_new_items(plan, sampler)
     appends = appends or (chosen and plain and bool(draws))
     whole = draws is Draws.ITEMS and plain and plan.ring.lanes == 1 and is_ring(writer)
