@@ -219,6 +219,14 @@ def test_overwritten_objects_are_freed(variant: Backend, capacity: int) -> None:
     assert not any(note() is not None for note in notes)
 
 
+def test_after_clearing_sweeps_are_as_seldom_as_before() -> None:
+    """Each write that follows would else look through the whole buffer."""
+    state = rb.add(rb.clear(rb.add(rb.init(spec_of()), batch(0))), batch(1))  # the one sweep
+    for k in range(20):
+        state = rb.add(state, batch(2 + k))
+    assert held(state) > 20  # what was overwritten is still there
+
+
 def test_an_older_state_keeps_its_own(swept: None) -> None:
     state = rb.add(rb.init(spec_of()), batch(0, 1, 2, 3))
     notes = [weakref.ref(note) for note in rb.items(state)["note"]]
