@@ -18,7 +18,7 @@ OLDEST: Final = "0.6.1"
 extras.check_version(extras.imported("jax", "jax_backend"), OLDEST, "jax_backend")
 
 import jax  # noqa: E402  # one that is missing or too old has been refused
-import jax.extend.core  # noqa: E402
+import jax.extend.core  # noqa: E402  # likewise after that
 from jax import lax  # noqa: E402
 
 # Whether buffers can be on a mesh with explicit axes: from JAX 0.7.2 on.
