@@ -13,7 +13,6 @@ from functional_rb.specs.categorical import Categorical as Categorical
 from functional_rb.specs.categorical import OneHot
 from functional_rb.specs.composite import Composite as Composite
 from functional_rb.specs.composite import freeze as freeze
-from functional_rb.specs.counting import cardinality
 from functional_rb.specs.example import spec_of
 from functional_rb.specs.exclusive import consolidate
 from functional_rb.specs.graph import Graph
@@ -36,7 +35,6 @@ __all__ = [
     "Sequence",
     "Stacked",
     "Text",
-    "cardinality",
     "consolidate",
     "spec_of",
     "stack",

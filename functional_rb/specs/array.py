@@ -69,6 +69,19 @@ class ArraySpec(Unit):
         """The number of elements of a value."""
         return math.prod(self.shape)
 
+    def cardinality(self) -> int | float:
+        if not self.size:
+            return 1
+        if self.domain.discrete:
+            return math.prod(int(n) for n in self.value_counts.flat)
+        low, high = self._bounds
+        return 1 if self.dtype != "complex64" and (low == high).all() else math.inf
+
+    @property
+    def value_counts(self) -> NumpyArray:
+        """How many values each of `axes` may take, as Python ints, which do not overflow; of several choices each."""
+        return np.broadcast_to(self._counts, self.shape)
+
     @functools.cached_property
     def words(self) -> int:
         if dtypes.kind_of(self.dtype) in ("float", "complex"):

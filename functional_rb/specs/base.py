@@ -66,6 +66,22 @@ class Spec(abc.ABC):
     def changed(self, k: int, change: Change) -> SpecNest:
         """The spec of a value after a change of its first k axes."""
 
+    @abc.abstractmethod
+    def cardinality(self) -> int | float:
+        """How many values lie in the domain, what masks forbid left out.
+
+        Returns:
+            A Python int of any size; `math.inf` where reals have room, or objects. Whole numbers without bounds of
+            their own have those of their dtype.
+
+        Example:
+            >>> from functional_rb import Binary, Categorical, Composite, Unbounded
+            >>> Composite(done=Binary((3,)), action=Categorical(4, mask=[True, True, False, True])).cardinality()
+            24
+            >>> Unbounded(()).cardinality(), Unbounded((), "int8").cardinality()
+            (inf, 256)
+        """
+
     def expand(self, *shape: object) -> Self:
         """Repeat along new leading axes, and along axes of size 1.
 

@@ -95,6 +95,11 @@ class Choices(ArraySpec):
             rows = self.mask_table().reshape(-1, self.choices)
         return [Allowed(mask, of) for mask in np.split(rows, np.cumsum(self.counts)[:-1], -1)]
 
+    @property
+    def value_counts(self) -> NumpyArray:
+        counts = [np.broadcast_to(one.counts, one.of.shape) for one in self.allowed]
+        return np.stack(counts, -1) if self.several else counts[0]
+
     def _drawn(self, ops: SpecOps, bits: Array) -> Array:
         # int32 [N, *choice_axes]; of several choices side by side [N, *choice_axes, len(counts)].
         parts, start = [], 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, TypeAlias, TypeGuard
@@ -222,6 +223,9 @@ class Composite(Mapping[str, SpecNest], Spec):
         shape = change(np.broadcast_to(np.int8(0), self._batch_shape)).shape
         return self.with_parts({name: changed(child, k, change) for name, child in self._parts.items()}, shape)
 
+    def cardinality(self) -> int | float:
+        return cardinality(self._parts)
+
     def _nest_of(self, field: str) -> PartFields:
         return {name: map_members(child, lambda leaf: getattr(leaf, field)) for name, child in self._parts.items()}
 
@@ -305,6 +309,13 @@ def members(nest: SpecNest, path: Path = ()) -> Iterator[tuple[Path, SpecNest]]:
         return
     for key, child in zip(parts[0].keys, parts[1], strict=True):
         yield from members(child, (*path, key))
+
+
+def cardinality(nest: SpecNest) -> int | float:
+    """How many values a nest of specs has."""
+    counts = [leaf.cardinality() for _, leaf in members(nest)]
+    # Of integers the product is exact; infinity times a large integer would overflow.
+    return math.inf if math.inf in counts else math.prod(counts)
 
 
 def changed(nest: SpecNest, k: int, change: Change) -> SpecNest:

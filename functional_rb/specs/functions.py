@@ -12,7 +12,7 @@ import numpy as np
 from functional_rb.base import dtypes, nest
 from functional_rb.base.arrays import Array, ArrayLike, BackendArray, DeviceLike, Nest, NumpyArray, PRNGKey
 from functional_rb.lib import A, Lib
-from functional_rb.specs import counting
+from functional_rb.specs import listing
 from functional_rb.specs.array import ArraySpec, Binary
 from functional_rb.specs.base import SpecNest, checked_shape
 from functional_rb.specs.categorical import Categorical, OneHot
@@ -110,7 +110,7 @@ def enumerate_values(lib: Lib[A], spec: SpecNest) -> Nest:
         spec: a spec, or a nest of them, of whole numbers, truth values, choices and texts.
 
     Returns:
-        A nest like the spec, leaves [N, *shape] for N = `frb.specs.cardinality(spec)`.
+        A nest like the spec, leaves [N, *shape] for N = `spec.cardinality()`.
 
     Raises:
         TypeError: for a leaf that varies in length or kind, or is of objects, naming it.
@@ -129,7 +129,7 @@ def enumerate_values(lib: Lib[A], spec: SpecNest) -> Nest:
                 f"enumerate: leaf {member.name!r}: the values of a {type(member.spec).__name__} are no arrays of one "
                 f"shape; enumerate its parts"
             )
-        counts.append(counting.of_unit(member.spec))
+        counts.append(member.spec.cardinality())
         if math.prod(counts) > MOST_VALUES:
             raise ValueError(
                 f"enumerate: leaf {member.name!r} has {counts[-1]} values, which makes {math.prod(counts)} of all, and "
@@ -140,7 +140,7 @@ def enumerate_values(lib: Lib[A], spec: SpecNest) -> Nest:
     number, leaves = np.arange(math.prod(sizes)), {}
     for member, size in reversed(list(zip(outline.members, sizes, strict=True))):
         number, index = np.divmod(number, size)
-        leaves[member.first] = _from_host(lib, counting.values_at(member.spec, index), member.spec, member.name)
+        leaves[member.first] = _from_host(lib, listing.values_at(member.spec, index), member.spec, member.name)
     return built(lib, outline, leaves, (math.prod(sizes),))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import math
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
@@ -17,7 +18,7 @@ from functional_rb.specs import rows
 from functional_rb.specs.array import Bounded
 from functional_rb.specs.base import SpecNest
 from functional_rb.specs.categorical import Categorical
-from functional_rb.specs.composite import Composite
+from functional_rb.specs.composite import Composite, cardinality
 from functional_rb.specs.padded import Cut, Padded, all_last, all_of, in_front
 from functional_rb.specs.varying import Varying
 
@@ -80,6 +81,16 @@ class Graph(Varying):
     @property
     def _edges(self) -> Padded:
         return Padded(self.edge, 0, self.max_edges, "edges", "max_edges")
+
+    def _cardinality_of_one(self) -> int | float:
+        node = cardinality(self.node)
+        if self.edge is None:
+            return self._nodes.cardinality(node)
+        edge = cardinality(self.edge)
+        if math.inf in (node, edge):
+            return math.inf
+        # Each of m edges has n^2 places between n nodes: sum_n node^n sum_m (edge n^2)^m values.
+        return sum(node**n * self._edges.cardinality(edge * n * n) for n in range(1, self.max_nodes + 1))
 
     @property
     def words(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import ClassVar
 
 import numpy as np
@@ -41,6 +42,9 @@ class NonTensor(Spec):
     @property
     def axes(self) -> tuple[int, ...]:
         return self.shape
+
+    def cardinality(self) -> int | float:
+        return math.inf if math.prod(self.shape) else 1
 
     def changed(self, k: int, change: Change) -> NonTensor:
         return NonTensor(change(np.broadcast_to(np.int8(0), self.shape)).shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import operator
 from typing import ClassVar
 
@@ -14,7 +15,7 @@ from functional_rb.ops.protocol import SpecOps
 from functional_rb.specs import rows
 from functional_rb.specs.base import SpecNest
 from functional_rb.specs.categorical import Categorical
-from functional_rb.specs.composite import Composite
+from functional_rb.specs.composite import Composite, cardinality
 from functional_rb.specs.padded import Cut, all_of, draw_length, in_front, in_rows, length_words
 from functional_rb.specs.varying import Varying
 
@@ -57,6 +58,10 @@ class OneOf(Varying):
         lead = self.batch_shape
         options = tuple(in_front(option, lead) for option in self.options)
         return Composite({"choice": Categorical(len(options), shape=lead), "options": options}, batch_shape=lead)
+
+    def _cardinality_of_one(self) -> int | float:
+        counts = [cardinality(option) for option in self.options]
+        return math.inf if math.inf in counts else sum(counts)
 
     @property
     def words(self) -> int:

@@ -53,6 +53,10 @@ class Padded:
     def words(self) -> int:
         return length_words(self.least, self.size) + self.size * rows.words(self.nest)
 
+    def cardinality(self, of_row: int | float) -> int | float:
+        """How many values there are, of all lengths, where a row has so many: sum_n of_row^n."""
+        return math.inf if of_row == math.inf else sum(of_row**n for n in range(self.least, self.size + 1))
+
     def draw(self, ops: SpecOps, cut: Cut, lead: tuple[int, ...]) -> tuple[Nest, Array]:
         """Random rows [N, *lead, size, ...], and their lengths int32 [N, *lead], which are uniform."""
         many, words = math.prod(lead), rows.words(self.nest)

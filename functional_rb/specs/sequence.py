@@ -10,7 +10,7 @@ from functional_rb.ops.protocol import SpecOps
 from functional_rb.specs import rows
 from functional_rb.specs.array import Bounded
 from functional_rb.specs.base import SpecNest
-from functional_rb.specs.composite import Composite
+from functional_rb.specs.composite import Composite, cardinality
 from functional_rb.specs.padded import Cut, Padded, all_of, in_front
 from functional_rb.specs.varying import Varying
 
@@ -59,6 +59,9 @@ class Sequence(Varying):
     @property
     def _padded(self) -> Padded:
         return Padded(self.element, 0, self.max_length, "elements", "max_length")
+
+    def _cardinality_of_one(self) -> int | float:
+        return self._padded.cardinality(cardinality(self.element))
 
     @property
     def words(self) -> int:

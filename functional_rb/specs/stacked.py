@@ -14,7 +14,7 @@ from functional_rb.base.dtypes import whole_number
 from functional_rb.base.nest import Structure
 from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.base import Change, Spec, SpecNest, axis_of, filled, index_parts, sizes_of, without_ellipsis
-from functional_rb.specs.composite import Composite, at_path, checked, is_path
+from functional_rb.specs.composite import Composite, at_path, cardinality, checked, is_path
 from functional_rb.specs.non_tensor import NonTensor
 
 
@@ -140,6 +140,9 @@ class Stacked(Spec):
         # k is at most the number of the axes in front of the members, the `leading` ones.
         members = tuple(member.changed(k, change) for member in self.members)
         return Stacked(members, self.axis + len(members[0].axes) - len(self.members[0].axes))
+
+    def cardinality(self) -> int | float:
+        return cardinality(self.members)
 
     def expand(self, *shape: object) -> Stacked:
         sizes, axes = sizes_of(shape), self.axes

@@ -85,6 +85,11 @@ class Text(ArraySpec):
     def axes(self) -> tuple[int, ...]:
         return self.shape[:-1]
 
+    @property
+    def value_counts(self) -> NumpyArray:
+        count = sum(len(self.charset) ** n for n in range(self.min_length, self.max_length + 1))
+        return np.full(self.axes, count, object)
+
     def defaults(self) -> dict[str, object]:
         return super().defaults() | {"shape": (self.max_length,)}
 

@@ -41,6 +41,14 @@ class Varying(Unit):
         # The containers of nests (a list) may have no hash.
         return hash((type(self), self.parts))
 
+    @abc.abstractmethod
+    def _cardinality_of_one(self) -> int | float:
+        """How many values there are without batch axes."""
+
+    def cardinality(self) -> int | float:
+        one = self._cardinality_of_one()
+        return one**self._many if self._many else 1
+
     def _check(self, **counts: object) -> None:
         who = type(self).__name__
         for name in self.nests:

@@ -12,7 +12,8 @@ import numpy as np
 from functional_rb.base.arrays import Nest, NumpyArray
 from functional_rb.base.steps import FLAGS, OBSERVATION
 from functional_rb.ops import numpy_ops
-from functional_rb.specs import Binary, Categorical, Unbounded, cardinality
+from functional_rb.specs import Binary, Categorical, Unbounded
+from functional_rb.specs.composite import cardinality, checked
 from functional_rb.structures import row_layout
 from functional_rb.trees import drawing, soundness
 from functional_rb.trees.forest_spec import ForestSpec
@@ -51,7 +52,7 @@ class TreeView(Nodes):
         """
         node = self._checked(node, "fully_expanded")
         spec = self.full_specs["action"] if actions is None else actions
-        most = spec if isinstance(spec, int) else cardinality(spec)
+        most = spec if isinstance(spec, int) else cardinality(checked(spec, "trees.fully_expanded: actions"))
         if most == float("inf"):
             raise ValueError("trees.fully_expanded: there are infinitely many actions; give how many count, actions=n")
         return len(np.unique(self.steps.edge[self.first_step[self.children(node)]])) == most

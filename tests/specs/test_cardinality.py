@@ -28,6 +28,10 @@ def rows(library: Backend, x: Any, n: int) -> list[bytes]:
     return [b"|".join(part[i].tobytes() for part in parts) for i in range(n)]
 
 
+def cardinality(nest: Any) -> int | float:
+    return frb.Composite(nest=nest).cardinality()
+
+
 @hypothesis.given(SPECS)
 @hypothesis.settings(max_examples=40)
 @hypothesis.example({"flag": frb.Binary((2,)), "move": frb.Categorical(3, mask=[True, False, True])})
@@ -37,7 +41,7 @@ def rows(library: Backend, x: Any, n: int) -> list[bytes]:
 def test_all_values_are_listed_once(spec: Any) -> None:
     from tests.support.backends import make
 
-    n = frb.specs.cardinality(spec)
+    n = cardinality(spec)
     hypothesis.assume(n <= MOST)
     with make("torch") as library:
         rb = library.rb
@@ -75,7 +79,7 @@ def test_a_cardinality_counts_what_can_be_told_apart(library: Backend) -> None:
         stored = rb.enumerate(spec.parts)
         good = np.flatnonzero(library.numpy(rb.contains(spec, stored)))
         decoded = rb.decode(spec, stored)
-        assert len({repr(decoded[i]) for i in good}) == frb.specs.cardinality(spec), spec
+        assert len({repr(decoded[i]) for i in good}) == spec.cardinality(), spec
 
 
 def test_cardinalities() -> None:
@@ -98,11 +102,20 @@ def test_cardinalities() -> None:
         frb.specs.Sequence(frb.Unbounded(()), 2): math.inf,
         frb.Composite(a=frb.Binary((8,)), b=frb.Categorical(7)): 2**8 * 7,
     }
-    assert {spec: frb.specs.cardinality(spec) for spec in expected} == expected
-    assert frb.specs.cardinality({}) == frb.specs.cardinality(()) == 1
-    assert frb.specs.cardinality({"huge": frb.Binary((3000,)), "real": frb.Unbounded(())}) == math.inf
-    with pytest.raises(TypeError, match=r"^cardinality: leaf 'x': expected a spec"):
-        frb.specs.cardinality({"x": 3})
+    assert {spec: spec.cardinality() for spec in expected} == expected
+    assert cardinality({}) == cardinality(()) == 1
+
+
+def test_more_values_than_a_float_has_and_infinitely_many_together() -> None:
+    huge, real = frb.Binary((3000,)), frb.Unbounded(())
+    assert huge.cardinality() == 2**3000
+    for both in (
+        frb.Composite(huge=huge, real=real),
+        frb.specs.Stacked([huge, frb.Unbounded((1,))]),
+        frb.specs.OneOf([huge, real]),
+        frb.specs.Graph(huge, real, max_nodes=2),
+    ):
+        assert both.cardinality() == math.inf
 
 
 def test_too_many_are_refused_by_name(library: Backend) -> None:
@@ -137,7 +150,7 @@ def test_too_many_are_refused_by_name(library: Backend) -> None:
 def test_choices_may_be_floats(library: Backend, kind: Any, dtype: str) -> None:
     rb, spec = library.rb, kind(dtype)
     listed = rb.enumerate(spec)
-    choices = library.numpy(listed).astype(np.float64).reshape(frb.specs.cardinality(spec), -1)
+    choices = library.numpy(listed).astype(np.float64).reshape(spec.cardinality(), -1)
     assert len(np.unique(choices, axis=0)) == len(choices)
     drawn = library.numpy(rb.rand(spec, rb.key(3), 200)).astype(np.float64).reshape(200, -1)
     assert {tuple(row) for row in drawn.tolist()} == {tuple(row) for row in choices.tolist()}
