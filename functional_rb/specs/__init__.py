@@ -14,7 +14,6 @@ from functional_rb.specs.categorical import OneHot
 from functional_rb.specs.composite import Composite as Composite
 from functional_rb.specs.composite import freeze as freeze
 from functional_rb.specs.example import spec_of
-from functional_rb.specs.exclusive import consolidate
 from functional_rb.specs.graph import Graph
 from functional_rb.specs.multi_categorical import MultiCategorical, MultiOneHot
 from functional_rb.specs.non_tensor import NonTensor
@@ -35,7 +34,6 @@ __all__ = [
     "Sequence",
     "Stacked",
     "Text",
-    "consolidate",
     "spec_of",
     "stack",
 ]

@@ -69,6 +69,9 @@ class ArraySpec(Unit):
         """The number of elements of a value."""
         return math.prod(self.shape)
 
+    def without_elements(self, batch_axes: int, batch_shape: tuple[int, ...]) -> ArraySpec:
+        return ArraySpec((*batch_shape, *(0,) * max(len(self.shape) - batch_axes, 1)), self.dtype)
+
     def cardinality(self) -> int | float:
         if not self.size:
             return 1

@@ -82,6 +82,33 @@ class Spec(abc.ABC):
             (inf, 256)
         """
 
+    def consolidate(self) -> Self:
+        """Give members side by side the same names: what one lacks becomes a leaf of its dtype with size 0.
+
+        Returns:
+            The same spec, with all in it consolidated. In a member that lacks a part, that part has the batch axes of
+            the member and no elements: each axis behind those has size 0, and a scalar gets one axis of size 0. Where
+            no member lacks a part, an equal spec.
+
+        Example:
+            >>> from functional_rb import Composite, Unbounded
+            >>> from functional_rb.specs import Stacked
+            >>> agents = Stacked([Composite(obs=Unbounded((3,))), Composite(obs=Unbounded((5,)), gps=Unbounded((2,)))])
+            >>> whole = agents.consolidate()
+            >>> whole[0].gps.shape, whole["gps"].shape, whole == agents, whole.consolidate() == whole
+            ((0,), (2, -1), False, True)
+        """
+        return self
+
+    @abc.abstractmethod
+    def without_elements(self, batch_axes: int, batch_shape: tuple[int, ...]) -> Spec:
+        """The spec of what has no elements, in place of a part that others have.
+
+        Args:
+            batch_axes: how many batch axes this spec has in front.
+            batch_shape: those that stand in their place.
+        """
+
     def expand(self, *shape: object) -> Self:
         """Repeat along new leading axes, and along axes of size 1.
 

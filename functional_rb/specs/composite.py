@@ -226,6 +226,14 @@ class Composite(Mapping[str, SpecNest], Spec):
     def cardinality(self) -> int | float:
         return cardinality(self._parts)
 
+    def consolidate(self) -> Composite:
+        return self.with_parts({name: consolidate(child) for name, child in self._parts.items()})
+
+    def without_elements(self, batch_axes: int, batch_shape: tuple[int, ...]) -> Composite:
+        axes = (*batch_shape, *(0,) * (len(self._batch_shape) - batch_axes))
+        parts = {name: without_elements(child, batch_axes, batch_shape) for name, child in self._parts.items()}
+        return self.with_parts(parts, axes)
+
     def _nest_of(self, field: str) -> PartFields:
         return {name: map_members(child, lambda leaf: getattr(leaf, field)) for name, child in self._parts.items()}
 
@@ -316,6 +324,14 @@ def cardinality(nest: SpecNest) -> int | float:
     counts = [leaf.cardinality() for _, leaf in members(nest)]
     # Of integers the product is exact; infinity times a large integer would overflow.
     return math.inf if math.inf in counts else math.prod(counts)
+
+
+def consolidate(nest: SpecNest) -> SpecNest:
+    return map_members(nest, lambda leaf: leaf.consolidate())
+
+
+def without_elements(nest: SpecNest, batch_axes: int, batch_shape: tuple[int, ...]) -> SpecNest:
+    return map_members(nest, lambda leaf: leaf.without_elements(batch_axes, batch_shape))
 
 
 def changed(nest: SpecNest, k: int, change: Change) -> SpecNest:

@@ -43,6 +43,9 @@ class NonTensor(Spec):
     def axes(self) -> tuple[int, ...]:
         return self.shape
 
+    def without_elements(self, batch_axes: int, batch_shape: tuple[int, ...]) -> NonTensor:
+        return NonTensor((*batch_shape, *(0,) * max(len(self.shape) - batch_axes, 1)))
+
     def cardinality(self) -> int | float:
         return math.inf if math.prod(self.shape) else 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from typing import ClassVar
@@ -14,7 +15,7 @@ from functional_rb.base.dtypes import whole_number
 from functional_rb.base.nest import Structure
 from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.base import Change, Spec, SpecNest, axis_of, filled, index_parts, sizes_of, without_ellipsis
-from functional_rb.specs.composite import Composite, at_path, cardinality, checked, is_path
+from functional_rb.specs.composite import Composite, at_path, cardinality, checked, is_path, without_elements
 from functional_rb.specs.non_tensor import NonTensor
 
 
@@ -117,9 +118,7 @@ class Stacked(Spec):
         if isinstance(key, str):
             lacking = [i for i, member in enumerate(self.members) if key not in _names(member)]
             if lacking:
-                raise KeyError(
-                    f"{key!r}: members {lacking} have no such part; frb.specs.consolidate(spec) gives them one"
-                )
+                raise KeyError(f"{key!r}: members {lacking} have no such part; spec.consolidate() gives them one")
             return stack([member[key] for member in self.members], self.axis)
         if is_path(key):
             return at_path(self, key)
@@ -143,6 +142,13 @@ class Stacked(Spec):
 
     def cardinality(self) -> int | float:
         return cardinality(self.members)
+
+    def consolidate(self) -> Stacked:
+        return Stacked(tuple(_alike([member.consolidate() for member in self.members])), self.axis)
+
+    def without_elements(self, batch_axes: int, batch_shape: tuple[int, ...]) -> Stacked:
+        members = tuple(member.without_elements(batch_axes, batch_shape) for member in self.members)
+        return Stacked(members, self.axis - batch_axes + len(batch_shape))
 
     def expand(self, *shape: object) -> Stacked:
         sizes, axes = sizes_of(shape), self.axes
@@ -211,6 +217,27 @@ def stack(specs: Sequence[SpecNest], axis: int = 0) -> Spec:
     sizes = list(longer.axes)
     sizes[stacked.axis] = len(stacked.members)
     return longer.expand(*sizes)
+
+
+def _alike(side_by_side: list[SpecNest]) -> list[SpecNest]:
+    # Gives composites the names that any of them has. What is a composite only in some members stays as it is.
+    if all(isinstance(one, Stacked) for one in side_by_side):
+        members = iter(_alike([member for one in side_by_side for member in one.members]))
+        return [Stacked(tuple(itertools.islice(members, len(one.members))), one.axis) for one in side_by_side]
+    if not all(isinstance(one, Composite) for one in side_by_side):
+        return side_by_side
+    # Of each name the first member that has it, whose part says what is missing elsewhere.
+    examples: dict[str, tuple[SpecNest, int]] = {}
+    for one in side_by_side:
+        for name, child in one.items():
+            examples.setdefault(name, (child, len(one.batch_shape)))
+    columns = {
+        name: _alike(
+            [one[name] if name in one else without_elements(*example, one.batch_shape) for one in side_by_side]
+        )
+        for name, example in examples.items()
+    }
+    return [one.with_parts({name: columns[name][i] for name in columns}) for i, one in enumerate(side_by_side)]
 
 
 def _names(spec: SpecNest) -> tuple[str, ...]:

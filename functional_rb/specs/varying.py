@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
+from typing import Self
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from functional_rb.base.dtypes import whole_number
 from functional_rb.base.nest import Structure
 from functional_rb.specs import rows
 from functional_rb.specs.base import Change, SpecNest, Unit, checked_shape
-from functional_rb.specs.composite import Composite, PartFields, checked
+from functional_rb.specs.composite import Composite, PartFields, checked, consolidate
 from functional_rb.specs.non_tensor import NonTensor
 
 
@@ -44,6 +45,13 @@ class Varying(Unit):
     @abc.abstractmethod
     def _cardinality_of_one(self) -> int | float:
         """How many values there are without batch axes."""
+
+    def consolidate(self) -> Self:
+        nests = {name: consolidate(getattr(self, name)) for name in self.nests}
+        return dataclasses.replace(self, **nests)  # type: ignore[type-var]  # each kind is a dataclass
+
+    def without_elements(self, batch_axes: int, batch_shape: tuple[int, ...]) -> Composite:
+        return self.parts.without_elements(batch_axes, batch_shape)
 
     def cardinality(self) -> int | float:
         one = self._cardinality_of_one()

@@ -70,7 +70,7 @@ def test_dicts_in_dataclasses_are_parts_too() -> None:
 
 def test_containers_of_torch_survive() -> None:
     spec = frb.Composite.like(Box, {"a": U((3, 2))}, (3,))
-    for made in (spec[0], spec.expand(2, 3), spec.reshape(1, 3), frb.specs.consolidate(spec), copy.deepcopy(spec)):
+    for made in (spec[0], spec.expand(2, 3), spec.reshape(1, 3), spec.consolidate(), copy.deepcopy(spec)):
         assert made._container is Box
     assert eval(repr(spec), NAMESPACE) == spec
     assert pickle.loads(pickle.dumps(spec)) == spec != frb.Composite(a=U((3, 2)), batch_shape=(3,))
@@ -138,12 +138,12 @@ def lacks(parts: list[Any]) -> bool:
 @many
 @given(skeletons())
 def test_keys_of_members(skeleton: Any) -> None:
-    spec = spec_from(skeleton)
+    spec = frb.Composite(nest=spec_from(skeleton))
     found = [one for one in walk(spec) if isinstance(one, frb.specs.Stacked)]
-    whole = frb.specs.consolidate(spec)
+    whole = spec.consolidate()
     assert (whole != spec) == any(lacks(list(one.members)) for one in found)
     assert not any(lacks(list(one.members)) for one in walk(whole) if isinstance(one, frb.specs.Stacked))
-    assert frb.specs.consolidate(whole) == whole
+    assert whole.consolidate() == whole
     assert sum(isinstance(one, frb.specs.Stacked) for one in walk(whole)) >= len(found)
     compare(spec, whole)
 
@@ -194,7 +194,7 @@ def test_consolidate_by_example() -> None:
         ],
         1,
     )
-    whole = frb.specs.consolidate(agents)
+    whole = agents.consolidate()
     first, second = whole.members
     assert list(first) == list(second) == ["obs", "info", "text", "talk", "team", "note"]
     assert first == frb.Composite(
@@ -218,7 +218,7 @@ def test_consolidate_by_example() -> None:
     assert second.obs == frb.specs.ArraySpec((4, 0))
     assert second.info.a == frb.specs.ArraySpec((4, 7, 0))
     assert second.talk == agents[:, 1].talk
-    assert frb.specs.consolidate({"agents": agents, "t": (agents,)})["t"] == (whole,)
+    assert frb.Composite(agents=agents, t=(agents,)).consolidate()["t"] == (whole,)
 
 
 # --- in buffers -----------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ ITEM: Any = {
         "one": frb.specs.OneOf([U((2,), "int8"), frb.specs.Sequence(frb.specs.Text(2), 2)], (2,)),
     },
     "agents": {
-        "agents": frb.specs.consolidate(AGENTS),
+        "agents": AGENTS.consolidate(),
         "raw": AGENTS.expand(2, 2),
         "pair": Pair(U(), Data(U(), AGENTS)),
     },

@@ -239,7 +239,7 @@ def test_members_that_differ() -> None:
         _ = uneven[4]
     with pytest.raises(TypeError, match=r"no first axis to iterate over, its axes are \(-1, 2\)"):
         iter(uneven)
-    with pytest.raises(KeyError, match=r"'gps': members \[0\] have no such part; frb.specs.consolidate"):
+    with pytest.raises(KeyError, match=r"'gps': members \[0\] have no such part; spec.consolidate"):
         _ = AGENTS["gps"]
     with pytest.raises(IndexError):
         _ = AGENTS[2]
