@@ -119,7 +119,7 @@ def make_iterate(config: Config, step: Any, cache: Any, optimizer: optax.Gradien
             return descend(optimizer, lambda p: surrogate(config, step, p, sample.items, sample.mask), learner)
 
         learner, _ = jax.lax.scan(update, run.learner, rb.split(k_update, config.updates))
-        coefficient = rb.text.update_kl(config.controller, run.coefficient, made.kl)
+        coefficient = config.controller.update(run.coefficient, made.kl)
         exact = right(made.joined.ids, made.joined.reply).all(-1)
         told = made.scores.mean(), exact.mean(), made.kl.mean(), run.coefficient
         return Run(learner, buffer, coefficient), told

@@ -124,7 +124,7 @@ def train(config: Config) -> Iterator[Row]:
             learner.descend(optimizer, learner.surrogate(sample.items, sample.mask))
         exact = right(made.joined.ids, made.joined.reply).all(-1).float()
         told.append(torch.stack([made.scores.mean(), exact.mean(), made.kl.mean(), coefficient]))
-        coefficient = rb.text.update_kl(config.controller, coefficient, made.kl)
+        coefficient = config.controller.update(coefficient, made.kl)
         if (i + 1) % config.report_every == 0:
             yield Row(i + 1, *torch.stack(told[-config.report_every :]).mean(0).tolist())
 

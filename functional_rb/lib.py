@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
+from functional_rb.base import lazy
 from functional_rb.base.arrays import Array, NumpyArray
+from functional_rb.base.tracing import constant
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -126,6 +128,39 @@ class Lib(Generic[A]):
             return annotation
         words = [self.shown if word == "A" else word for word in annotation.split(" ")]
         return " ".join(words)
+
+
+# Of the backends that are in use, each of which adds its own.
+_IN_USE: list[Lib[Any]] = []
+# Of a backend and a module of it, such as `text`, what that has more than its `Lib`.
+_MORE: dict[tuple[str, str], Any] = {}
+
+
+def add_library(lib: Lib[Any]) -> None:
+    """Have the methods of records find a backend by its arrays."""
+    _IN_USE.append(lib)
+
+
+def library_of(*values: object) -> Lib[Any] | None:
+    """The backend that an array among some values is of; None if there are only NumPy's, numbers and other things."""
+    for value in values:
+        for lib in _IN_USE:
+            if isinstance(value, lib.array):
+                return lib
+    return None
+
+
+@constant  # as torch.compile can neither import nor wait for a lock
+def _look_up(backend: str, module: str) -> bool:
+    if (backend, module) not in _MORE:
+        _MORE[backend, module] = lazy.imported(f"{backend}.{module}").LIB
+    return True
+
+
+def more_of(lib: Lib[Any], module: str) -> Any:
+    """What a module of a backend, such as `text`, has more than its `Lib`; it is imported when it is first used."""
+    _look_up(lib.name, module)
+    return _MORE[lib.name, module]
 
 
 def documented_by(core: Callable[..., object]) -> Callable[[F], F]:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb.lib import Lib
+from functional_rb.lib import Lib, add_library
 from jax_backend import dispatch, mixtures
 from jax_backend.arrays import convert, ops, rules, tracing
 from jax_backend.engines import carried, execute, hosted, restore, values
@@ -89,3 +89,4 @@ LIB: Final[Lib[jax.Array]] = Lib(
     around=rules.transfers,
     steps=_explicit,
 )
+add_library(LIB)

@@ -143,16 +143,13 @@ LIB: Final[TextLib[jax.Array]] = TextLib.of(
 )
 
 bradley_terry_loss = LIB.bind(preferences.bradley_terry_loss)
-end_scores = LIB.bind(preferences.end_scores)
 gae = LIB.bind(api.gae)
 generate = LIB.bind(api.generate)
 group_advantages = LIB.bind(preferences.group_advantages)
 join = LIB.bind(api.join)
 log_probs = LIB.bind(api.log_probs)
 pairs_of_groups = LIB.bind(preferences.pairs_of_groups)
-reward_loss = LIB.bind(preferences.reward_loss)
 rollout = LIB.bind(api.rollout)
-update_kl = LIB.bind(preferences.update_kl)
 
 __all__ = [*api.NAMES]
 __dir__ = __all__.copy

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from functional_rb.lib import Lib
+from functional_rb.lib import Lib, add_library
 from functional_rb.native.switch import HAVE_KERNELS
 from torch_backend import dispatch, mixtures
 from torch_backend.arrays import ops
@@ -66,3 +66,4 @@ LIB: Final[Lib[torch.Tensor]] = Lib(
     around=_as_it_is,
     steps=_as_it_is,
 )
+add_library(LIB)

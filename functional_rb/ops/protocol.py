@@ -246,6 +246,7 @@ class BackendOpsOf(ItemOpsOf[A], TextOpsOf[A], SpecOpsOf[A], Protocol[A]):
 # What the algorithms are written over: any backend's.
 CommonOps: TypeAlias = CommonOpsOf[Array]
 Ops: TypeAlias = OpsOf[Array]
+FloatOps: TypeAlias = FloatOpsOf[Array]
 TreeOps: TypeAlias = TreeOpsOf[Array]
 ItemOps: TypeAlias = ItemOpsOf[Array]
 TextOps: TypeAlias = TextOpsOf[Array]

@@ -18,16 +18,13 @@ from functional_rb.text.lib import EmptyCache, Step, TextLib
 
 NAMES: Final = (
     "bradley_terry_loss",
-    "end_scores",
     "gae",
     "generate",
     "group_advantages",
     "join",
     "log_probs",
     "pairs_of_groups",
-    "reward_loss",
     "rollout",
-    "update_kl",
 )
 """What `rb.text` has on every backend."""
 

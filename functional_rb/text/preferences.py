@@ -1,4 +1,4 @@
-"""Preferences: losses of reward models over pairs, pairs and advantages of groups, and the KL coefficient's next value.
+"""Preferences: the loss of scores of pairs, and pairs and advantages of groups.
 
 A backend binds each public function here; the examples are run with either one as `rb`.
 """
@@ -6,7 +6,6 @@ A backend binds each public function here; the examples are run with either one 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,9 +17,9 @@ from functional_rb.buffer import checks
 from functional_rb.lib import A
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.specs import Unbounded
-from functional_rb.text.kl import KLController
 from functional_rb.text.lib import TextLib
-from functional_rb.text.records import PairwiseDataset, RewardData
+from functional_rb.text.losses import checked_mask, mean, minus_log_sigmoid
+from functional_rb.text.records import PairwiseDataset
 
 
 def bradley_terry_loss(
@@ -52,73 +51,10 @@ def bradley_terry_loss(
     arrays = [lib.converted(x, "float32", name) for x, name in ((chosen, "chosen"), (rejected, "rejected"))]
     if not isinstance(margin, int | float):
         arrays.append(lib.converted(margin, "float32", "margin"))
-    real = _checked_mask(lib, "bradley_terry_loss", 1, arrays, mask)
+    real = checked_mask(lib, "bradley_terry_loss", 1, arrays, mask)
     if len(arrays) == 2:
         arrays.append(lib.number(margin, "float32", arrays[0]))
     return lib.run(_bradley_terry, *arrays, real)
-
-
-def reward_loss(lib: TextLib[A], pairs: PairwiseDataset) -> BackendArray:
-    """How badly the rewards of single tokens tell the preferred texts from the others, as torchrl's reward model does.
-
-    Of each pair the mean of `-log sigmoid(chosen - rejected)` over the positions from the first at which the texts
-    differ to the end of the longer one; then the mean over the pairs. Behind its end a text has the reward of its last
-    token, so what stands in the padding never counts. Equal texts, and a text without any token, tell nothing, and such
-    pairs do not count.
-
-    Args:
-        pairs: of texts that begin in the same column, integer [B, T], with rewards float [B, T] of the model.
-
-    Returns:
-        float32 []; 0 if no pair counts. It can be differentiated with respect to the rewards.
-
-    Raises:
-        ValueError: for shapes that do not fit, and for texts without rewards.
-        TypeError: for rewards that are no floats, and tokens that are no integers.
-
-    Example:
-        >>> ids, mask = np.array([[5, 1, 2], [5, 3, 0]], np.int32), np.array([[1, 1, 1], [1, 1, 0]], bool)
-        >>> rewards = np.array([[9, 2, 2], [9, 1, 7]], np.float32)
-        >>> one, other = (frb.text.RewardData(ids[k:k + 1], mask[k:k + 1], rewards[k:k + 1]) for k in (0, 1))
-        >>> round(float(rb.text.reward_loss(frb.text.PairwiseDataset(one, other))), 4)
-        0.3133
-    """
-    arrays: list[Array] = []
-    for side in ("chosen_data", "rejected_data"):
-        text: RewardData = getattr(pairs, side)
-        if text.rewards is None:
-            raise ValueError(
-                f"reward_loss: leaf '{side}/rewards': expected rewards of each token, got None; put the model's there "
-                f"by dataclasses.replace(pairs.{side}, rewards=...)"
-            )
-        arrays.append(lib.converted(text.input_ids, "int32", f"{side}/input_ids"))
-        arrays.append(lib.converted(text.attention_mask, "bool", f"{side}/attention_mask"))
-        arrays.append(lib.converted(text.rewards, "float32", f"{side}/rewards"))
-    _check_shapes("reward_loss", 2, arrays)
-    return lib.run(_diverging, *arrays)
-
-
-def end_scores(lib: TextLib[A], rewards: ArrayLike, mask: ArrayLike) -> BackendArray:
-    """The score of each text: the reward of its last token.
-
-    Args:
-        rewards: float [B, T], as a reward model gives them.
-        mask: bool or integer [B, T], nonzero where a token belongs to the text.
-
-    Returns:
-        float32 [B]; 0 of a text without any token.
-
-    Raises:
-        ValueError: for shapes that do not fit.
-        TypeError: for rewards that are no floats.
-
-    Example:
-        >>> rb.text.end_scores(np.array([[1, 2, 3]], np.float32), np.array([[1, 1, 0]])).tolist()
-        [2.0]
-    """
-    arrays = lib.converted(rewards, "float32", "rewards"), lib.converted(mask, "bool", "mask")
-    _check_shapes("end_scores", 2, arrays)
-    return lib.run(_end_scores, *arrays)
 
 
 def pairs_of_groups(
@@ -148,7 +84,7 @@ def pairs_of_groups(
     """
     checks.check_unpacked(items, "pairs_of_groups")
     ranked = lib.converted(scores, "float32", "scores")
-    real = _checked_mask(lib, "pairs_of_groups", 2, [ranked], mask)
+    real = checked_mask(lib, "pairs_of_groups", 2, [ranked], mask)
     leaves, structure = nest.flatten(items, lambda x: hasattr(x, "dtype") and not hasattr(x, "keys"))
     arrays = []
     for path, leaf in zip(structure.paths, leaves, strict=True):
@@ -206,7 +142,7 @@ def group_advantages(
         [[-1.0, 1.0], [0.0, 0.0]]
     """
     values = lib.converted(scores, "float32", "scores")
-    real = _checked_mask(lib, "group_advantages", 2, [values], mask)
+    real = checked_mask(lib, "group_advantages", 2, [values], mask)
     if not 0 < epsilon < math.inf:
         raise ValueError(f"group_advantages: expected epsilon as a positive number, got {epsilon!r}")
     known, there = lib.values(values), None if real is None else lib.values(real)
@@ -221,103 +157,12 @@ def group_advantages(
     return lib.run(_group_advantages, values, real, static=(bool(scale), float(epsilon)))
 
 
-def update_kl(
-    lib: TextLib[A], controller: KLController, coefficient: ArrayLike, kl: ArrayLike, mask: ArrayLike = None
-) -> BackendArray:
-    """The next coefficient of the KL divergence, after some replies.
-
-    Args:
-        controller: static.
-        coefficient: float32 [] as this function gave it; at first `controller.initial`.
-        kl: float [N], the KL divergence of each whole reply: the sum over its own tokens, padding left out, such as
-            `rollout(...).kl`. NaN and infinities do not count.
-        mask: bool [N], which replies count; all if None.
-
-    Returns:
-        float32 [].
-
-    Raises:
-        ValueError: for `kl` that is not one number a reply; for a coefficient that is negative or not finite, where
-            that is known (not while tracing).
-        TypeError: for `kl` that is no float, a coefficient that is no number, or another controller.
-
-    Example:
-        >>> controller = frb.text.KLController(0.2, target=6.0, horizon=1000)
-        >>> round(float(rb.text.update_kl(controller, controller.initial, np.full(100, 12, np.float32))), 4)
-        0.204
-    """
-    if not isinstance(controller, KLController):
-        raise TypeError(f"update_kl: expected a frb.text.KLController, got {type(controller).__name__}")
-    values = lib.converted(kl, "float32", "kl")
-    if values.ndim != 1:
-        raise ValueError(
-            f"update_kl: expected kl [N], one number for each reply, got shape {tuple(values.shape)}; sum over the "
-            f"tokens of each reply, not over padding"
-        )
-    real = _checked_mask(lib, "update_kl", 1, [values], mask)
-    number = _coefficient(lib, coefficient, values)
-    return lib.run(_updated, number, values, real, static=(controller,))
-
-
-def _coefficient(lib: TextLib[A], coefficient: object, like: Array) -> Array:
-    # A negative coefficient would reward what it is to hold back.
-    plain = isinstance(coefficient, int | float | np.generic) and not isinstance(coefficient, bool | np.bool_)
-    if not plain and not hasattr(coefficient, "shape"):
-        raise TypeError(f"update_kl: expected coefficient as a number, got {coefficient!r:.80}")
-    number = lib.number(coefficient, "float32", like)
-    if tuple(number.shape):
-        raise ValueError(f"update_kl: expected coefficient as one number, got shape {tuple(number.shape)}")
-    known = lib.values(number)
-    if known is not None and not 0 <= float(known) < math.inf:
-        raise ValueError(
-            f"update_kl: expected coefficient as a finite number that is not negative, got {float(known)}; begin with "
-            f"controller.initial"
-        )
-    return number
-
-
-def _checked_mask(lib: TextLib[A], who: str, axes: int, arrays: list[Array], mask: ArrayLike) -> Array | None:
-    real = None if mask is None else lib.converted(mask, "bool", "mask")
-    _check_shapes(who, axes, [*arrays, *([] if real is None else [real])])
-    return real
-
-
-def _check_shapes(who: str, axes: int, arrays: Sequence[Array]) -> None:
-    shapes = [tuple(x.shape) for x in arrays]
-    if len(set(shapes)) > 1 or len(shapes[0]) != axes or shapes[0][-1] == 0:
-        expected = "[B]" if axes == 1 else "[B, T]"
-        raise ValueError(f"{who}: expected arrays of one shape {expected}, not empty, got {shapes}; pad to one length")
-
-
 def _bradley_terry(ops: TreeOps, chosen: Array, rejected: Array, margin: Array, real: Array | None) -> Array:
     ahead = chosen - rejected - margin
     real = ops.cast(ops.full_like(ahead, 1), "bool") if real is None else real
     # Before gradients meet the scores of pairs that do not count.
     ahead = ops.where(real, ahead, ops.full_like(ahead, 0))
-    return _mean(ops, _minus_log_sigmoid(ops, ahead), real)
-
-
-def _diverging(
-    ops: TreeOps,
-    chosen: Array,
-    chosen_mask: Array,
-    chosen_rewards: Array,
-    rejected: Array,
-    rejected_mask: Array,
-    rejected_rewards: Array,
-) -> Array:
-    # A place counts from the first difference on, as long as one of the two texts goes on.
-    either = chosen_mask | rejected_mask
-    differ = either & ((chosen != rejected) | (chosen_mask != rejected_mask))
-    counted = either & (ops.cummax(ops.cast(differ, "int32")) > 0)
-    ahead = _carried(ops, chosen_rewards, chosen_mask) - _carried(ops, rejected_rewards, rejected_mask)
-    losses = _minus_log_sigmoid(ops, ahead)
-    whole = (ops.total(chosen_mask) > 0) & (ops.total(rejected_mask) > 0) & (ops.total(counted) > 0)
-    return _mean(ops, _mean(ops, losses, counted), whole)
-
-
-def _end_scores(ops: TreeOps, rewards: Array, mask: Array) -> Array:
-    return _carried(ops, rewards, mask)[:, -1]
+    return mean(ops, minus_log_sigmoid(ops, ahead), real)
 
 
 def _extremes(
@@ -350,30 +195,3 @@ def _group_advantages(ops: TreeOps, scores: Array, real: Array | None, scale: bo
         return apart
     variance = ops.total(apart * apart)[:, None] / ops.maximum(count - one, one)
     return apart / (variance**0.5 + epsilon)
-
-
-def _updated(ops: TreeOps, coefficient: Array, kl: Array, real: Array | None, controller: KLController) -> Array:
-    finite = (kl == kl) & (kl < math.inf) & (kl > -math.inf)
-    return controller.updated(ops, coefficient, kl, finite if real is None else finite & real)
-
-
-def _carried(ops: TreeOps, rewards: Array, mask: Array) -> Array:
-    # Rewards [B, T], where there is no token that of the last one before; 0 before the first.
-    length = rewards.shape[1]
-    kept = ops.where(mask, rewards, ops.full_like(rewards, 0))  # before gradients meet what is in the padding
-    column = ops.arange(length, like=mask)[None, :]
-    last = ops.cummax(ops.where(mask, column, ops.full_like(column, 0)))
-    rows = ops.arange(rewards.shape[0], like=mask)[:, None] * length
-    return ops.take(kept.reshape(-1), (rows + last).reshape(-1)).reshape(*rewards.shape)
-
-
-def _minus_log_sigmoid(ops: TreeOps, x: Array) -> Array:
-    # log(1 + exp(-x)), without overflow.
-    zero = ops.full_like(x, 0)
-    return ops.maximum(-x, zero) + ops.log(1 + ops.exp(-ops.maximum(x, -x)))
-
-
-def _mean(ops: TreeOps, x: Array, real: Array) -> Array:
-    # 0 where there is no real element.
-    count = ops.cast(ops.total(real), "float32")
-    return ops.total(ops.where(real, x, ops.full_like(x, 0))) / ops.maximum(count, ops.full_like(count, 1))

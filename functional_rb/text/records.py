@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from functional_rb.base.arrays import BackendArray
 from functional_rb.base.containers import record
+from functional_rb.ops.protocol import Array
+from functional_rb.text import losses
+from functional_rb.text.computing import Computing, computed
 
 
 @record
@@ -28,6 +31,23 @@ class RewardData:
     rewards: BackendArray | None = None
     end_scores: BackendArray | None = None
 
+    def last_rewards(self) -> BackendArray:
+        """The reward of each text's last token, which is its score where a reward model gives one at each token.
+
+        Returns:
+            float32 [B], of the library of the arrays, NumPy's too; 0 of a text without any token.
+
+        Raises:
+            ValueError: for shapes that do not fit, and for texts without rewards.
+            TypeError: for rewards that are no floats.
+
+        Example:
+            >>> ids, mask = np.array([[5, 1, 2]], np.int32), np.array([[True, True, False]])
+            >>> RewardData(ids, mask, rewards=np.array([[1, 2, 3]], np.float32)).last_rewards().tolist()
+            [2.0]
+        """
+        return computed(_last_rewards, (self.rewards, self.attention_mask), self)
+
 
 @record
 class PairwiseDataset:
@@ -43,6 +63,35 @@ class PairwiseDataset:
     chosen_data: RewardData
     rejected_data: RewardData
     prompt_rindex: BackendArray | None = None
+
+    def loss(self) -> BackendArray:
+        """How badly the rewards of single tokens tell the preferred texts from the others, as torchrl's reward model.
+
+        Of each pair the mean of `-log sigmoid(chosen - rejected)` over the positions from the first at which the texts
+        differ to the end of the longer one; then the mean over the pairs. Behind its end a text has the reward of its
+        last token, so what stands in the padding never counts. Equal texts, and a text without any token, tell nothing,
+        and such pairs do not count.
+
+        The texts are to begin in the same column, integer [B, T], with rewards float [B, T] of the model.
+
+        Returns:
+            float32 [], of the library of the arrays, NumPy's too; 0 if no pair counts. It can be differentiated with
+            respect to the rewards.
+
+        Raises:
+            ValueError: for shapes that do not fit, and for texts without rewards.
+            TypeError: for rewards that are no floats, and tokens that are no integers.
+
+        Example:
+            >>> ids, mask = np.array([[5, 1, 2], [5, 3, 0]], np.int32), np.array([[1, 1, 1], [1, 1, 0]], bool)
+            >>> rewards = np.array([[9, 2, 2], [9, 1, 7]], np.float32)
+            >>> one, other = (RewardData(ids[k:k + 1], mask[k:k + 1], rewards[k:k + 1]) for k in (0, 1))
+            >>> round(float(PairwiseDataset(one, other).loss()), 4)
+            0.3133
+        """
+        sides = self.chosen_data, self.rejected_data
+        arrays = [x for side in sides for x in (side.rewards, side.input_ids, side.attention_mask)]
+        return computed(_loss, tuple(arrays), self)
 
 
 @record
@@ -68,3 +117,29 @@ class PromptData:
     labels: BackendArray | None = None
     logits: BackendArray | None = None
     loss: BackendArray | None = None
+
+
+def _last_rewards(lib: Computing, text: RewardData) -> BackendArray:
+    arrays = _rewards(lib, "RewardData.last_rewards", text, ""), lib.converted(text.attention_mask, "bool", "mask")
+    losses.check_shapes("RewardData.last_rewards", 2, arrays)
+    return lib.run(losses.last_rewards, *arrays)
+
+
+def _loss(lib: Computing, pairs: PairwiseDataset) -> BackendArray:
+    arrays: list[Array] = []
+    for side in ("chosen_data", "rejected_data"):
+        text: RewardData = getattr(pairs, side)
+        arrays.append(lib.converted(text.input_ids, "int32", f"{side}/input_ids"))
+        arrays.append(lib.converted(text.attention_mask, "bool", f"{side}/attention_mask"))
+        arrays.append(_rewards(lib, "PairwiseDataset.loss", text, f"{side}/"))
+    losses.check_shapes("PairwiseDataset.loss", 2, arrays)
+    return lib.run(losses.diverging, *arrays)
+
+
+def _rewards(lib: Computing, who: str, text: RewardData, place: str) -> Array:
+    if text.rewards is None:
+        raise ValueError(
+            f"{who}: leaf '{place}rewards': expected rewards of each token, got None; put the model's there by "
+            f"dataclasses.replace(text, rewards=...)"
+        )
+    return lib.converted(text.rewards, "float32", f"{place}rewards")

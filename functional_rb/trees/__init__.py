@@ -3,20 +3,16 @@
 A tree is an immutable pytree of arrays with pure functions, the same on JAX and on torch, as a buffer is.
 """
 
-from typing import Any as _Any
-
-from functional_rb.base import lazy as _lazy
 from functional_rb.base.arrays import DeviceLike as _DeviceLike
-from functional_rb.base.tracing import constant as _constant
 from functional_rb.lib import A as _A
 from functional_rb.lib import Lib as _Lib
+from functional_rb.lib import more_of as _more_of
 from functional_rb.public import structures as _structures
 from functional_rb.trees import api as _api
 from functional_rb.trees import forest as _forest
 from functional_rb.trees import forest_growth as _growth
 from functional_rb.trees.forest import Forest
 from functional_rb.trees.forest_spec import ForestSpec
-from functional_rb.trees.lib import TreesLib as _TreesLib
 from functional_rb.trees.policies import GumbelMuZero, MuZero
 from functional_rb.trees.scores import EXP3, PUCT, UCB1, CompletedQ
 from functional_rb.trees.spec import TreeSpec
@@ -39,20 +35,9 @@ _structures.register(
 _structures.register({"init": _forest.init}, ForestSpec)
 
 
-# Trees need more of a backend than its `Lib` has, which lies in a module that is imported when it is used.
-_MORE: dict[str, _TreesLib[_Any]] = {}
-
-
-@_constant  # as torch.compile can neither import nor wait for a lock
-def _look_up(backend: str) -> bool:
-    if backend not in _MORE:
-        _MORE[backend] = _lazy.imported(f"{backend}.trees").LIB
-    return True
-
-
 def _planted(lib: _Lib[_A], spec: TreeSpec, device: _DeviceLike, items: Expansion) -> Tree:
-    _look_up(lib.name)
-    return _api.init(_MORE[lib.name], spec, items, device)
+    # Trees need more of a backend than its `Lib` has.
+    return _api.init(_more_of(lib, "trees"), spec, items, device)
 
 
 _structures.register({"init": _planted}, TreeSpec)

@@ -56,16 +56,18 @@ CONTROLLERS = [frb.text.KLController(0.1), frb.text.KLController(0.1, 6.0, 100.0
 @pytest.mark.parametrize("controller", CONTROLLERS)
 @pytest.mark.parametrize("given", [-0.1, float("nan"), float("inf"), np.float32(-1), -1])
 def test_coefficients_of_no_sense(library: Backend, controller: Any, given: Any) -> None:
-    rb, kl = library.rb, np.ones(3, np.float32)
+    kl = np.ones(3, np.float32)
     for form in (given, library.array(np.float32(given))):
-        with pytest.raises(ValueError, match="update_kl: expected coefficient as a finite number that is not negative"):
-            rb.text.update_kl(controller, form, kl)
+        with pytest.raises(
+            ValueError, match=r"KLController\.update: expected coefficient as a finite number that is not "
+        ):
+            controller.update(form, kl)
     for other in ("0.1", None, True):
-        with pytest.raises(TypeError, match="update_kl: expected coefficient as a number, got"):
-            rb.text.update_kl(controller, other, kl)
-    with pytest.raises(ValueError, match=r"update_kl: expected coefficient as one number, got shape \(2,\)"):
-        rb.text.update_kl(controller, library.array(np.ones(2, np.float32)), kl)
-    assert float(rb.text.update_kl(controller, 0.0, kl)) == 0
+        with pytest.raises(TypeError, match=r"KLController\.update: expected coefficient as a number, got"):
+            controller.update(other, kl)
+    with pytest.raises(ValueError, match=r"KLController\.update: expected coefficient as one number, got shape \(2,\)"):
+        controller.update(library.array(np.ones(2, np.float32)), kl)
+    assert float(controller.update(0.0, kl)) == 0
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import torch
 from hypothesis import strategies as st
 
 import functional_rb as frb
-import torch_backend
+import torch_backend  # noqa: F401 - so that methods of records compute with torch
 from tests.support.backends import Backend
 
 
@@ -64,10 +64,10 @@ ROWS = st.lists(st.tuples(TOKENS, TOKENS).map(list), min_size=1, max_size=4)
 @hypothesis.given(ROWS, st.integers(0, 99))
 def test_the_loss_over_diverging_tokens_is_the_plain_one(rows: list[list[list[int]]], seed: int) -> None:
     pairs = dataset(torch.from_numpy, rows, seed)
-    found = torch_backend.text.reward_loss(pairs)
+    found = pairs.loss()
     assert float(found) == pytest.approx(plain_reward_loss(pairs), rel=1e-5, abs=1e-6)
     other = dataset(torch.from_numpy, rows, seed, pad=9)
-    assert torch_backend.text.reward_loss(other).equal(found)
+    assert other.loss().equal(found)
 
 
 EDGES = {
@@ -85,9 +85,8 @@ def test_edges_have_a_loss_and_a_gradient_on_either_backend(library: Backend, ro
     expected = plain_reward_loss(pairs)
 
     def loss(rewards: Any) -> Any:
-        return library.rb.text.reward_loss(
-            dataclasses.replace(pairs, chosen_data=dataclasses.replace(pairs.chosen_data, rewards=rewards))
-        )
+        chosen = dataclasses.replace(pairs.chosen_data, rewards=rewards)
+        return dataclasses.replace(pairs, chosen_data=chosen).loss()
 
     given = pairs.chosen_data.rewards
     if library.library == "jax":
@@ -115,7 +114,8 @@ def test_whole_texts_by_bradley_and_terry(library: Backend) -> None:
     far = bradley_terry(array(np.float32([0, 3e38])), array(np.float32([1e4, -3e37])))
     assert float(far) == pytest.approx(5000)
     assert np.isnan(float(bradley_terry(array(np.float32([np.nan])), array(np.float32([0])))))
-    ends = library.rb.text.end_scores(array(chosen.reshape(2, 4)), array(np.bool_([[1, 1, 0, 0], [0, 0, 0, 0]])))
+    rewards, mask = array(chosen.reshape(2, 4)), array(np.bool_([[1, 1, 0, 0], [0, 0, 0, 0]]))
+    ends = frb.text.RewardData(mask * 1, mask, rewards).last_rewards()
     assert ends.tolist() == [chosen[1], 0]
 
 
@@ -136,77 +136,98 @@ def test_torchrls_loss_where_it_has_one() -> None:
         rewards = np.where(mask, rewards, np.take_along_axis(rewards, lengths - 1, 2))
         sides = [frb.text.RewardData(*map(torch.from_numpy, (ids[k], mask[k], rewards[k]))) for k in (0, 1)]
         theirs = models.GPT2RewardModel.compute_reward_loss(chosen_batch=sides[0], rejected_batch=sides[1])
-        ours = torch_backend.text.reward_loss(frb.text.PairwiseDataset(*sides))
+        ours = frb.text.PairwiseDataset(*sides).loss()
         assert float(ours) == pytest.approx(float(theirs), rel=1e-5)
         ends = models.GPT2RewardModel._compute_end_scores(
             SimpleNamespace(pad_id=pad), sides[0].rewards, sides[0].input_ids
         )
-        assert torch_backend.text.end_scores(sides[0].rewards, sides[0].attention_mask).equal(ends)
+        assert sides[0].last_rewards().equal(ends)
 
 
 REFUSED = {
     "no rewards": (
-        lambda t, p: t.reward_loss(
-            dataclasses.replace(p, rejected_data=dataclasses.replace(p.rejected_data, rewards=None))
-        ),
+        lambda p: dataclasses.replace(p, rejected_data=dataclasses.replace(p.rejected_data, rewards=None)).loss(),
         ValueError,
         "leaf 'rejected_data/rewards': expected rewards of each token, got None",
     ),
     "other lengths": (
-        lambda t, p: t.end_scores(p.chosen_data.rewards, p.chosen_data.attention_mask[:, :1]),
+        lambda p: dataclasses.replace(p.chosen_data, attention_mask=p.chosen_data.attention_mask[:, :1]).last_rewards(),
         ValueError,
-        r"end_scores: expected arrays of one shape \[B, T\]",
+        r"last_rewards: expected arrays of one shape \[B, T\]",
     ),
     "no floats": (
-        lambda t, p: t.end_scores(p.chosen_data.input_ids, p.chosen_data.attention_mask),
+        lambda p: dataclasses.replace(p.chosen_data, rewards=p.chosen_data.input_ids).last_rewards(),
         TypeError,
         "rewards: expected dtype float32",
     ),
     "KL of tokens": (
-        lambda t, p: t.update_kl(frb.text.KLController(0.1), 0.1, p.chosen_data.rewards),
+        lambda p: frb.text.KLController(0.1).update(0.1, p.chosen_data.rewards),
         ValueError,
         r"expected kl \[N\], one number for each reply, got shape \(1, 4\); sum over the tokens of each reply",
     ),
-    "no controller": (lambda t, p: t.update_kl(0.1, 0.1, p.chosen_data.rewards[0]), TypeError, r"got float"),
+    "no array": (
+        lambda p: frb.text.KLController(0.1).update(0.1, [1.0, 2.0]),
+        TypeError,
+        "kl: expected an array of NumPy or of a backend in use, got list; import jax_backend or",
+    ),
 }
 
 
 @pytest.mark.parametrize(("call", "kind", "message"), REFUSED.values(), ids=REFUSED)
 def test_errors(library: Backend, call: Any, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
-        call(library.rb.text, dataset(library.array, [[[1, 2], [1, 0]]]))
+        call(dataset(library.array, [[[1, 2], [1, 0]]]))
 
 
 CONTROLLER = frb.text.KLController(0.2, target=6.0, horizon=100)
 
 
+def told_by(pairs: Any, coefficient: Any, kl: Any) -> Any:
+    return pairs.loss(), pairs.chosen_data.last_rewards(), CONTROLLER.update(coefficient, kl, kl > 4)
+
+
+def test_methods_compute_with_the_library_of_their_arrays_compiled_too(library: Backend) -> None:
+    rows, kl = [[[1, 2], [1, 0]], [[2, 1, 1], [2]]], np.float32([3, 30, np.nan])
+    expected = told_by(dataset(np.asarray, rows), np.float32(0.2), kl)
+    assert {type(x).__module__ for x in expected} == {"numpy"}
+    given = dataset(library.array, rows), library.array(np.float32(0.2)), library.array(kl)
+    compiled = jax.jit(told_by) if library.library == "jax" else torch.compile(told_by, fullgraph=True, backend="eager")
+    for found in (told_by(*given), compiled(*given)):
+        for x, y in zip(found, expected, strict=True):
+            assert type(x) is type(given[-1])
+            np.testing.assert_allclose(library.numpy(x), y, rtol=1e-6)
+    mixed = CONTROLLER.update(0.2, kl, library.array(kl > 4))  # where one of them is the library's
+    assert type(mixed) is type(given[-1])
+    assert float(mixed) == pytest.approx(float(expected[-1]))
+
+
 def test_the_coefficient_follows_ziegler_by_the_number_of_replies(library: Backend) -> None:
-    update, rng = library.rb.text.update_kl, np.random.default_rng(0)
+    update, rng = CONTROLLER.update, np.random.default_rng(0)
     coefficient: Any = CONTROLLER.initial
     expected = CONTROLLER.initial
     for n in (8, 8, 3, 8):
         kl = rng.normal(6, 5, n).astype(np.float32)
         error = np.clip(kl.astype(np.float64).mean() / 6 - 1, -0.2, 0.2)
         expected *= 1 + error * n / 100
-        coefficient = update(CONTROLLER, coefficient, library.array(kl))
+        coefficient = update(coefficient, library.array(kl))
         assert float(coefficient) == pytest.approx(expected, rel=1e-5)
         assert str(coefficient.dtype).endswith("float32")
         padded = library.array(np.float32([*kl, *[np.nan] * (11 - n)]))  # of those that do not count nothing is seen
-        again = update(CONTROLLER, 0.2, padded, library.array(np.arange(11) < n))
+        again = update(0.2, padded, library.array(np.arange(11) < n))
         assert float(again) == pytest.approx(0.2 * (1 + error * n / 100), rel=1e-5)
     many = library.array(np.zeros(1000, np.float32))  # ten horizons at once: it would become negative
-    assert float(update(CONTROLLER, 0.2, many)) == pytest.approx(0.16)
+    assert float(update(0.2, many)) == pytest.approx(0.16)
     bad = library.array(np.float32([np.nan, np.inf, -np.inf]))
-    assert float(update(CONTROLLER, 0.2, bad)) == pytest.approx(0.2)
-    assert float(update(frb.text.KLController(0.3), 0.3, many)) == pytest.approx(0.3)
+    assert float(update(0.2, bad)) == pytest.approx(0.2)
+    assert float(frb.text.KLController(0.3).update(0.3, many)) == pytest.approx(0.3)
 
 
 def test_the_coefficient_is_state_under_jit(library: Backend) -> None:
-    kl, update = library.array(np.float32([3, 30])), library.rb.text.update_kl
+    kl, update = library.array(np.float32([3, 30])), CONTROLLER.update
     start = library.array(np.float32(0.2))
 
     def step(coefficient: Any) -> Any:
-        return update(CONTROLLER, coefficient, kl)
+        return update(coefficient, kl)
 
     if library.library == "jax":
         found = jax.lax.scan(lambda c, _: (step(c), None), start, None, length=3)[0]
