@@ -89,13 +89,11 @@ LIB: Final[TreesLib[jax.Array]] = TreesLib.of(
 )
 
 backup = LIB.bind(api.backup)
-content = LIB.bind(api.content)
 expand = LIB.bind(api.expand)
 reset = LIB.bind(api.reset)
 search = LIB.bind(api.search)
 select = LIB.bind(api.select)
 subtree = LIB.bind(api.subtree)
-summary = LIB.bind(api.summary)
 view = LIB.bind(forest_tree.view)
 
 __all__ = [*api.NAMES]

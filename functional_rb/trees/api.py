@@ -16,19 +16,17 @@ from functional_rb.trees import search as core
 from functional_rb.trees.lib import AskedStep, Search, TreesLib
 from functional_rb.trees.policies import MuZero, Policy
 from functional_rb.trees.scores import PUCT, Score
-from functional_rb.trees.search import Evaluated, Leaf, Step
+from functional_rb.trees.search import Evaluated, Step
 from functional_rb.trees.spec import INT32_MAX, Content, TreeSpec
 from functional_rb.trees.state import Expansion, Tree
 
 NAMES: Final = (
     "backup",
-    "content",
     "expand",
     "reset",
     "search",
     "select",
     "subtree",
-    "summary",
     "view",
 )
 """What `rb.trees` has on every backend."""
@@ -52,20 +50,28 @@ class Proposal(NamedTuple):
     weights: BackendArray
 
 
-class Summary(NamedTuple):
-    """What is known at the roots.
+class Leaf(NamedTuple):
+    """Where a simulation ends: an edge, what a model is asked about it, and what lies behind it.
 
     Attributes:
-        visits: int32 [B, A], how many simulations took each slot.
-        probabilities: float32 [B, A], their shares; without any visit the same for each valid slot.
-        value: float32 [B], the mean of what was backed up.
-        q: float32 [B, A], reward + discount * value of each slot; 0 of one never taken.
+        node: int32 [B], the node from which the last edge was taken; -1 if a tree cannot be searched, as it is empty,
+            or its root is terminal.
+        slot: int32 [B], the slot that was taken; -1 there.
+        child: int32 [B], the node behind it; -1 if none is stored.
+        value: float32 [B], what is to be backed up: the predicted value of the node behind the edge, which `expand`
+            fills in; 0 before.
+        content: the content of that node, a nest like `TreeSpec.node`, leaves [B, *shape]; where the node is -1, of the
+            root.
+        action: the edge's action, a nest like `TreeSpec.action`; without one in the spec the slot, int32 [B]. Of slot 0
+            where the slot is -1.
     """
 
-    visits: BackendArray
-    probabilities: BackendArray
+    node: BackendArray
+    slot: BackendArray
+    child: BackendArray
     value: BackendArray
-    q: BackendArray
+    content: Nest
+    action: Nest
 
 
 def init(lib: TreesLib[A], spec: TreeSpec, root: Expansion, device: DeviceLike = None) -> Tree:
@@ -113,7 +119,7 @@ def select(
         max_depth: how many edges are taken at most; by default as many as there are.
 
     Returns:
-        The edge of each tree, with what lies behind it.
+        The edge of each tree, what a model is asked about it, and what lies behind it.
 
     Example:
         >>> spec = frb.trees.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
@@ -126,7 +132,9 @@ def select(
     _check_tree(lib, tree, "trees.select")
     score = _score(tree, PUCT() if score is None else score, "trees.select")
     lib.check_key(key)
-    return lib.run(_select, tree, key, static=(score, _depth(max_depth, "trees.select"), lib.draws))
+    edge, *asked = lib.run(_select, tree, key, static=(score, _depth(max_depth, "trees.select"), lib.draws))
+    content, action = _nests(lib, tree, *asked)
+    return Leaf(edge.node, edge.slot, edge.child, edge.value, content, action)
 
 
 def expand(lib: TreesLib[A], tree: Tree, leaf: Leaf, expansion: Expansion) -> tuple[Tree, Leaf]:
@@ -159,9 +167,10 @@ def expand(lib: TreesLib[A], tree: Tree, leaf: Leaf, expansion: Expansion) -> tu
         ([2], [1], [2, 1, 0, 0], [1.0, 2.0, 0.0, 0.0])
     """
     _check_tree(lib, tree, "trees.expand")
-    leaf = _leaf(lib, tree, leaf, "trees.expand")
+    edge = _edge(lib, tree, leaf, "trees.expand")
     answer = evaluated(lib, tree.spec, expansion, tree.batch, "trees.expand")
-    return lib.run(_expand, tree, leaf, answer, writes=True)
+    tree, ended = lib.run(_expand, tree, edge, answer, writes=True)
+    return tree, leaf._replace(**ended._asdict())
 
 
 def backup(lib: TreesLib[A], tree: Tree, leaf: Leaf, score: Score | None = None) -> Tree:
@@ -179,32 +188,9 @@ def backup(lib: TreesLib[A], tree: Tree, leaf: Leaf, score: Score | None = None)
         The trees; see the example of `expand`.
     """
     _check_tree(lib, tree, "trees.backup")
-    leaf = _leaf(lib, tree, leaf, "trees.backup")
+    edge = _edge(lib, tree, leaf, "trees.backup")
     score = _score(tree, PUCT() if score is None else score, "trees.backup")
-    return lib.run(_backup, tree, leaf, static=(score,), writes=True)
-
-
-def content(lib: TreesLib[A], tree: Tree, leaf: Leaf) -> tuple[Nest, Nest]:
-    """What a model is asked about: the content of the nodes from which the last edges were taken, and their actions.
-
-    Args:
-        tree: the batch of trees.
-        leaf: what `select` gave.
-
-    Returns:
-        A nest like `spec.node`, leaves [B, *shape], and one like `spec.action`; without an action in the spec the
-        slots, int32 [B]. Of trees that cannot be searched the root, and slot 0.
-
-    Example:
-        >>> spec = frb.trees.TreeSpec(node={"x": frb.Unbounded(())}, capacity=4, children=2)
-        >>> value, prior = np.zeros(1, np.float32), np.zeros((1, 2), np.float32)
-        >>> tree = rb.init(spec, items=frb.trees.Expansion({"x": value + 5}, prior, value))
-        >>> node, action = rb.trees.content(tree, rb.trees.select(tree, rb.key(0)))
-        >>> node["x"].tolist()
-        [5.0]
-    """
-    _check_tree(lib, tree, "trees.content")
-    return _nests(lib, tree, *lib.run(_content, tree, _leaf(lib, tree, leaf, "trees.content")))
+    return lib.run(_backup, tree, edge, static=(score,), writes=True)
 
 
 def search(
@@ -283,7 +269,8 @@ def search(
     tree, slot, weights = lib.searching(lib, tree, key, Search(step, count, chosen, depth, chance_step))
     if tree.spec.action_content is None:
         return tree, Proposal(slot, slot, weights)
-    return tree, Proposal(slot, content(lib, tree, Leaf(slot * 0, slot, slot, weights[:, 0]))[1], weights)
+    of_slot = lib.run(core.content_of, tree, core.Leaf(slot * 0, slot, slot, weights[:, 0]))
+    return tree, Proposal(slot, _nests(lib, tree, *of_slot)[1], weights)
 
 
 def callers(lib: TreesLib[A], tree: Tree, search: Search) -> tuple[Step, Step | None]:
@@ -302,26 +289,6 @@ def callers(lib: TreesLib[A], tree: Tree, search: Search) -> tuple[Step, Step | 
     if search.chance_step is None:
         return asking(search.step, "step", False), None
     return asking(search.step, "step", True), asking(search.chance_step, "chance_step", False)
-
-
-def summary(lib: TreesLib[A], tree: Tree) -> Summary:
-    """What is known at the roots: visits, their shares, value and Q values.
-
-    Args:
-        tree: the batch of trees.
-
-    Returns:
-        Arrays with a row for each tree.
-
-    Example:
-        >>> spec = frb.trees.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
-        >>> value = np.full(1, 3, np.float32)
-        >>> root = frb.trees.Expansion((np.zeros(1, np.float32),), np.zeros((1, 2), np.float32), value)
-        >>> rb.trees.summary(rb.init(spec, items=root)).value.tolist()
-        [3.0]
-    """
-    _check_tree(lib, tree, "trees.summary")
-    return Summary(*lib.run(core.summary, tree))
 
 
 def subtree(lib: TreesLib[A], tree: Tree, slot: object) -> Tree:
@@ -367,7 +334,7 @@ def reset(lib: TreesLib[A], tree: Tree, mask: ArrayLike, root: Expansion) -> Tre
         >>> def of_value(x):
         ...     return frb.trees.Expansion((np.zeros(2, np.float32),), prior, np.full(2, x, np.float32))
         >>> tree = rb.trees.reset(rb.init(spec, items=of_value(1)), np.array([False, True]), of_value(2))
-        >>> rb.trees.summary(tree).value.tolist()
+        >>> tree.summary().value.tolist()
         [1.0, 2.0]
     """
     _check_tree(lib, tree, "trees.reset")
@@ -378,20 +345,19 @@ def reset(lib: TreesLib[A], tree: Tree, mask: ArrayLike, root: Expansion) -> Tre
     return lib.run(reuse.reset, tree, mask, answer, static=(where,))
 
 
-def _select(ops: TreeOps, tree: Tree, key: PRNGKey, score: Score, max_depth: int, draws: Callable[..., Array]) -> Leaf:
-    return core.select_by(ops, tree, score, draws(key, tree.batch[0], 1, tree.size)[:, 0], max_depth)
+def _select(
+    ops: TreeOps, tree: Tree, key: PRNGKey, score: Score, max_depth: int, draws: Callable[..., Array]
+) -> tuple[core.Leaf, list[Array], list[Array] | Array]:
+    leaf = core.select_by(ops, tree, score, draws(key, tree.batch[0], 1, tree.size)[:, 0], max_depth)
+    return leaf, *core.content_of(ops, tree, leaf)
 
 
-def _expand(ops: TreeOps, tree: Tree, leaf: Leaf, answer: Evaluated) -> tuple[Tree, Leaf]:
+def _expand(ops: TreeOps, tree: Tree, leaf: core.Leaf, answer: Evaluated) -> tuple[Tree, core.Leaf]:
     return core.expand(ops, tree, core.within(ops, tree, leaf), answer)
 
 
-def _backup(ops: TreeOps, tree: Tree, leaf: Leaf, score: Score) -> Tree:
+def _backup(ops: TreeOps, tree: Tree, leaf: core.Leaf, score: Score) -> Tree:
     return core.backup(ops, *core.valued(ops, tree, core.within(ops, tree, leaf)), score)
-
-
-def _content(ops: TreeOps, tree: Tree, leaf: Leaf) -> tuple[list[Array], list[Array] | Array]:
-    return core.content_of(ops, tree, core.within(ops, tree, leaf))
 
 
 def evaluated(
@@ -466,11 +432,11 @@ def _numbers(
     return _array(lib, value, expected, shape, function, name)
 
 
-def _leaf(lib: TreesLib[A], tree: Tree, leaf: object, function: str) -> Leaf:
+def _edge(lib: TreesLib[A], tree: Tree, leaf: object, function: str) -> core.Leaf:
     if not isinstance(leaf, Leaf):
         raise TypeError(f"{function}: expected a leaf, as rb.trees.select gives it, got {type(leaf).__name__}")
-    kinds = zip(Leaf._fields, leaf, (INDEX, INDEX, INDEX, FLOAT), strict=True)
-    return Leaf(*(_array(lib, x, kind, tree.batch, function, f"leaf.{name}") for name, x, kind in kinds))
+    kinds = zip(core.Leaf._fields, leaf[:4], (INDEX, INDEX, INDEX, FLOAT), strict=True)
+    return core.Leaf(*(_array(lib, x, kind, tree.batch, function, f"leaf.{name}") for name, x, kind in kinds))
 
 
 def _nests(lib: TreesLib[A], tree: Tree, node: list[Array], action: BackendArray) -> tuple[Nest, Nest]:

@@ -123,7 +123,7 @@ class MuZero:
 
     def propose(self, ops: TreeOps, edges: Edges, root: Root, bits: Array) -> tuple[Array, Array]:
         """A slot drawn by visits, and the shares of the visits."""
-        shares = visit_shares(ops, edges)
+        shares = visit_shares(ops, edges.visits, edges.valid)
         if not self.temperature:
             return best(ops, shares, edges.valid, bits), shares
         logits = ops.log(shares) / self.temperature
@@ -204,11 +204,11 @@ class GumbelMuZero:
         return best(ops, ops.where(wanted, numbers, ops.full_like(numbers, -math.inf)), edges.valid, bits)
 
 
-def visit_shares(ops: TreeOps, edges: Edges) -> Array:
+def visit_shares(ops: TreeOps, visits: Array, valid: Array) -> Array:
     """The share of each edge in its node's visits of edges, float32 [B, A]; without any, 1 / K for K valid slots."""
-    visits = ops.cast(edges.visits, "float32")
+    visits = ops.cast(visits, "float32")
     total = ops.total(visits)[:, None]
-    valid = ops.cast(edges.valid, "float32")
+    valid = ops.cast(valid, "float32")
     one = ops.full_like(total, 1)
     equal = valid / ops.maximum(ops.total(valid)[:, None], one)
     return ops.where(total > 0, visits / ops.maximum(total, one), equal)

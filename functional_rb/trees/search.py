@@ -13,7 +13,7 @@ from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.structures.row_layout import along
 from functional_rb.trees import nodes
 from functional_rb.trees.nodes import as_edges, edges_of, get_edge, put, put_edge, root_edges
-from functional_rb.trees.policies import Policy, visit_shares
+from functional_rb.trees.policies import Policy
 from functional_rb.trees.scores import Edges, Score, best, log_softmax, next_bits
 from functional_rb.trees.spec import TreeSpec
 from functional_rb.trees.state import NONE, ROOT, Tree
@@ -368,9 +368,3 @@ def content_of(ops: TreeOps, tree: Tree, leaf: Leaf) -> tuple[list[Array], list[
     if spec.action_content is None:
         return content, ops.maximum(leaf.slot, ops.full_like(leaf.slot, 0))
     return content, nodes.read_edge(ops, spec.action_content, tree.action_rows, tree.action_wide, edge)
-
-
-def summary(ops: TreeOps, tree: Tree) -> tuple[Array, Array, Array, Array]:
-    """Visits of the root's edges, their shares, the root's value, and the Q values of its edges."""
-    edges = edges_of(ops, tree, ops.full_like(tree.size, ROOT))
-    return edges.visits, visit_shares(ops, edges), edges.node_value, edges.q

@@ -7,12 +7,31 @@ from typing import Final, NamedTuple
 
 from functional_rb.base.arrays import BackendArray, Nest
 from functional_rb.base.containers import register_record
+from functional_rb.lib import library_of, more_of
+from functional_rb.ops.protocol import TreeOps
+from functional_rb.trees.policies import visit_shares
 from functional_rb.trees.spec import TreeSpec
 
 # The number of the root among the nodes.
 ROOT: Final = 0
 # Stands for a node or a slot that is not there.
 NONE: Final = -1
+
+
+class Summary(NamedTuple):
+    """What is known at the roots.
+
+    Attributes:
+        visits: int32 [B, A], how many simulations took each slot.
+        probabilities: float32 [B, A], their shares; without any visit the same for each valid slot.
+        value: float32 [B], the mean of what was backed up.
+        q: float32 [B, A], reward + discount * value of each slot; 0 of one never taken.
+    """
+
+    visits: BackendArray
+    probabilities: BackendArray
+    value: BackendArray
+    q: BackendArray
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -90,6 +109,33 @@ class Tree:
         """The Q values of all edges, float32 [..., N, A]: reward + discount * value; of an edge never taken 0."""
         return self.reward + self.discount * self.edge_value
 
+    def summary(self) -> Summary:
+        """What is known at the roots: visits, their shares, value and Q values.
+
+        Returns:
+            Arrays with a row for each tree.
+
+        Raises:
+            TypeError: for a tree that is not of a backend.
+            ValueError: for a single tree, or several axes of a batch.
+
+        Example:
+            >>> spec = frb.trees.TreeSpec(node=(frb.Unbounded(()),), capacity=4, children=2)
+            >>> value = np.full(1, 3, np.float32)
+            >>> root = frb.trees.Expansion((np.zeros(1, np.float32),), np.zeros((1, 2), np.float32), value)
+            >>> rb.init(spec, items=root).summary().value.tolist()
+            [3.0]
+        """
+        lib = library_of(self.size)
+        if lib is None:
+            raise TypeError("trees.summary: expected a tree of a backend; bring it over by rb.from_dlpack(tree)")
+        if len(self.batch) != 1:
+            raise ValueError(
+                f"trees.summary: expected a tree with one batch axis, got batch={self.batch}; jax.vmap maps over more"
+            )
+        summary: Summary = lib.around(more_of(lib, "trees").run)(_summary, self)
+        return summary
+
     def at(self, *index: int) -> Tree:
         """One tree of a batch, or some of several axes of a batch, by their position."""
 
@@ -102,6 +148,14 @@ class Tree:
 
     def __repr__(self) -> str:
         return f"Tree({self.spec!r}, batch={self.batch})"
+
+
+def _summary(ops: TreeOps, tree: Tree) -> Summary:
+    # Copies of the roots' rows: parts of the tree's arrays would change where torch writes to them.
+    roots = ops.full_like(tree.size, ROOT)
+    edges = tree.edge_visits, tree.valid, tree.reward, tree.discount, tree.edge_value, tree.value
+    visits, valid, reward, discount, behind, value = (ops.take_each(x, roots) for x in edges)
+    return Summary(visits, visit_shares(ops, visits, valid), value, reward + discount * behind)
 
 
 # The arrays of a tree, in their order.

@@ -287,6 +287,7 @@ BOUND = (
     "functional_rb.trees.forest",
     "functional_rb.trees.forest_growth",
     "functional_rb.trees.forest_tree",
+    "functional_rb.trees.state",
     "functional_rb.trees.view",
 )
 # What takes its docstrings from modules of `BOUND`.

@@ -88,7 +88,7 @@ def test_one_step_may_answer_for_all_nodes(library: Backend) -> None:
     by_hand = tree
     for key in rb.split(rb.key(1), 8):
         leaf = rb.trees.select(by_hand, key)
-        by_hand, leaf = rb.trees.expand(by_hand, leaf, step(*rb.trees.content(by_hand, leaf), key))
+        by_hand, leaf = rb.trees.expand(by_hand, leaf, step(leaf.content, leaf.action, key))
         by_hand = rb.trees.backup(by_hand, leaf)
     for name in ("visits", "value", "chance", "rows"):
         np.testing.assert_array_equal(library.numpy(getattr(found, name)), library.numpy(getattr(expected, name)))
@@ -103,7 +103,7 @@ def test_where_chance_decides_at_the_root_nothing_is_proposed(library: Backend) 
     assert library.numpy(tree.chance)[:, 0].all()
     tree, proposal = rb.trees.search(tree, rb.key(1), act, 20, chance_step=befall)
     assert library.numpy(proposal.slot).tolist() == [-1] * TREES
-    visits = library.numpy(rb.trees.summary(tree).visits)
+    visits = library.numpy(tree.summary().visits)
     assert (abs(visits[:, 0] - visits[:, 1]) <= 1).all()
     assert visits.min() >= 10
 
@@ -120,7 +120,7 @@ def test_outcomes_are_visited_by_their_prior(library: Backend) -> None:
         return frb.trees.Expansion((), prior, zeros, terminal=True)
 
     tree, _ = rb.trees.search(rb.init(spec, items=root), rb.key(0), step, 100)
-    visits = library.numpy(rb.trees.summary(tree).visits)
+    visits = library.numpy(tree.summary().visits)
     assert (abs(visits - 100 * shares) <= 1.01).all()
 
 

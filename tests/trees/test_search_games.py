@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+import torch
 
 import functional_rb as frb
 from tests.support.backends import Backend, mostly_on_torch
@@ -105,7 +107,7 @@ def test_values_of_a_small_mdp_converge_to_value_iterations(library: Backend) ->
         tree, library.rb.key(0), step_of(library, game), count, frb.trees.UCB1(c=0.5, scale="siblings"), 12
     )
     np.testing.assert_array_equal(library.numpy(proposal.slot), q.argmax(-1))
-    np.testing.assert_allclose(library.numpy(library.rb.trees.summary(tree).value), q.max(-1), atol=0.1)
+    np.testing.assert_allclose(library.numpy(tree.summary().value), q.max(-1), atol=0.1)
 
 
 @mostly_on_torch
@@ -143,7 +145,7 @@ def test_invalid_slots_beside_the_valid_ones_change_nothing(library: Backend) ->
         found.append((tree, proposal))
     (tree, proposal), (other, beside) = found
     # Sequential halving: 4 visits each for three slots, then 6 more for two.
-    assert (np.sort(library.numpy(library.rb.trees.summary(tree).visits)) == [4, 10, 10]).all()
+    assert (np.sort(library.numpy(tree.summary().visits)) == [4, 10, 10]).all()
     np.testing.assert_array_equal(library.numpy(tree.parent), library.numpy(other.parent))
     np.testing.assert_array_equal(library.numpy(tree.edge_visits), library.numpy(other.edge_visits)[..., :3])
     np.testing.assert_allclose(
@@ -254,10 +256,10 @@ def test_errors_name_what_is_wrong(library: Backend) -> None:
         (lambda: trees.select(tree, key, frb.trees.MuZero()), TypeError, r"expected a score such as frb\.trees\.PUCT"),
         (lambda: trees.select(tree, key, max_depth=0), ValueError, "max_depth as an int from 1 on"),
         (lambda: trees.subtree(tree.at(0), 0), ValueError, "one batch axis"),
-        (lambda: trees.summary(root), TypeError, r"expected a frb\.trees\.Tree"),
+        (lambda: tree.at(0).summary(), ValueError, "one batch axis"),
         (lambda: trees.expand(tree, None, root), TypeError, "trees.expand: expected a leaf, as rb.trees.select gives"),
         (lambda: trees.backup(tree, (0, 0)), TypeError, "trees.backup: expected a leaf, as .* got tuple"),
-        (lambda: trees.content(tree, leaf._replace(node=None)), TypeError, r"trees\.content: leaf\.node"),
+        (lambda: trees.backup(tree, leaf._replace(node=None)), TypeError, r"trees\.backup: leaf\.node"),
         (
             lambda: trees.backup(tree, leaf._replace(slot=leaf.slot[:1])),
             ValueError,
@@ -284,6 +286,7 @@ def test_an_edge_that_a_tree_does_not_have_counts_as_none(library: Backend) -> N
     tree = of_states(library, game, [0, 1], 4)
     root = list_tree.expansion(game.tables(), np.array([2, 3], np.int32), None, None, 1.0)
     leaf = trees.select(tree, library.rb.key(0))
+    assert library.numpy(leaf.content["state"]).tolist() == [0, 1]
     for wrong in (
         leaf._replace(node=leaf.node + 99),
         leaf._replace(node=leaf.node + 1),  # not stored yet
@@ -294,7 +297,6 @@ def test_an_edge_that_a_tree_does_not_have_counts_as_none(library: Backend) -> N
         after = trees.backup(after, ended._replace(node=wrong.node, slot=wrong.slot, child=wrong.child + 50))
         for name in ("size", "children", "edge_visits", "visits", "value"):
             np.testing.assert_array_equal(library.numpy(getattr(after, name)), library.numpy(getattr(tree, name)))
-        assert library.numpy(trees.content(tree, wrong)[0]["state"]).tolist() == [0, 1]
     after, ended = trees.expand(tree, leaf._replace(child=leaf.child + 50), root)
     assert library.numpy(ended.child).tolist() == [1, 1]
 
@@ -356,3 +358,20 @@ def test_mapped_and_scanned_on_jax() -> None:
         mapped, chosen = jax.jit(jax.vmap(turn))(stacked, keys)
         np.testing.assert_array_equal(chosen[0], each[0])
         np.testing.assert_array_equal(mapped.visits[1], once(tree, keys[1])[0].visits)
+
+
+def test_summaries_of_searches_in_compiled_functions_too(library: Backend) -> None:
+    game = Table(**vars(Game.random(3, 6, 3, 0.9, ties=False)))
+    tree = of_states(library, game, [0, 1], 8)
+    tree, _ = library.rb.trees.search(tree, library.rb.key(0), step_of(library, game), 4)
+
+    def told(tree: frb.trees.Tree) -> Any:
+        return tree.summary()
+
+    expected = told(tree)
+    assert library.numpy(expected.visits).sum(1).tolist() == [4, 4]
+    np.testing.assert_array_equal(library.numpy(expected.value), library.numpy(tree.value)[:, 0])
+    np.testing.assert_array_equal(library.numpy(expected.q), library.numpy(tree.q)[:, 0])
+    compiled = jax.jit(told) if library.library == "jax" else torch.compile(told, fullgraph=True, backend="eager")
+    for found, one in zip(compiled(tree), expected, strict=True):
+        np.testing.assert_allclose(library.numpy(found), library.numpy(one), rtol=1e-6)

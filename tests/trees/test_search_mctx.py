@@ -13,7 +13,7 @@ import pytest
 import functional_rb as frb
 import jax_backend as rb
 from functional_rb.trees import search as core
-from functional_rb.trees.api import callers
+from functional_rb.trees.api import Leaf, callers
 from functional_rb.trees.lib import Search
 from functional_rb.trees.policies import Root
 from jax_backend import trees
@@ -75,7 +75,7 @@ def check_same(tree: frb.trees.Tree, theirs: Any) -> None:
         ("reward", theirs.children_rewards),
     ):
         np.testing.assert_allclose(getattr(tree, name), other, atol=1e-5, err_msg=name)
-    summary, told = rb.trees.summary(tree), theirs.summary()
+    summary, told = tree.summary(), theirs.summary()
     np.testing.assert_array_equal(summary.visits, told.visit_counts)
     np.testing.assert_allclose(summary.probabilities, told.visit_probs, atol=1e-6)
     np.testing.assert_allclose(summary.value, told.value, atol=1e-5)
@@ -137,8 +137,8 @@ def test_gumbel_muzero_equals_mctx(settings: dict[str, bool], monkeypatch: pytes
 def test_a_largest_depth_is_mctxs() -> None:
     theirs = compiled(mctx.muzero_policy, mctx_step, SIMULATIONS, max_depth=2, dirichlet_fraction=0.0).search_tree
     tree, _ = ours(frb.trees.MuZero(dirichlet_fraction=0.0), jnp.zeros((BATCH, SLOTS)), None, max_depth=2)
-    np.testing.assert_array_equal(rb.trees.summary(tree).visits, theirs.summary().visit_counts)
-    np.testing.assert_allclose(rb.trees.summary(tree).q, theirs.summary().qvalues, atol=1e-5)
+    np.testing.assert_array_equal(tree.summary().visits, theirs.summary().visit_counts)
+    np.testing.assert_allclose(tree.summary().q, theirs.summary().qvalues, atol=1e-5)
     assert int(tree.depth.max()) == 2
 
 
@@ -203,8 +203,10 @@ def test_a_search_is_its_simulations() -> None:
 
     @jax.jit
     def once(tree: frb.trees.Tree, bits: jax.Array) -> frb.trees.Tree:
-        leaf = core.select_by(ops, tree, policy.score, bits, 100)
-        tree, leaf = rb.trees.expand(tree, leaf, step(*rb.trees.content(tree, leaf), None))
+        edge = core.select_by(ops, tree, policy.score, bits, 100)
+        (state,), action = core.content_of(ops, tree, edge)
+        leaf = Leaf(*edge, {"x": state}, action)
+        tree, leaf = rb.trees.expand(tree, leaf, step(leaf.content, action, None))
         return rb.trees.backup(tree, leaf)
 
     for bits in ties:

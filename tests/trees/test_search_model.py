@@ -39,9 +39,8 @@ def functions(library: str, name: str, max_depth: int | None) -> Any:
 
     def simulation(tables: Any, discount: Any, tree: frb.trees.Tree, key: Any) -> tuple[frb.trees.Tree, Any]:
         leaf = rb.trees.select(tree, key, score, max_depth)
-        node, action = rb.trees.content(tree, leaf)
-        before = node["state"]
-        found = expansion(tables, tables["following"][before, action], before, action, discount)
+        before = leaf.content["state"]
+        found = expansion(tables, tables["following"][before, leaf.action], before, leaf.action, discount)
         tree, after = rb.trees.expand(tree, leaf, found)
         return rb.trees.backup(tree, after, score), leaf
 
