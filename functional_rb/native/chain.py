@@ -149,10 +149,10 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
     told, returns = launches.told_of_returns(spec)
     reads_frames = launches.reads_frames(spec)
     names += [""] * len(plan.columns)
-    stored = names if told else [""] * len(layout.leaves)
+    stored = names if told and plan.frames is None else [""] * len(layout.leaves)
     leaves = added if plain else tuple(map(_leaf, stored, layout.leaves))
     places = {name: len(plan.leaves) + k for k, name in enumerate(told)}
-    leaves += tuple(_leaf(name, leaf) for name, leaf in told.items() if places[name] >= len(layout.leaves))
+    made = tuple(_leaf(name, leaf) for name, leaf in told.items() if places[name] >= len(layout.leaves))
     extras = tuple(places.items())
     beside = descriptor.beside(spec) if appends else descriptor.NOTHING_BESIDE
     is_dict = (
@@ -199,7 +199,7 @@ def _known_buffer(of: _Same) -> _native.KnownBuffer | None:
         returns,
     )
     beta = float(getattr(sampler, "beta", 0.0))
-    return _native.KnownBuffer(spec, beta, (record, *described), leaves, added, order, beside.names, extras)
+    return _native.KnownBuffer(spec, beta, (record, *described), leaves, added, made, order, beside.names, extras)
 
 
 def _leaf(name: str, leaf: BackendArray) -> tuple[str, np.dtype[np.generic], int, int, tuple[int, ...]]:

@@ -120,7 +120,7 @@ def draw(
     """What `functions.draw` gives, by random words int32 [rows, words], or by those of a key of JAX's, uint32 [2].
 
     The counters are told again where they stay as they are: they are there once all has been read. Of items that share
-    frames these are read too, with returns over n steps and by slices or epochs on CPUs alone.
+    frames these are read too. With returns over n steps, and by slices or epochs, that is so on CPUs alone.
     """
     known, in_frames, (told, returns) = spec.known, reads_frames(spec), told_of_returns(spec)
     if not (batch and known.draws) or not (known.plain or in_frames or told):
@@ -331,7 +331,7 @@ def read(state: HasArrays, spec: BufferSpec, slots: Array) -> Kernel | None:
 def told_of_returns(spec: BufferSpec) -> tuple[dict[str, ArraySpec], descriptor.Vector]:
     """What kernels on CPUs tell of returns beside the items that they read, by name, and the record; or nothing."""
     returns = returns_read(spec)
-    if returns is None or not len(returns) or spec.plan.frames is not None:
+    if returns is None or not len(returns) or not (spec.plan.frames is None or spec.known.appends):
         return {}, descriptor.NOTHING
     (transform,) = spec.inner
     assert isinstance(transform, NStep)
@@ -356,14 +356,15 @@ def reads_later(spec: BufferSpec) -> bool:
 
 def _draws_with_frames(spec: BufferSpec) -> bool:
     """Whether one launch draws and reads items that share frames."""
-    return reads_frames(spec) and spec.known.draws in (Draws.ITEMS, Draws.RECENT)
+    return reads_frames(spec) and not spec.inner and spec.known.draws in (Draws.ITEMS, Draws.RECENT)
 
 
 def reads_frames(spec: BufferSpec) -> bool:
     """Whether what draws items on CPUs reads frames that they share, too."""
     plan = spec.plan
-    in_calls = spec.known.appends and not spec.inner and not plan.objects and len(plan.leaves) <= MOST_LEAVES
-    return plan.frames is not None and in_calls
+    if plan.frames is None or spec.inner:
+        return plan.frames is not None and bool(told_of_returns(spec)[0])
+    return spec.known.appends and not plan.objects and len(plan.leaves) <= MOST_LEAVES
 
 
 @functools.cache

@@ -50,6 +50,9 @@ TRAINED = SPECS | {
     "slices": frb.BufferSpec(ITEM, 16, sampler=frb.Slices(2, strict_length=False, **ENDS)),
     "prioritized slices": frb.BufferSpec(ITEM, 16, sampler=frb.PrioritizedSlices(2, strict_length=False, **ENDS)),
     "n-step": frb.BufferSpec(ITEM, 16, sampler=frb.Prioritized(), transforms=(frb.n_step(3, 0.9),)),
+    "n-step of frames": frb.BufferSpec(
+        ITEM | {"next_obs": ITEM["obs"]}, 16, transforms=(frb.n_step(3, 0.9),), compact=frb.Compact()
+    ),
     "lanes": frb.BufferSpec(ITEM, 16, sampler=frb.Prioritized(), lanes=2),
 }
 BATCH = 6
@@ -256,6 +259,7 @@ CALLED = {
         *("choose_slots", "steps_in_episodes", "changed", "store", "set_leaves", "draw", "update_priorities"),
     },
     "n-step": {"steps_in_episodes", "store", "draw", "update_priorities"},
+    "n-step of frames": {"steps_in_episodes", "store", "plan_frames", "draw"},
     "lanes": {"choose_slots", "store", "draw", "update_priorities"},
 }
 
@@ -265,7 +269,7 @@ needs_tracing = pytest.mark.skipif(not IS_TRACED, reason="this torch calls the f
 @needs_native
 @needs_tracing
 # The first two are traced, and by their kernels, in the tests below; slices and lanes call what prioritized slices do.
-@pytest.mark.parametrize("name", effort(["prioritized slices", "n-step"], [*CALLED]))
+@pytest.mark.parametrize("name", effort(["prioritized slices", "n-step", "n-step of frames"], [*CALLED]))
 def test_compiled_steps_call_kernels(name: str) -> None:
     spec, recording = TRAINED[name], Recording()
     compiled = torch.compile(lambda *args: step(*args), fullgraph=True, backend=recording)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import hypothesis
@@ -17,6 +18,7 @@ from tests.support.backends import needs_native
 from tests.support.chain_programs import outcome, peek, told
 from tests.support.effort import effort
 from tests.support.versions import enable_x64
+from torch_backend.memory.library import TORCH
 
 pytestmark = [needs_native, pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")]
 OF_ONE = dict(sorted(added_steps.ITEM.items()))
@@ -49,7 +51,14 @@ def specs(draw: st.DrawFn) -> frb.BufferSpec:
     capacity = (lanes or 1) * draw(st.sampled_from([3, 5, 9, 40]))
     if isinstance(sampler, frb.InOrder):
         lanes, capacity = None, 9
-    return frb.BufferSpec(item, capacity, sampler, lanes=lanes, transforms=ahead)
+    compact = None
+    if draw(st.booleans(), "frames"):
+        leaves, frames = draw(st.sampled_from(added_steps.COMPACT))
+        item = dict(sorted((item | leaves).items()))
+        compact = frb.Compact(**frames, spare=draw(st.sampled_from([None, 0, 30])))
+        if draw(st.booleans(), "all follow"):
+            ahead = dataclasses.replace(ahead, next_keys=[*leaves])
+    return frb.BufferSpec(item, capacity, sampler, lanes=lanes, transforms=ahead, compact=compact)
 
 
 OF_SLICES_TYPES = tuple(map(type, OF_SLICES))
@@ -111,10 +120,32 @@ def test_nests_and_functions_of_items_have_returns() -> None:
     assert dict(mapped)["discount"] == dict(nested)["discount"]
 
 
-def test_buffers_of_jax_in_the_hosts_memory_have_them_in_one_call() -> None:
+def of_frames(**fields: Any) -> frb.BufferSpec:
+    leaves, compact = added_steps.COMPACT[0]
+    item = dict(sorted((OF_ONE | leaves).items()))
+    return frb.BufferSpec(item, 12, transforms=AHEAD, compact=frb.Compact(**compact), **fields)
+
+
+def test_frames_are_read_with_them_also_where_others_would_read_frames() -> None:
+    """As beside a GPU, to which frames are sent rather than stacks of them."""
+    spec = of_frames()
+    state = rb.add(rb.init(spec), added_steps.items(np.random.default_rng(0), 0, 30, spec))
+    (_, leaves, slots, extras, *_), others = (
+        TORCH.chain.draw(state, rb.key(0), 9, 0.0, None, None, frames) for frames in (True, False)
+    )
+    assert slots is None
+    assert [x.tolist() for x in (*leaves, *extras.values())] == [
+        x.tolist() for x in (*others[1], *others[3].values())
+    ]
+
+
+@pytest.mark.parametrize("frames", [False, True], ids=["rows", "frames"])
+def test_buffers_of_jax_in_the_hosts_memory_have_them_in_one_call(frames: bool) -> None:
     import jax_backend
 
-    spec, rng = frb.BufferSpec(OF_ONE, 12, transforms=AHEAD, storage=frb.Host()), np.random.default_rng(0)
+    host = {"storage": frb.Host()}
+    spec = of_frames(**host) if frames else frb.BufferSpec(OF_ONE, 12, transforms=AHEAD, **host)
+    rng = np.random.default_rng(0)
     with enable_x64(True):
         state = jax_backend.add(jax_backend.init(spec), added_steps.items(rng, 0, 30, spec))
         with frb.kernels(False):

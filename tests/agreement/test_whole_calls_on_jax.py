@@ -80,6 +80,12 @@ OTHERS: Final[dict[str, dict[str, Any]]] = {
     "returns of slices": {"transforms": AHEAD, "sampler": frb.Slices(2, strict_length=False)},
     "returns, and epochs": {"transforms": AHEAD, "sampler": frb.WithoutReplacement()},
     "frames": {"compact": frb.Compact(), "lanes": 2},
+    "returns of frames": {"compact": frb.Compact(), "transforms": AHEAD, "sampler": frb.Prioritized(), "lanes": 2},
+    "returns of frames, and epochs": {
+        "compact": frb.Compact(),
+        "transforms": AHEAD,
+        "sampler": frb.WithoutReplacement(),
+    },
     "frames of slices": {"compact": frb.Compact(), "sampler": frb.Slices(2)},
     "full": {"writer": frb.StopWhenFull(), "lanes": 2},
     "a limit": {"sampler": frb.Prioritized(max_times_sampled=2)},
@@ -138,7 +144,7 @@ def life(spec: frb.BufferSpec) -> Any:
     return first, later, jax.jit(jax.vmap(turn))(both, stacked(*given[4:]), rb.split(rb.key(2), 2))
 
 
-@pytest.mark.parametrize("kind", effort(["a queue", "chosen by rank", "frames of slices", "returns"], OTHERS))
+@pytest.mark.parametrize("kind", effort(["a queue", "chosen by rank", "frames of slices", "returns of frames"], OTHERS))
 def test_other_kinds(kind: str) -> None:
     item = LEAVES | (STACKS if "frames" in kind else {})
     spec = frb.BufferSpec(item, 12, **OTHERS[kind])

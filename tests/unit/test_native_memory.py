@@ -141,7 +141,7 @@ def test_what_is_known_of_a_buffer_holds_its_parts_only_while_it_lives(monkeypat
         chain._known_buffer.cache_clear()
         chain.known_buffer(frb.BufferSpec(ITEM, 16, transforms=WAITING))
     chain._known_buffer.cache_clear()
-    spec, beta, records, leaves, added, given, names, *rest = made.pop()
+    spec, beta, records, leaves, added, told, given, names, *rest = made.pop()
     leaves = tuple(("a name of its own"[:k], *leaf[1:]) for k, leaf in enumerate(leaves, 5))
     within = [spec, names, *records, *(part for leaf in leaves for part in leaf[:2])]
 
@@ -149,7 +149,7 @@ def test_what_is_known_of_a_buffer_holds_its_parts_only_while_it_lives(monkeypat
         return [sys.getrefcount(part) for part in within]
 
     before = counts()
-    known = _native.KnownBuffer(spec, beta, records, leaves, added, given, names, *rest)
+    known = _native.KnownBuffer(spec, beta, records, leaves, added, told, given, names, *rest)
     assert counts()[:2] == [before[0] + 1, before[1] + 1]
     del known
     assert counts() == before

@@ -288,7 +288,8 @@ struct SomeDraws {
 
   SomeDraws(const BufferCall& all, const KnownBuffer& known, int64_t first, int64_t count) : call(all) {
     const int64_t rows = first * known.length;
-    for (int64_t k = 0; k < all.given; ++k) items[k] = all.items[k] + rows * known.leaves[size_t(k)].bytes;
+    const std::vector<Leaf>& leaves = known.leaves_drawn(all.frames);
+    for (int64_t k = 0; k < all.given; ++k) items[k] = all.items[k] + rows * leaves[size_t(k)].bytes;
     call.items = items, call.batch = count, call.draws += first * all.words;
     call.handles += rows, call.weights += first, call.probabilities += first;
     if (all.slots) call.slots += rows;
@@ -416,7 +417,8 @@ template <bool IN_PLACE> PyObject* sample(PyObject* self, PyObject* const* args,
 
 // draw(state, key or random bits, size, beta, given, wanted, frames): what `Drawn::as_parts` tells, for the engine. What is given are
 // arrays for the leaves, or None; if they fit, they have the rows then, and several threads share what random bits choose.
-// Wanted are, on a GPU, the first rows alone, as many as an array says; or None. Frames that items share are read too, or not.
+// Wanted are, on a GPU, the first rows alone, as many as an array says; or None. Frames that items share are read too, or not; of
+// returns that are made as items are read they always are.
 PyObject* draw(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (count != 7) return not_here();
   Turn turn(reinterpret_cast<VersionChain*>(self), args[0]);

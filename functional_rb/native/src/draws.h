@@ -36,7 +36,7 @@ class Drawn {
   }
   Drawn(const KnownBuffer* known, int64_t draws, const Where& where = ON_THE_HOST, const VersionChain* chain = nullptr,
         PyObject* given = Py_None, bool mixed = false, bool frames = true)
-      : known_(known), where_(where), frames_(where.on_gpu || (known->reads_frames && frames)), read_(known->leaves_drawn(frames_)), mixed_(mixed), draws_(draws), steps_(draws * known->length),
+      : known_(known), where_(where), frames_(where.on_gpu || (known->reads_frames && (frames || !known->extras.empty()))), read_(known->leaves_drawn(frames_)), mixed_(mixed), draws_(draws), steps_(draws * known->length),
         given_(given != Py_None && take_given(chain, given) ? Ref::to(given) : Ref()), told_(where.on_gpu ? 0 : bytes_told()),
         items_(where.on_gpu || given_ ? 0 : bytes_of_items()) {
     if (where.on_gpu || !told_ || !items_) return;

@@ -313,8 +313,7 @@ int read_drawn(const BufferCall& c) {
   const Plan plan = plan_of(call);
   int64_t lines = lines_of(plan, share);
   if (c.frames) {  // leaves that are given, and what there is behind them, go where the kernel reads them
-    const Queue returns = record_of<Queue>(c.returns);
-    const int64_t all = c.given - (c.returns ? 3 + returns->rewards : 0);
+    const int64_t all = c.given - (c.returns ? Returns{*record_of<Queue>(c.returns).at}.told_beside() : 0);
     name_leaves(c, call, all);
     for (int64_t k = all; k < c.given; ++k) call.items[plan->leaves + k - all] = reinterpret_cast<char*>(c.items[k]);
     lines = std::max(lines, lines_of_frames(call));

@@ -25,7 +25,7 @@ struct Extra {
   int leaf;
 };
 
-// A buffer's spec as far as kernels know it: `KnownBuffer(spec, beta, records, leaves, added, given, names, extras)`,
+// A buffer's spec as far as kernels know it: `KnownBuffer(spec, beta, records, leaves, added, told, given, names, extras)`,
 // of which the records are this one's own, the plan's, and those of the vectors below.
 struct KnownObject {
   PyObject_HEAD
@@ -36,11 +36,12 @@ struct KnownBuffer : KnownObject, KnownRecord {
   std::vector<int32_t> ring, epoch;  // of theirs, if the sampler has such
   std::vector<int32_t> queue, frames, beside;  // of what is made of added items, and the layout that this has beside them
   std::vector<int32_t> returns;  // of what is made as items are read, on the host
-  std::vector<Leaf> leaves;      // in the order in which they are stored, and behind them what is told as they are read
+  std::vector<Leaf> leaves;      // in the order in which they are stored
   std::vector<Leaf> added;       // those of items that are given
+  std::vector<Leaf> drawn;       // what is read: items, with frames that they share, and behind them what is told as they are read
   PyObject* names;               // of the arrays beside
   std::vector<int> given;        // the order in which a dict of them comes back; empty if the items are no flat dict
-  std::vector<Extra> extras;     // as many of the leaves behind those of the items
+  std::vector<Extra> extras;     // the last of what is read, as many of it
   int64_t row_bytes;             // of all leaves
   double beta;
 
@@ -63,7 +64,7 @@ struct KnownBuffer : KnownObject, KnownRecord {
     return chain() ? rings()->lanes * most_frames(chain(), steps, chain()->room) : waiting();
   }
   // What is read of items that are drawn: with those leaves that are stored as frames, or without.
-  const std::vector<Leaf>& leaves_drawn(bool frames) const { return frames && chain() ? added : leaves; }
+  const std::vector<Leaf>& leaves_drawn(bool frames) const { return frames || !chain() ? drawn : leaves; }
   bool slices() const { return draws == SLICES || draws == EPOCH_OF_SLICES; }
   bool reads_now(bool on_gpu) const { return reads && !(on_gpu && later); }
   bool tells_slots(bool on_gpu) const { return slices() || (masked && (!reads || chain())) || (on_gpu && later); }  // to who reads elsewhere
@@ -151,6 +152,11 @@ inline bool add_leaf(std::vector<Leaf>& leaves, PyObject* described) {
   return true;
 }
 
+// Nothing where there is an error already.
+inline void add_leaves(std::vector<Leaf>& leaves, PyObject* described) {
+  for (Py_ssize_t k = 0; k < PyTuple_Size(described) && !PyErr_Occurred(); ++k) add_leaf(leaves, PyTuple_GetItem(described, k));
+}
+
 inline void take_record(std::vector<int32_t>& record, const Py_buffer& bytes) {
   const int32_t* numbers = static_cast<const int32_t*>(bytes.buf);
   new (&record) std::vector<int32_t>(numbers, numbers + bytes.len / Py_ssize_t(sizeof(int32_t)));
@@ -158,11 +164,11 @@ inline void take_record(std::vector<int32_t>& record, const Py_buffer& bytes) {
 
 inline PyObject* new_known(PyTypeObject* type, PyObject* args, PyObject*) {
   Py_buffer record, plan, ring, epoch, beside, queue, frames, returns;
-  PyObject *of, *leaves, *added, *given, *names, *extras;
+  PyObject *of, *leaves, *added, *told, *given, *names, *extras;
   double beta;
-  if (!PyArg_ParseTuple(args, "Od(y*y*y*y*y*y*y*y*)O!O!O!O!O!", &of, &beta, &record, &plan, &ring, &epoch, &beside, &queue, &frames,
-                        &returns, &PyTuple_Type, &leaves, &PyTuple_Type, &added, &PyTuple_Type, &given, &PyTuple_Type, &names,
-                        &PyTuple_Type, &extras))
+  if (!PyArg_ParseTuple(args, "Od(y*y*y*y*y*y*y*y*)O!O!O!O!O!O!", &of, &beta, &record, &plan, &ring, &epoch, &beside, &queue, &frames,
+                        &returns, &PyTuple_Type, &leaves, &PyTuple_Type, &added, &PyTuple_Type, &told, &PyTuple_Type, &given,
+                        &PyTuple_Type, &names, &PyTuple_Type, &extras))
     return nullptr;
   const Py_ssize_t bytes = sizeof(KnownRecord);
   if (record.len != bytes) PyErr_Format(PyExc_ValueError, "KnownBuffer: expected a record of %zd bytes, got %zd", bytes, record.len);
@@ -174,11 +180,12 @@ inline PyObject* new_known(PyTypeObject* type, PyObject* args, PyObject*) {
     take_record(known->returns, returns);
     new (&known->leaves) std::vector<Leaf>();
     new (&known->added) std::vector<Leaf>();
+    new (&known->drawn) std::vector<Leaf>();
     new (&known->given) std::vector<int>();
     new (&known->extras) std::vector<Extra>();
     known->spec = Py_NewRef(of), known->names = Py_NewRef(names), known->beta = beta;
-    for (Py_ssize_t k = 0; k < PyTuple_Size(leaves) && !PyErr_Occurred(); ++k) add_leaf(known->leaves, PyTuple_GetItem(leaves, k));
-    for (Py_ssize_t k = 0; k < PyTuple_Size(added) && !PyErr_Occurred(); ++k) add_leaf(known->added, PyTuple_GetItem(added, k));
+    add_leaves(known->leaves, leaves), add_leaves(known->added, added);
+    add_leaves(known->drawn, known->chain() ? added : leaves), add_leaves(known->drawn, told);
     for (const Leaf& leaf : known->leaves) known->row_bytes += leaf.bytes;
     for (Py_ssize_t k = 0; k < PyTuple_Size(given); ++k) known->given.push_back(int(PyLong_AsLong(PyTuple_GetItem(given, k))));
     for (Py_ssize_t k = 0; k < PyTuple_Size(extras) && !PyErr_Occurred(); ++k) {
@@ -199,14 +206,14 @@ inline PyObject* known_names(PyObject* self, void*) { return Py_NewRef(reinterpr
 inline void free_known(PyObject* self) {
   KnownBuffer* known = reinterpret_cast<KnownBuffer*>(self);
   Py_DECREF(known->spec);
-  for (const std::vector<Leaf>* leaves : {&known->leaves, &known->added})
+  for (const std::vector<Leaf>* leaves : {&known->leaves, &known->added, &known->drawn})
     for (const Leaf& leaf : *leaves) Py_DECREF(leaf.name), Py_DECREF(leaf.numpy);
   for (const Extra& extra : known->extras) Py_DECREF(extra.name);
   Py_DECREF(known->names);
   for (std::vector<int32_t>* each : {&known->numbers, &known->ring, &known->epoch, &known->beside, &known->queue, &known->frames,
                                      &known->returns})
     each->~vector();
-  known->leaves.~vector(), known->added.~vector(), known->given.~vector(), known->extras.~vector();
+  known->leaves.~vector(), known->added.~vector(), known->drawn.~vector(), known->given.~vector(), known->extras.~vector();
   released(self);
 }
 

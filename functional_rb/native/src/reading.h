@@ -12,9 +12,39 @@ struct Alone {
   }
 };
 
+// Four images as one that has each of their pixels side by side.
+FRB_ENTRY void interleave(char* to, const char* a, const char* b, const char* c, const char* d, int64_t pixels) {
+  for (int64_t k = 0; k < pixels; ++k) to[4 * k] = a[k], to[4 * k + 1] = b[k], to[4 * k + 2] = c[k], to[4 * k + 3] = d[k];
+}
+
+// Read the stacks of items, and those that follow on them, frame by frame, each leaf from the slots that `slots_of` says, into rows
+// from one on: `frame_ring.read`. Where frames lie others may have made.
+template <class SlotsOf>
+inline void load_stacks(const Stacks& of, int64_t start, int64_t count, const SlotsOf& slots_of) {
+  const int32_t* at = of.whole.frame_at;
+  const int64_t room = of.chain->room, depth = of.chain->depth;
+  for (int64_t k = 0; k < 2 * of.told->stacks; ++k)
+    if (const int64_t leaf = of.leaf(k); leaf >= 0)
+      for (int64_t i = 0; i < count; ++i) expect(at + slots_of(leaf)[i]);
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t k = 0; k < 2 * of.told->stacks; ++k) {
+      const StackRecord& stack = of.stacks[k / 2];
+      const int64_t leaf = of.leaf(k);
+      if (leaf < 0) continue;
+      const int64_t slot = slots_of(leaf)[i], code = at[slot], lane = slot / of.chain->length * room;
+      const int64_t newest = floor_mod((code >> 1) + (k % 2 == 0 ? 0 : code & 1 ? depth : 1), room), oldest = newest - stack.depth + 1;
+      auto frame = [&](int64_t j) { return of.stored(k / 2, lane + oldest + j + (oldest + j < 0 ? room : 0)); };
+      if (stack.bytes == 1 && stack.depth == 4)  // of images, the usual stack
+        interleave(of.given(stack, leaf, start + i, 0).at, frame(0).at, frame(1).at, frame(2).at, frame(3).at, stack.outer);
+      else
+        for (int64_t j = 0; j < stack.depth; ++j) Stacks::copy_frame(stack, frame(j), of.given(stack, leaf, start + i, j));
+    }
+  }
+}
+
 // Read items with the returns that are made of them and of the steps behind them, whose bytes are asked for before too. No memory
 // is taken for that: of an epoch the draw has been written by now.
-inline void load_returns(const BufferCall& c, const ReturnsRead<BufferCall>& of, const int32_t* slots, int64_t count) {
+inline void load_returns(const BufferCall& c, const ReturnsRead<BufferCall>& of, const Stacks* stacks, const int32_t* slots, int64_t count) {
   const int64_t AHEAD = 2 * ROWS_TOGETHER;
   const Addresses storage = storage_of(c);
   int32_t all[AHEAD], last[AHEAD];  // of rows that are on their way, one behind the other around and around
@@ -36,50 +66,33 @@ inline void load_returns(const BufferCall& c, const ReturnsRead<BufferCall>& of,
       return of.is_reward(k) || of.is_own(k) ? nullptr : of.follows(k) ? last + at : slots + start;
     });
     tell_returns(Alone(), of, start, n, slots + start, all + at);
+    if (stacks) load_stacks(*stacks, start, n, [&](int64_t leaf) { return of.follows(-1 - leaf) ? last + at : slots + start; });
   }
 }
 
-// Four images as one that has each of their pixels side by side.
-FRB_ENTRY void interleave(char* to, const char* a, const char* b, const char* c, const char* d, int64_t pixels) {
-  for (int64_t k = 0; k < pixels; ++k) to[4 * k] = a[k], to[4 * k + 1] = b[k], to[4 * k + 2] = c[k], to[4 * k + 3] = d[k];
-}
-
-// Read the stacks of items, and those that follow on them, frame by frame: `frame_ring.read`. Where frames lie others may have made.
-inline void load_stacks(const Stacks& of, const int32_t* slots, int64_t count) {
-  const int32_t* at = of.whole.frame_at;
-  const int64_t room = of.chain->room;
-  for (int64_t i = 0; i < count; ++i) expect(at + slots[i]);
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t code = at[slots[i]], lane = slots[i] / of.chain->length * room;
-    const int64_t newest = floor_mod(code >> 1, room), following = floor_mod((code >> 1) + (code & 1 ? of.chain->depth : 1), room);
-    for (int64_t k = 0; k < 2 * of.told->stacks; ++k) {
-      const StackRecord& stack = of.stacks[k / 2];
-      const int64_t leaf = k % 2 ? stack.following : stack.leaf, oldest = (k % 2 ? following : newest) - stack.depth + 1;
-      if (leaf < 0) continue;
-      auto frame = [&](int64_t j) { return of.stored(k / 2, lane + oldest + j + (oldest + j < 0 ? room : 0)); };
-      if (stack.bytes == 1 && stack.depth == 4)  // of images, the usual stack
-        interleave(of.given(stack, leaf, i, 0).at, frame(0).at, frame(1).at, frame(2).at, frame(3).at, stack.outer);
-      else
-        for (int64_t j = 0; j < stack.depth; ++j) Stacks::copy_frame(stack, frame(j), of.given(stack, leaf, i, j));
-    }
+// Read the leaves that lie in rows, with what is told beside them, and stacks of frames, if there are any.
+inline void load_leaves_drawn(const BufferCall& c, const Stacks* stacks, const int32_t* slots, int64_t count) {
+  if (c.returns) {
+    const ReturnsRead<BufferCall> of(c, *record_of<Queue>(c.returns).at);
+    if (of.told.pending < 0) return load_returns(c, of, stacks, slots, count);
+    load_items(of.plan, storage_of(c), slots, count, leaves_of(c));
+    return tell_returns(Alone(), of, 0, count, slots, nullptr);
   }
+  load_items(plan_of(c), storage_of(c), slots, count, leaves_of(c));
+  if (stacks) load_stacks(*stacks, 0, count, [=](int64_t) { return slots; });
 }
 
 // Read what was drawn, as the call says.
 inline void load_drawn(const BufferCall& c, const int32_t* slots, int64_t count) {
-  if (c.frames) {
-    const Stacks of(c);
-    int64_t stored[MOST_LEAVES];
-    const int64_t leaves = plan_of(c)->leaves;
-    for (int64_t k = 0; k < leaves; ++k) stored[k] = c.items[of.as_given()[k]];
-    load_items(plan_of(c), storage_of(c), slots, count, {stored, leaves});
-    return load_stacks(of, slots, count);
-  }
-  if (!c.returns) return load_items(plan_of(c), storage_of(c), slots, count, leaves_of(c));
-  const ReturnsRead<BufferCall> of(c, *record_of<Queue>(c.returns).at);
-  if (of.told.pending < 0) return load_returns(c, of, slots, count);
-  load_items(of.plan, storage_of(c), slots, count, leaves_of(c));
-  tell_returns(Alone(), of, 0, count, slots, nullptr);
+  if (!c.frames) return load_leaves_drawn(c, nullptr, slots, count);
+  const Stacks of(c);
+  int64_t leaves[MOST_LEAVES];  // those in rows, and behind them what is told beside the items
+  const int64_t in_rows = plan_of(c)->leaves, beside = c.returns ? Returns{*record_of<Queue>(c.returns).at}.told_beside() : 0;
+  for (int64_t k = 0; k < in_rows; ++k) leaves[k] = c.items[of.as_given()[k]];
+  for (int64_t k = 0; k < beside; ++k) leaves[in_rows + k] = c.items[c.given - beside + k];
+  BufferCall of_rows = c;
+  of_rows.items = leaves, of_rows.given = in_rows + beside;
+  load_leaves_drawn(of_rows, &of, slots, count);
 }
 
 FRB_END

@@ -21,6 +21,8 @@ struct Stacks {
       : whole(call), chain(record_of<Chain>(call.frames)), told(reinterpret_cast<const FramesRecord*>(chain.behind())),
         stacks(reinterpret_cast<const StackRecord*>(told + 1)), layout(record_of<Plan>(call.beside_plan)) {}
 
+  // Stacks one after the other, each with the one that follows on it: which leaf has it, or -1.
+  int64_t leaf(int64_t k) const { return k % 2 ? stacks[k / 2].following : stacks[k / 2].leaf; }
   // Which of the leaves that are given each of those is that are stored as they are.
   const int32_t* as_given() const { return reinterpret_cast<const int32_t*>(stacks + told->stacks); }
   Addresses storage() const { return {whole.beside, 1 + layout->wide}; }

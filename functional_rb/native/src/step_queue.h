@@ -47,6 +47,8 @@ struct Returns {
   FRB_INLINE const Reward* rewards() const { return reinterpret_cast<const Reward*>(done() + told.done); }
   FRB_INLINE const int32_t* discounts() const { return reinterpret_cast<const int32_t*>(rewards() + told.rewards); }
   FRB_INLINE const int32_t* end() const { return discounts() + 2 * told.powers; }
+  // How many entries of a sample there are beside the items, of returns that are made as these are read.
+  FRB_INLINE int64_t told_beside() const { return 3 + told.rewards; }
   FRB_INLINE double discount(int64_t k) const {
     double power;
     memcpy(&power, discounts() + 2 * k, 8);
