@@ -66,6 +66,7 @@ class KnownBuffer:
         records: tuple[object, ...],
         leaves: tuple[tuple[str, object, int, int, tuple[int, ...]], ...],
         added: tuple[tuple[str, object, int, int, tuple[int, ...]], ...],
+        told: tuple[tuple[str, object, int, int, tuple[int, ...]], ...],
         given: tuple[int, ...],
         names: tuple[str, ...],
         extras: tuple[tuple[str, int], ...],
