@@ -128,7 +128,7 @@ def make_dataset(config: Config, root: Path) -> str:
 def load(config: Config, rb: Any, root: Path) -> tuple[frb.State, dict[str, Any]]:
     """The dataset as a buffer of a backend, and numbers that describe it."""
     state = frb.datasets.load(make_dataset(config, root), rb, root=root, batch_size=config.batch_size)
-    return state, frb.datasets.statistics(state)
+    return state, frb.datasets.Dataset(state).statistics()
 
 
 def evaluate(config: Config, policy: Policy) -> float:

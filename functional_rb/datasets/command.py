@@ -13,16 +13,15 @@ import numpy as np
 
 from functional_rb.base.strict_json import Json, finite
 from functional_rb.convert.json import to_json
-from functional_rb.datasets.convert import Conversion, convert
-from functional_rb.datasets.derived import concat, filter_episodes, split
+from functional_rb.datasets.convert import Conversion
+from functional_rb.datasets.dataset import Dataset, convert
 from functional_rb.datasets.description import DESCRIPTION, Summary, is_dataset, read_description
 from functional_rb.datasets.episode import DatasetError
-from functional_rb.datasets.exporting.export import FORMATS, export
+from functional_rb.datasets.exporting.export import FORMATS
 from functional_rb.datasets.fetching.fetch import fetch
-from functional_rb.datasets.loading import absolute, info, prepare
+from functional_rb.datasets.loading import absolute, prepare
 from functional_rb.datasets.reader import Reader, folder_of, open_reader, prefixes
 from functional_rb.datasets.sources import facts_of, source_of
-from functional_rb.datasets.statistics import statistics
 from functional_rb.datasets.stored import Stored
 
 WHO = "datasets"
@@ -168,7 +167,7 @@ def run(arguments: argparse.Namespace, draw: Callable[[Stored, str], None]) -> i
                         f"info --picture: expected the directory of a converted dataset, got {arguments.name!r}; "
                         f"convert it by: python -m functional_rb datasets get {arguments.name}"
                     )
-                draw(Stored(arguments.name), arguments.picture)
+                draw(Stored(Dataset(arguments.name)), arguments.picture)
         else:
             _make(arguments)
     except (OSError, ValueError, ImportError) as error:
@@ -181,13 +180,13 @@ def run_inspect(arguments: argparse.Namespace, draw: Callable[[Stored, str], Non
     """Report on a converted dataset as `info` does, and return 1 if a byte is not as it was written, else 0."""
     report = report_of(arguments.path, None, {})
     try:
-        info(arguments.path, verify=True)
+        Dataset(arguments.path, verify=True)
         report["problem"] = None
     except DatasetError as error:
         report["problem"] = str(error)
     _show(report, arguments.json)
     if arguments.plot:
-        draw(Stored(arguments.path), arguments.plot)
+        draw(Stored(Dataset(arguments.path)), arguments.plot)
     return int(report["problem"] is not None)
 
 
@@ -219,20 +218,21 @@ def _make(arguments: argparse.Namespace) -> None:
         convert(reader, arguments.out, how, facts=facts_of(absolute(arguments.name)))
     elif arguments.verb == "export":
         facts = dict(map(_fact, arguments.fact))
-        print(export(directory(arguments.name), arguments.out, arguments.format, facts=facts))
+        print(Dataset(directory(arguments.name)).export(arguments.out, arguments.format, facts=facts))
         return
     elif arguments.verb == "filter":
         keep = _kept(arguments)  # which may refuse what is given, before anything is fetched
-        filter_episodes(directory(arguments.name), keep, arguments.out)
+        Dataset(directory(arguments.name)).filter(keep, arguments.out)
     elif arguments.verb == "concat":
-        concat([directory(name) for name in arguments.name], arguments.out)
+        first, *others = [directory(name) for name in arguments.name]
+        Dataset(first).concat(*others, to=arguments.out)
     elif arguments.verb == "split":
         try:
             shares = [float(share) for share in arguments.shares.split(",")]
         except ValueError:
             raise ValueError(f"--shares: expected numbers such as 0.9,0.1, got {arguments.shares!r}") from None
         by = None if arguments.by is None else lambda episode: repr(episode.about.get(arguments.by))
-        split(directory(arguments.name), shares, arguments.out, arguments.seed, by)
+        Dataset(directory(arguments.name)).split(shares, arguments.out, arguments.seed, by)
         outputs = arguments.out
     else:
         _show(_numbers_of(directory(arguments.name), arguments.json), arguments.json)
@@ -275,7 +275,7 @@ def report_of(name: str, root: str | None, options: Json) -> Json:
         specs = {"observation": steps.observation, "action": steps.action, "infos": sorted(steps.infos)}
         shown = {key: repr(spec) for key, spec in specs.items()}
         return {"name": reader.name, **reader.counts, **shown, **facts_of(absolute(name)), **reader.facts}
-    described = info(name)
+    described = Dataset(name)
     nbytes = sum(entry.stat().st_size for entry in os.scandir(described.path))
     report: Json = {"name": described.name, "path": described.path}
     report |= {"steps": described.steps, "episodes": described.episodes}
@@ -293,7 +293,7 @@ def report_of(name: str, root: str | None, options: Json) -> Json:
 
 def _numbers_of(path: str, whole: bool) -> Json:
     # The statistics of a dataset in JSON; for large leaves bounds alone, unless all numbers are wanted.
-    numbers_of_all = statistics(path)
+    numbers_of_all = Dataset(path).statistics()
     leaves = {}
     for name, leaf in numbers_of_all["leaves"].items():
         if leaf["mean"].size > MOST and not whole:

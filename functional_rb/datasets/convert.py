@@ -20,7 +20,17 @@ from functional_rb.base.files import as_path
 from functional_rb.base.progress import Progress
 from functional_rb.base.strict_json import Json, finite
 from functional_rb.convert.json import to_json
-from functional_rb.datasets.description import ABOUT, EPISODE, EPISODES, Description, is_dataset, read_description
+from functional_rb.datasets.description import (
+    ABOUT,
+    EPISODE,
+    EPISODES,
+    Description,
+    Path,
+    is_dataset,
+    read_description,
+    spec_of,
+    write_description,
+)
 from functional_rb.datasets.episode import DatasetError, Episode
 from functional_rb.datasets.journal import JOURNAL, Appended, Journal, Line
 from functional_rb.datasets.reader import Reader
@@ -77,41 +87,6 @@ def conversion_of(conversion: Conversion | None, who: str) -> Conversion:
     return conversion or Conversion()
 
 
-def convert(
-    reader: Reader,
-    path: str | os.PathLike[str],
-    conversion: Conversion | None = None,
-    *,
-    facts: Mapping[str, object] | None = None,
-) -> Description:
-    """Write the episodes of a reader as a buffer in mapped files, which `datasets.load` opens at once.
-
-    Memory is bounded by a piece of an episode. After a process was killed, the next call resumes at the end of an
-    episode, and the files become the same bytes. What is at `path` is complete, or not there.
-
-    Args:
-        reader: the reader of the dataset.
-        path: the directory that is made. If this dataset is there already, by its name and by how it is made, nothing
-            is done.
-        conversion: which parts of the steps are stored, and in which form; by default as `Conversion()` says.
-        facts: what is known of where it comes from, in values of JSON, beside what the files say. For NaN and
-            infinities, which JSON has not, null is written.
-
-    Returns:
-        What was made.
-
-    Raises:
-        ValueError: for what is not as the format says, naming file, episode and field.
-        StorageFullError: if there is no room, naming the place; the next call resumes the conversion.
-        ImportError: if xxhash is missing.
-        FileExistsError: if something else is at `path`, another dataset, say.
-        TypeError: for what is no reader, or gives what is no `Episode`.
-    """
-    plan = planned(reader, path, conversion, facts)
-    disk.make_directory(os.path.dirname(plan.target))
-    return disk.while_locked(f"{plan.target}.lock", functools.partial(_made, plan))
-
-
 class Plan(NamedTuple):
     """What a conversion makes of a reader, and where."""
 
@@ -123,26 +98,27 @@ class Plan(NamedTuple):
     facts: Json  # all of them
     how: Conversion
 
-    def there(self) -> Description | None:
-        """The dataset at the target, if it is this one: a repeated call gets it. None where nothing is.
+    def is_done(self) -> bool:
+        """Whether the dataset is at the target already: who asks for the same again gets it.
 
         Raises:
             FileExistsError: if something else is there.
         """
         if is_dataset(self.target):
-            return _if_same(read_description(self.target), self)
+            _expect_same(read_description(self.target), self)
+            return True
         if os.path.lexists(self.target):
             raise FileExistsError(f"{WHO}: {self.target} is there already, and no dataset; give another path")
-        return None
+        return False
 
 
 def planned(
     reader: Reader,
-    path: str | os.PathLike[str],
+    path: Path,
     conversion: Conversion | None = None,
     facts: Mapping[str, object] | None = None,
 ) -> Plan:
-    """The plan of a conversion, whose arguments are those of `convert`; nothing is written."""
+    """The plan of a conversion, whose arguments are those of `datasets.convert`; nothing is written."""
     target = os.path.abspath(as_path(path, WHO))
     if not hasattr(reader, "spec") or not hasattr(reader, "episodes"):
         raise TypeError(f"{WHO}: expected a reader, got {reader!r:.80}; load takes the name of a dataset")
@@ -163,12 +139,18 @@ def planned(
     return Plan(reader, target, form, options, reader_facts, all_facts, how)
 
 
+def carry_out(plan: Plan) -> None:
+    """Write the dataset that is planned, unless it is there."""
+    disk.make_directory(os.path.dirname(plan.target))
+    disk.while_locked(f"{plan.target}.lock", functools.partial(_make, plan))
+
+
 # Called while no other process makes the same.
-def _made(plan: Plan) -> Description:
+def _make(plan: Plan) -> None:
     reader, target, form, options, reader_facts, all_facts, how = plan
     # Another process may have made it while this one waited for the lock.
-    if (there := plan.there()) is not None:
-        return there
+    if plan.is_done():
+        return
     unfinished = f"{target}.part"
     disk.make_directory(unfinished)
     # What lies there is removed if it is not of this dataset, and a link may lead anywhere.
@@ -187,14 +169,13 @@ def _made(plan: Plan) -> Description:
     with contextlib.closing(_Writing(unfinished, form, begin)) as writing:
         with Progress(total, "convert", how.progress) as shown:
             writing.write_all(reader, shown)
-        description = writing.finish(reader.name, options, all_facts, target)
+        writing.finish(reader.name, options, all_facts, target)
     # The name comes last, once all lasts, so that a folder of that name is a whole dataset.
     disk.rename(unfinished, target)
     disk.fsync_directory(os.path.dirname(target))
-    return description
 
 
-def _if_same(there: Description, plan: Plan) -> Description:
+def _expect_same(there: Description, plan: Plan) -> None:
     reader, target, options = plan.reader, plan.target, plan.options
     wanted, got = (
         {"name": name, **choices, **{way: facts[way] for way in WAYS if way in facts}}
@@ -206,7 +187,6 @@ def _if_same(there: Description, plan: Plan) -> Description:
                 f"{WHO}: {target} has another dataset in it: expected as {what} {wanted.get(what)!r:.80}, got "
                 f"{got.get(what)!r:.80}; remove it, or give another path"
             )
-    return there
 
 
 @dataclasses.dataclass
@@ -299,7 +279,7 @@ class _Writing:
         parts = {name: file.since() for name, file in self.files.items()}
         self.journal.write({"files": parts, **dataclasses.asdict(self.at)})
 
-    def finish(self, name: str, options: Json, facts: Json, path: str) -> Description:
+    def finish(self, name: str, options: Json, facts: Json, path: str) -> None:
         """Make the files what a buffer with as many slots as steps has, and describe them."""
         at = self.at
         if not at.steps:
@@ -310,15 +290,14 @@ class _Writing:
             name, self.form.item, at.steps, at.episodes, spare, at.frames, at.dropped, options, facts, path
         )
         # Mapped files have a fixed size each: that of a buffer with so many slots and frames.
-        for array, (shape, dtype) in shapes(description.spec()).items():
+        for array, (shape, dtype) in shapes(spec_of(description)).items():
             nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
             self.files[file_name(array)].lengthen(nbytes)
         # The description comes last: where it is, all that it speaks of has to last.
         for file in (*self.files.values(), self.journal.file):
             file.sync()
-        description.write(self.directory)
+        write_description(description, self.directory)
         disk.fsync_directory(self.directory)
-        return description
 
     def close(self) -> None:
         for file in (*self.files.values(), self.journal.file):

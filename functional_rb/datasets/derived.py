@@ -1,4 +1,4 @@
-"""Datasets made of converted ones: some of the episodes, all of several, or with a function applied to each."""
+"""Plans of datasets made of converted ones: some of the episodes, all of several, or a function applied to each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import itertools
 import os
 import uuid
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -16,8 +16,8 @@ import numpy as np
 from functional_rb.base import nest
 from functional_rb.base.arrays import Nest
 from functional_rb.base.files import as_path
-from functional_rb.datasets.convert import Conversion, convert, planned
-from functional_rb.datasets.description import Dataset, Description, Summary
+from functional_rb.datasets.convert import Conversion, Plan, planned
+from functional_rb.datasets.description import Path, Summary
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.pieces import spec_of_values
 from functional_rb.datasets.reader import Reader
@@ -27,66 +27,35 @@ from functional_rb.specs.base import SpecNest
 from functional_rb.specs.values import Outline
 from functional_rb.ted.check import is_leaf
 
-Path = str | os.PathLike[str]
 
-
-def filter_episodes(dataset: Dataset, keep: Callable[[Summary], bool], to: Path) -> Description:
-    """Some of the episodes of a dataset, as a dataset of its own.
-
-    Args:
-        dataset: its directory, or a state that `load` gave.
-        keep: whether an episode stays, by its `Summary`: number, steps, total (its return), terminated, about.
-        to: the directory that is made.
-
-    Raises:
-        ValueError: if no dataset is there, or no episode stays.
-        FileExistsError: if something else is at `to`.
-    """
-    of, chosen = Stored(dataset), []
+def filtered(of: Stored, keep: Callable[[Summary], bool], to: Path) -> Plan:
+    chosen = []
     for summary in of.description.summaries():
-        with _noted(f"datasets.filter: {of.path}, episode {summary.number}"):
+        with _noted(f"Dataset.filter: {of.path}, episode {summary.number}"):
             if keep(summary):
                 chosen.append(summary.number)
     if not chosen:
-        raise DatasetError(f"datasets.filter: {of.path}: none of its {of.counts['episodes']} episodes was kept")
-    reader = _Chosen(dataset, chosen, "filter")
-    return _written(reader, reader, to)
+        raise DatasetError(f"Dataset.filter: {of.path}: none of its {of.counts['episodes']} episodes was kept")
+    return _planned(_Chosen(of, chosen, "filter"), of, to)
 
 
-def split(
-    dataset: Dataset,
+def parts(
+    of: Stored,
     shares: Sequence[float],
     to: Sequence[Path],
-    seed: int = 0,
-    by: Callable[[Summary], Hashable] | None = None,
-) -> list[Description]:
-    """Several datasets, each with a share of the episodes, drawn without replacement; their order stays.
-
-    Args:
-        dataset: its directory, or a state that `load` gave.
-        shares: the shares of the episodes, which sum to 1 or less.
-        to: a directory for each.
-        seed: the seed of the drawing.
-        by: a key of each episode, by its `Summary`: those with the same one stay together, so that no task, say, is in
-            two parts: `by=lambda episode: episode.about["task"]`. Shares are met as well as that allows.
-
-    Raises:
-        FileExistsError: if something else is in one of the directories.
-        TypeError: for shares that are no numbers, and what is no list.
-        ValueError: for shares that are too large, not as many as directories, or without any episode; if no dataset is
-            there.
-    """
+    seed: int,
+    by: Callable[[Summary], Hashable] | None,
+) -> list[Plan]:
     for name, kind, values in (("shares", "numbers", shares), ("to", "directories", to)):
         if isinstance(values, str | os.PathLike) or not hasattr(values, "__len__"):
-            raise TypeError(f"datasets.split: expected {name} as a list of {kind}, got {values!r:.80}")
+            raise TypeError(f"Dataset.split: expected {name} as a list of {kind}, got {values!r:.80}")
     if not all(isinstance(share, int | float | np.number) for share in shares):
-        raise TypeError(f"datasets.split: expected shares as a list of numbers, got {shares!r:.80}")
+        raise TypeError(f"Dataset.split: expected shares as a list of numbers, got {shares!r:.80}")
     if len(shares) != len(to) or any(share < 0 for share in shares) or not sum(shares) <= 1 + 1e-9:
-        raise ValueError(f"datasets.split: expected {len(to)} shares that sum to 1 or less, got {list(shares)}")
+        raise ValueError(f"Dataset.split: expected {len(to)} shares that sum to 1 or less, got {list(shares)}")
     groups: dict[Hashable, list[int]] = {}
-    of = Stored(dataset)
     for summary in of.description.summaries():
-        with _noted(f"datasets.split: {of.path}, episode {summary.number}"):
+        with _noted(f"Dataset.split: {of.path}, episode {summary.number}"):
             groups.setdefault(summary.number if by is None else by(summary), []).append(summary.number)
     # The bit generator is named, as NumPy may give `default_rng` another one.
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(groups))
@@ -101,58 +70,27 @@ def split(
     for share, subset in zip(shares, subsets, strict=True):
         if not subset:
             raise ValueError(
-                f"datasets.split: {of.path}: a share of {share} of its {sizes[-1]} episodes has none; give a larger one"
+                f"Dataset.split: {of.path}: a share of {share} of its {sizes[-1]} episodes has none; give a larger one"
             )
-    places = [os.path.realpath(as_path(place, "datasets.split")) for place in to]
+    places = [os.path.realpath(as_path(place, "Dataset.split")) for place in to]
     for outer, inner in itertools.permutations(places, 2):
         if os.path.commonpath([outer, inner]) == outer:
             where = "twice" if inner == outer else f"in {outer}"
             raise ValueError(
-                f"datasets.split: expected a directory for each share, got {inner} {where}; give another path"
+                f"Dataset.split: expected a directory for each share, got {inner} {where}; give another path"
             )
-    readers = [_Chosen(dataset, subset, "split") for subset in subsets]
-    for reader, place in zip(readers, to, strict=True):
-        planned(reader, place, _conversion_of(reader)).there()
-    return [_written(reader, reader, place) for reader, place in zip(readers, to, strict=True)]
+    plans = [_planned(_Chosen(of, subset, "split"), of, place) for subset, place in zip(subsets, to, strict=True)]
+    for plan in plans:
+        plan.is_done()
+    return plans
 
 
-def concat(datasets: Sequence[Dataset], to: Path) -> Description:
-    """The episodes of several datasets with the same items, one after the other.
-
-    Args:
-        datasets: their directories, or states that `load` gave.
-        to: the directory that is made.
-
-    Raises:
-        FileExistsError: if something else is at `to`.
-        TypeError: if they are no list.
-        ValueError: if none are given, one has other items, or no dataset is there.
-    """
-    if isinstance(datasets, str | os.PathLike) or not isinstance(datasets, Iterable):
-        raise TypeError(f"datasets.concat: expected a list of datasets, got {datasets!r:.80}; write [first, second]")
-    joined = _Joined([Stored(dataset) for dataset in datasets])
-    return _written(joined, joined.of[0], to)
+def joined(each: Sequence[Stored], to: Path) -> Plan:
+    return _planned(_Joined(each), each[0], to)
 
 
-def map_episodes(dataset: Dataset, function: Callable[[Episode], Episode], to: Path, workers: int = 0) -> Description:
-    """A dataset with a function applied to each episode: done once, and not at every draw.
-
-    What is observed is changed at one place, for a step and for the step before it. The function gets a piece of an
-    episode that is too large for memory at a time (`Episode.goes_on`), with arrays as they are stored.
-
-    Args:
-        dataset: its directory, or a state that `load` gave.
-        function: gives an `Episode` with as many steps: `dataclasses.replace(episode, observations=...)`.
-        to: the directory that is made. A process that was killed begins anew.
-        workers: so many threads call the function; 0 for the one that calls this.
-
-    Raises:
-        ValueError: if no dataset is there, or what the function gives does not fit together. What the function
-            raises comes with a note of the episode.
-        FileExistsError: if something is at `to`, as it may have been made by another function.
-    """
-    of = Stored(dataset)
-    return _written(_Mapped(of, function, workers), of, to)
+def mapped(of: Stored, function: Callable[[Episode], Episode], to: Path, workers: int) -> Plan:
+    return _planned(_Mapped(of, function, workers), of, to)
 
 
 @contextlib.contextmanager
@@ -164,18 +102,15 @@ def _noted(where: str) -> Iterator[None]:
         raise
 
 
-def _written(reader: Reader, of: Stored, to: Path) -> Description:
-    return convert(reader, to, _conversion_of(of))
-
-
 # Observations are stored as they were, whatever their size: filtering must not change how they are drawn.
-def _conversion_of(of: Stored) -> Conversion:
-    return Conversion(of.description.options["narrow"], infos=True, compact=of.description.spare is not None)
+def _planned(reader: Reader, of: Stored, to: Path) -> Plan:
+    narrow, compact = of.description.options["narrow"], of.description.spare is not None
+    return planned(reader, to, Conversion(narrow, infos=True, compact=compact))
 
 
 class _Chosen(Stored):
-    def __init__(self, dataset: Dataset, chosen: list[int], what: str) -> None:
-        super().__init__(dataset, chosen)
+    def __init__(self, of: Stored, chosen: list[int], what: str) -> None:
+        super().__init__(of.description, chosen)
         # A digest stands for the numbers, which for a million episodes would take more room than the description.
         digest = hashlib.sha256(repr(chosen).encode()).hexdigest()[:16]
         self.facts = {**self.facts, what: {"of": self.path, "episodes": digest}}
@@ -185,15 +120,13 @@ class _Joined:
     """The episodes of several datasets; see `Reader` for the attributes."""
 
     def __init__(self, of: Sequence[Stored]) -> None:
-        if not of:
-            raise ValueError("datasets.concat: expected some datasets, got none")
         self.of = of
         first, *others = of
         for other in others:
             if other.description.item != first.description.item:
                 raise DatasetError(
                     f"{other.path}: expected items as in {first.path}, {first.description.item}, got "
-                    f"{other.description.item}; datasets.map makes them the same"
+                    f"{other.description.item}; Dataset.map makes them the same"
                 )
         self.name = " + ".join(dict.fromkeys(reader.name for reader in of))
         self.files = [file for reader in of for file in reader.files]
@@ -223,7 +156,7 @@ class _Mapped:
 
     def spec(self, narrow: bool) -> StepSpec:
         old, mapped = self.of.spec(narrow), self._apply(0, next(self.of.episodes()))
-        where = f"datasets.map: {self.of.path}, episode 0"
+        where = f"Dataset.map: {self.of.path}, episode 0"
         with _noted(where):
             reward = _specs(old.reward, mapped.rewards)
             if not isinstance(reward, ArraySpec):
@@ -257,7 +190,7 @@ class _Mapped:
             number += not episode.goes_on
 
     def _apply(self, number: int, episode: Episode) -> Episode:
-        where = f"datasets.map: {self.of.path}, episode {number}"
+        where = f"Dataset.map: {self.of.path}, episode {number}"
         with _noted(where):
             mapped = self._function(episode)
         if not isinstance(mapped, Episode):
@@ -267,7 +200,7 @@ class _Mapped:
 
 def _specs(old: SpecNest | None, values: Nest) -> SpecNest:
     # The specs of what a function gives: those before, where shape and dtype are the same.
-    outline = None if old is None else Outline.of(old, "datasets.map")
+    outline = None if old is None else Outline.of(old, "Dataset.map")
     known = {} if outline is None else dict(zip(outline.structure.paths, outline.leaves, strict=True))
     leaves, structure = nest.flatten(values, is_leaf)
     specs = []

@@ -27,8 +27,9 @@ from functional_rb.structures.ring import INT32_MAX
 DESCRIPTION = "dataset.json"
 FORMAT = 1
 EPISODES, ABOUT = "episodes.bin", "about.jsonl"
-# A converted dataset: its directory, or a state that `datasets.load` gave, which stands for its files as they are.
-Dataset = str | os.PathLike[str] | State
+Path = str | os.PathLike[str]
+# Where a converted dataset is: its directory, or a state that `datasets.load` gave, which stands for its files.
+Source = Path | State
 # A row of `episodes.bin`: the slot of the first step, the steps, the sum of the rewards, whether it led to an end.
 EPISODE = np.dtype([("first", "<i8"), ("steps", "<i8"), ("total", "<f8"), ("terminated", "<i8")])
 # The fields of a `Description` that are written as they are, and what each may be.
@@ -64,19 +65,7 @@ class Summary:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Description:
-    """What a converted dataset holds.
-
-    Attributes:
-        name: the name of the dataset, with its prefix.
-        item: the item of its buffer.
-        steps, episodes: how many.
-        spare: frames beyond the steps; None if observations are not stored as frames.
-        frames: how many observations are stored.
-        dropped: steps that were left out, as the observation after them is not known.
-        options: the options of the conversion.
-        facts: what is known of where it comes from: its licence, addresses, size.
-        path: the directory, absolute.
-    """
+    """What `dataset.json` says of a converted dataset; see `Dataset` for the attributes."""
 
     name: str
     item: Composite
@@ -90,53 +79,57 @@ class Description:
     path: str
 
     def summaries(self) -> Iterator[Summary]:
-        rows = self.table().tolist()
+        """A summary of each episode, in their order."""
+        rows = table_of(self).tolist()
         with open(os.path.join(self.path, ABOUT), "rb") as lines:
             for number, (first, steps, total, terminated) in enumerate(rows):
-                about = self.about_of(number, lines.readline())
+                about = about_of(self, number, lines.readline())
                 yield Summary(number, first, steps, total, bool(terminated), about)
 
-    def about_of(self, number: int, line: bytes) -> Json:
-        """What the reader has told of an episode, of its line in `about.jsonl`."""
-        with contextlib.suppress(ValueError, RecursionError):
-            if isinstance(about := json.loads(line), dict):
-                return about
-        path = os.path.join(self.path, ABOUT)
-        raise DatasetError(
-            f"{path}: expected in line {number} what is known of that episode, got {line!r:.60}; damaged"
-        )
 
-    def table(self) -> NumpyArray:
-        """A row for each episode, of the dtype `EPISODE`."""
-        path = os.path.join(self.path, EPISODES)
-        # Not by the number that the description tells: memory would be taken before the file turned out to be shorter.
-        table = np.fromfile(path, EPISODE)
-        steps = table["steps"]
-        # Others read steps from where the table says that they lie: episodes lie one after the other.
-        if len(table) != self.episodes or (steps < 1).any() or (table["first"] != np.cumsum(steps) - steps).any():
-            raise DatasetError(f"{path}: expected {self.episodes} episodes, one after the other; the file is damaged")
-        if steps.sum() != self.steps:
-            raise DatasetError(f"{path}: expected episodes of {self.steps} steps in all, got {steps.sum()}; damaged")
-        return table
-
-    def spec(self, **more: object) -> BufferSpec:
-        return spec_of_item(self.item, self.steps, self.spare, **more)
-
-    def write(self, directory: str) -> None:
-        content = {"format": FORMAT, "byteorder": sys.byteorder, "item": json.loads(to_json(self.item))}
-        content |= {name: getattr(self, name) for name in FIELDS}
-        fd = disk.create(os.path.join(directory, DESCRIPTION))
-        try:
-            disk.write(fd, json.dumps(content, indent=1).encode())
-            disk.fsync(fd)
-        finally:
-            disk.close(fd)
+def about_of(description: Description, number: int, line: bytes) -> Json:
+    """What the reader has told of an episode, of its line in `about.jsonl`."""
+    with contextlib.suppress(ValueError, RecursionError):
+        if isinstance(about := json.loads(line), dict):
+            return about
+    path = os.path.join(description.path, ABOUT)
+    raise DatasetError(f"{path}: expected in line {number} what is known of that episode, got {line!r:.60}; damaged")
 
 
-def directory_of(dataset: Dataset, who: str) -> str:
-    if not isinstance(dataset, State):
-        return os.path.abspath(files.as_path(dataset, who))
-    storage = dataset.spec.storage
+def table_of(description: Description) -> NumpyArray:
+    """A row for each episode, of the dtype `EPISODE`."""
+    path = os.path.join(description.path, EPISODES)
+    # Not by the number that the description tells: memory would be taken before the file turned out to be shorter.
+    table = np.fromfile(path, EPISODE)
+    steps, wanted = table["steps"], description.episodes
+    # Others read steps from where the table says that they lie: episodes lie one after the other.
+    if len(table) != wanted or (steps < 1).any() or (table["first"] != np.cumsum(steps) - steps).any():
+        raise DatasetError(f"{path}: expected {wanted} episodes, one after the other; the file is damaged")
+    if steps.sum() != description.steps:
+        raise DatasetError(f"{path}: expected episodes of {description.steps} steps in all, got {steps.sum()}; damaged")
+    return table
+
+
+def spec_of(description: Description, **more: object) -> BufferSpec:
+    """The spec of the dataset's buffer, with fields of the spec."""
+    return spec_of_item(description.item, description.steps, description.spare, **more)
+
+
+def write_description(description: Description, directory: str) -> None:
+    content = {"format": FORMAT, "byteorder": sys.byteorder, "item": json.loads(to_json(description.item))}
+    content |= {name: getattr(description, name) for name in FIELDS}
+    fd = disk.create(os.path.join(directory, DESCRIPTION))
+    try:
+        disk.write(fd, json.dumps(content, indent=1).encode())
+        disk.fsync(fd)
+    finally:
+        disk.close(fd)
+
+
+def directory_of(source: Source, who: str) -> str:
+    if not isinstance(source, State):
+        return os.path.abspath(files.as_path(source, who))
+    storage = source.spec.storage
     if not isinstance(storage, Memmap) or storage.path is None:
         raise ValueError(
             f"{who}: expected the directory of a converted dataset, or a state as datasets.load gives it, got a state "
@@ -145,7 +138,7 @@ def directory_of(dataset: Dataset, who: str) -> str:
     return os.path.abspath(storage.path)
 
 
-def is_dataset(directory: str | os.PathLike[str]) -> bool:
+def is_dataset(directory: Path) -> bool:
     return os.path.isfile(os.path.join(directory, DESCRIPTION))
 
 
@@ -169,7 +162,10 @@ def read_description(directory: str) -> Description:
             raise ValueError(f"{described.steps} steps and {described.frames} frames")
         return described
     except FileNotFoundError:
-        raise DatasetError(f"{directory}: no converted dataset is there; datasets.convert makes one") from None
+        raise DatasetError(
+            f"{directory}: no converted dataset is there; datasets.convert makes one of a reader, datasets.load "
+            f"one by its name"
+        ) from None
     except DatasetError:
         raise
     except (files.UnusableFileError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

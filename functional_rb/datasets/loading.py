@@ -13,10 +13,9 @@ from functional_rb.base.arrays import DeviceLike
 from functional_rb.base.strict_json import Json
 from functional_rb.buffer.state import State
 from functional_rb.checkpoint.restoring import backend_name
-from functional_rb.datasets.convert import Conversion, conversion_of, convert
-from functional_rb.datasets.description import Dataset, Description, directory_of, is_dataset, read_description
-from functional_rb.datasets.episode import DatasetError
-from functional_rb.datasets.journal import JOURNAL, problem_of_line, read_lines
+from functional_rb.datasets.convert import Conversion, conversion_of
+from functional_rb.datasets.dataset import convert
+from functional_rb.datasets.description import is_dataset, read_description
 from functional_rb.datasets.opening import opened
 from functional_rb.datasets.reader import ROOT, folder_of, open_reader, split_name
 from functional_rb.datasets.sources import facts_of
@@ -45,7 +44,7 @@ def load(
 
     Args:
         name: the dataset's, with its prefix, "minari:D4RL/door/human-v2"; after the prefix there may be the path of its
-            files. Or the directory of a converted dataset.
+            files. Or a converted dataset, as a `Dataset` or its directory.
         backend: `jax_backend` or `torch_backend`, or "jax" or "torch".
         root: the folder where datasets lie; by default what `FUNCTIONAL_RB_DATASETS` names, else
             `~/.cache/functional_rb/datasets`.
@@ -98,34 +97,6 @@ def prepare(name: str, root: str | os.PathLike[str] | None, options: Json, conve
             hint = f"{error.strerror}; what is converted is to lie there: give another root=, or set {ROOT}"
             raise type(error)(error.errno, hint, there) from error
     return directory
-
-
-def info(dataset: Dataset, verify: bool = False) -> Description:
-    """What a converted dataset holds: its steps and episodes, its item, licence and addresses.
-
-    Args:
-        dataset: its directory, or a state that `load` gave.
-        verify: whether to read all of its files, and compare them with the checksums that were taken as they were
-            written.
-
-    Raises:
-        ValueError: if none is there; if a file that is verified is not what was written, naming it.
-        ImportError: for files to be verified, if xxhash is missing.
-    """
-    directory = directory_of(dataset, "datasets.info")
-    described = read_description(directory)
-    if not verify:
-        return described
-    # The first line says what was converted, the others what was written.
-    begin, *lines = read_lines(os.path.join(directory, JOURNAL)) or [{}]
-    # The journal tells the checksums: of another dataset, or cut, it would pass what is wrong.
-    if (begin.get("name"), lines[-1].get("steps") if lines else None) != (described.name, described.steps):
-        raise DatasetError(f"{os.path.join(directory, JOURNAL)}: the file is damaged, or of another dataset")
-    for line in lines:
-        problem = problem_of_line(directory, line)
-        if problem is not None:
-            raise DatasetError(f"{problem}; convert the dataset again")
-    return described
 
 
 def absolute(name: str) -> str:

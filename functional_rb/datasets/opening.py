@@ -15,7 +15,7 @@ from functional_rb.buffer.state import State
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
-from functional_rb.datasets.description import Description
+from functional_rb.datasets.description import Description, spec_of
 from functional_rb.ops import numpy_ops, part_kernels
 from functional_rb.samplers import Uniform
 from functional_rb.samplers.base import SamplerBase
@@ -41,17 +41,17 @@ def opened(
 ) -> State:
     storage = Memmap(os.path.abspath(directory))
     more = {"transforms": transforms, "batch_size": batch_size, "storage": storage}
-    spec = description.spec(sampler=Uniform() if sampler is None else sampler, **more)
+    spec = spec_of(description, sampler=Uniform() if sampler is None else sampler, **more)
     for transform in spec.transforms:
         if transform.columns(spec.plan) or transform.auxiliary(spec.plan) or spec.on_add is not None:
             raise ValueError(
                 f"{WHO}: transforms: expected some of what is sampled, as n_step(at='sample'), her, map_items, got "
-                f"{transform!r:.60}, which changes what is added; a dataset has been stored already: see datasets.map"
+                f"{transform!r:.60}, which changes what is added; a dataset has been stored already: see Dataset.map"
             )
     # What a process writes stays its own: many may have the same dataset open.
     files = PrivateFiles(spec, directory)
     # A spec whose arrays beside the items are all in files, the steps in episodes too, which a transform asks for.
-    base = description.spec(transforms=n_step(2, 1.0), storage=storage)
+    base = spec_of(description, transforms=n_step(2, 1.0), storage=storage)
     is_in_files = (
         spec.plan.tree_shape is None
         and spec.plan.auxiliary.keys() <= base.plan.auxiliary.keys()

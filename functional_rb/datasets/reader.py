@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from functional_rb.base.files import as_path
-from functional_rb.datasets.description import is_dataset
+from functional_rb.datasets.description import is_dataset, read_description
 from functional_rb.datasets.episode import Episode, StepSpec
 from functional_rb.datasets.stored import Stored
 
@@ -136,7 +136,7 @@ def open_reader(name: str | os.PathLike[str], root: str | os.PathLike[str] | Non
         raise TypeError(f"datasets: expected root as the path of a folder, got {root!r}")
     there: object = name  # users give anything
     if isinstance(there, str | os.PathLike) and is_dataset(there) and not options:
-        return Stored(there)
+        return Stored(read_description(os.fspath(there)))
     prefix, rest = split_name(name)
     opener = _REGISTERED.get(prefix)
     if opener is None:

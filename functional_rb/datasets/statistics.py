@@ -9,7 +9,6 @@ import numpy as np
 from functional_rb.base import dtypes
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.strict_json import Json
-from functional_rb.datasets.description import Dataset
 from functional_rb.datasets.stored import Stored
 
 # Bytes of which moments are taken at once, about.
@@ -60,26 +59,8 @@ class Moments:
         return {"mean": self.mean, "std": self.std, "min": self.least, "max": self.most}
 
 
-def statistics(dataset: Dataset) -> Json:
-    """Mean, deviation, minimum and maximum of all numbers of a dataset, and how long and how good its episodes are.
-
-    The steps are read once, piece by piece.
-
-    Args:
-        dataset: the directory of a converted one, or a state that `load` gave.
-
-    Returns:
-        - steps, episodes: how many.
-        - returns, lengths: of the episodes: mean, std, min, max, floats. Returns are sums of rewards.
-        - terminated: the share of episodes that led to a terminal state.
-        - leaves: for each leaf of numbers, by its name in an episode ("observations/...", "actions", "rewards"): mean,
-          std, min, max, arrays float64 [*shape]: over steps, and of observations over all T + 1 of an episode. So
-          `frb.items.normalize(mean, std, keys)`.
-
-    Raises:
-        ValueError: if no dataset is there.
-    """
-    reader = Stored(dataset)
+def statistics_of(reader: Stored) -> Json:
+    """The numbers that `Dataset.statistics` gives."""
     names: dict[str, list[str]] = {}  # the names of the leaves of each field
     moments: dict[str, Moments] = {}
     gathered: dict[str, list[NumpyArray]] = {}

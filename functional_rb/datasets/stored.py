@@ -14,7 +14,7 @@ from functional_rb.base import nest
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.steps import ACTION, FLAGS, NEXT, REWARD
 from functional_rb.base.strict_json import Json
-from functional_rb.datasets.description import ABOUT, Dataset, Description, directory_of, read_description
+from functional_rb.datasets.description import ABOUT, Description, about_of, spec_of, table_of
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.pieces import spans, steps_of_piece
 from functional_rb.datasets.rows import INFO
@@ -37,13 +37,12 @@ class Stored:
         description: what `dataset.json` says.
     """
 
-    def __init__(self, dataset: Dataset, chosen: Sequence[int] | None = None) -> None:
+    def __init__(self, description: Description, chosen: Sequence[int] | None = None) -> None:
         """Open a dataset; of the episodes with the numbers `chosen`, in their order, or of all if that is None."""
-        self.path = directory_of(dataset, "datasets")
-        self.description = read_description(self.path)
-        self._table = self.description.table()
+        self.path, self.description = description.path, description
+        self._table = table_of(description)
         self._chosen = range(len(self._table)) if chosen is None else chosen
-        self.name, self.facts = self.description.name, self.description.facts
+        self.name, self.facts = description.name, description.facts
         self.files = [os.path.join(self.path, name) for name in sorted(os.listdir(self.path))]
         steps = int(self._table["steps"][list(self._chosen)].sum())
         nbytes = sum(map(os.path.getsize, self.files))
@@ -65,7 +64,7 @@ class Stored:
                 if piece.number != of:
                     of = piece.number
                     lines.seek(begins[of])
-                    about = self.description.about_of(of, lines.readline())
+                    about = about_of(self.description, of, lines.readline())
                 yield self._episode(piece, about)
 
     def pieces(self, first: int = 0) -> Iterator[Piece]:
@@ -115,8 +114,9 @@ class _Arrays:
     """The files of a dataset, read some steps at a time: not mapped, so that none stays in memory."""
 
     def __init__(self, path: str, description: Description) -> None:
-        self._plan = description.spec().plan
-        kinds: dict[str, tuple[tuple[int, ...], str]] = dict(shapes(description.spec()))
+        spec = spec_of(description)
+        self._plan = spec.plan
+        kinds: dict[str, tuple[tuple[int, ...], str]] = dict(shapes(spec))
         if self._plan.frames is not None:
             kinds[frame_ring.AT] = (self._plan.capacity,), "int32"
         self._files = {

@@ -13,7 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from functional_rb.__main__ import main
-from functional_rb.datasets import Conversion, convert, info
+from functional_rb.datasets import Conversion, Dataset, convert
 from tests.datasets import datasets_of_others as others
 from tests.datasets.d4rl_files import write
 from tests.datasets.made_up import MadeUp
@@ -39,13 +39,13 @@ def test_datasets_are_described_converted_and_listed(tmp_path: Path, told: Calla
     assert (before["steps"], before["episodes"], before["observation"]) == (12, 4, "Unbounded((2,))")
     assert "steps: 12" in told("info", f"d4rl:{path}", *root)
     made = told("get", f"d4rl:{path}", "--infos", "*", *root)
-    assert info(made).options["infos"] == ["qpos"]
+    assert Dataset(made).options["infos"] == ["qpos"]
     listed = json.loads(told("list", "--json", *root))
     assert listed["converted"] == {made: {"name": f"d4rl:{path}", "steps": 10, "episodes": 4}}
     assert {"minari", "d4rl", "gymnasium"} <= set(listed["prefixes"])
     assert "episodes: 4" in told("list", *root)
     out = told("convert", f"d4rl:{path}", tmp_path / "out", "--wide", *root)
-    assert info(out).item["action"].dtype == "float64"
+    assert Dataset(out).item["action"].dtype == "float64"
     found = json.loads(told("info", out, "--json", *root))
     assert found["lengths"] == {"least": 1, "quarter": 1.75, "median": 2.5, "three quarters": 3.25, "most": 4}
     assert (found["terminated"], found["dropped"]) == (2, 2)
@@ -65,10 +65,10 @@ def test_options_of_readers_are_taken(tmp_path: Path, told: Callable[..., str]) 
     assert json.loads(told("info", f"d4rl:{path}", "--jump", "0.5", "--json"))["episodes"] == 12
     assert json.loads(told("info", f"d4rl:{path}", "--jump", "0", "--json"))["quirks"]["jump"] == 0
     made = told("get", f"d4rl:{path}", "--reward-of", "observation", *root)
-    assert info(made).facts["quirks"] == {"reward_of": "observation", "jump": None}
+    assert Dataset(made).facts["quirks"] == {"reward_of": "observation", "jump": None}
     assert made != told("get", f"d4rl:{path}", *root)
     name = others.rlds(tmp_path)
-    assert info(told("get", name, "--last", "step", *root)).facts["last"] == "step"
+    assert Dataset(told("get", name, "--last", "step", *root)).facts["last"] == "step"
     assert "'train'" in told("info", name, "--split", "test", *root, fails=True)
     assert "'pyav' or 'module:function', got 'other'" in told(
         "convert", others.lerobot_v2(tmp_path), tmp_path / "out", "--video", "other", *root, fails=True
@@ -91,21 +91,21 @@ def test_datasets_are_made_of_datasets(tmp_path: Path, told: Callable[..., str])
     def kept(*arguments: str) -> list[int]:
         out = tmp_path / f"kept {' '.join(arguments)}".replace("/", "")
         assert told("filter", made, out, *arguments) == str(out)
-        return [summary.about["seed"] for summary in info(out).summaries()]
+        return [summary.about["seed"] for summary in Dataset(out).summaries()]
 
-    totals = [summary.total for summary in info(made).summaries()]
+    totals = [summary.total for summary in Dataset(made).summaries()]
     assert kept("--lengths", "2:5") == [0, 3, 4]
     assert kept("--returns", f"{totals[2]}:") == [k for k, total in enumerate(totals) if total >= totals[2]]
     assert kept("--returns", ":5", "--ends", "terminated") == [0]
     assert kept("--ends", "truncated", "--about", "seed=3") == [3]
     parts = [str(tmp_path / name) for name in ("train", "test")]
     assert told("split", made, *parts, "--shares", "0.6,0.4", "--seed", "1").split("\n") == parts
-    assert [info(part).episodes for part in parts] == [3, 2]
+    assert [Dataset(part).episodes for part in parts] == [3, 2]
     alone = str(tmp_path / "alone")
     told("split", made, alone, "--shares", "1", "--by", "seed")
-    assert info(alone).episodes == 5
+    assert Dataset(alone).episodes == 5
     both = told("concat", *parts, tmp_path / "both")
-    assert info(both).episodes == 5
+    assert Dataset(both).episodes == 5
     numbers = json.loads(told("statistics", made, "--json"))
     assert (numbers["steps"], numbers["leaves"]["observations/observation"]["min"]) == (17, [0.0] * 20)
     page = told("statistics", made)
@@ -131,7 +131,7 @@ def test_sizes_are_told_where_licences_are(tmp_path: Path, capsys: pytest.Captur
     page, made = capsys.readouterr().out.rstrip().rsplit("\n", 1)
     assert "licence: CC BY 4.0\n" in page
     assert "size: 145.68 MiB\n" in page
-    assert (info(made).facts["licence"], info(made).facts["size"]) == ("CC BY 4.0", "145.68 MiB")
+    assert (Dataset(made).facts["licence"], Dataset(made).facts["size"]) == ("CC BY 4.0", "145.68 MiB")
 
 
 def test_licences_are_not_told_of_files_that_anybody_may_have_made(
@@ -146,7 +146,7 @@ def test_licences_are_not_told_of_files_that_anybody_may_have_made(
     assert main(["datasets", "convert", "d4rl:hopper-medium-v2.hdf5", "made"]) == 0
     assert main(["datasets", "get", "d4rl:hopper-medium-v2.hdf5", "--root", "."]) == 0
     for made in capsys.readouterr().out.split():
-        assert (info(made).facts["licence"], info(made).facts["homepage"]) == ("", "")
+        assert (Dataset(made).facts["licence"], Dataset(made).facts["homepage"]) == ("", "")
 
 
 def test_what_is_not_there_is_told_of_by_the_table_of_sources(

@@ -22,7 +22,7 @@ import pytest
 import torch
 
 import functional_rb as frb
-from functional_rb.datasets import Episode, StepSpec, convert, info
+from functional_rb.datasets import Dataset, Episode, StepSpec, convert
 from tests.datasets.made_up import LENGTHS, READERS, MadeUp, contents, expected
 from tests.support.backends import Backend
 from tests.support.effort import effort
@@ -386,7 +386,7 @@ def test_episodes_may_be_of_torchs_tensors(tmp_path: Path) -> None:
 def test_damage_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(converting, "CHUNK", 1000)
     convert(MadeUp([9] * 30, (20,)), tmp_path / "made", frb.datasets.Conversion(compact=True))
-    frb.datasets.info(tmp_path / "made", verify=True)
+    Dataset(tmp_path / "made", verify=True)
     for name in sorted(set(contents(tmp_path / "made")) - {"dataset.json"}):
         path = tmp_path / "made" / name
         whole = path.read_bytes()
@@ -395,9 +395,9 @@ def test_damage_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             # In the journal a checksum is that of another file.
             named = r"\w+\.(bin|jsonl)" if name == "journal.jsonl" else name.replace(".", r"\.")
             with pytest.raises(ValueError, match=rf"made/{named}: .*(damaged|convert the dataset again)"):
-                frb.datasets.info(tmp_path / "made", verify=True)
+                Dataset(tmp_path / "made", verify=True)
         path.write_bytes(whole)
-    frb.datasets.info(tmp_path / "made", verify=True)
+    Dataset(tmp_path / "made", verify=True)
 
 
 TOLD = [
@@ -423,9 +423,9 @@ def test_what_a_dataset_tells_of_itself_has_to_be_true(case: tuple[str, bytes, b
     whole = path.read_bytes()
     assert old in whole
     path.write_bytes(whole.replace(old, new, 1))
-    for ask in (lambda of: [*info(of).summaries()], frb.datasets.statistics):
+    for ask in (lambda data: [*data.summaries()], Dataset.statistics):
         with pytest.raises(ValueError, match=message):
-            ask(tmp_path / "made")
+            ask(Dataset(tmp_path / "made"))
 
 
 def test_only_what_a_conversion_has_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -465,7 +465,7 @@ def test_a_journal_whose_lines_have_other_keys_is_damaged(key: bytes, tmp_path: 
     at = whole.rindex(key) + len(key) - 2  # so that their order, which is that of the alphabet, stays
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
     with pytest.raises(ValueError, match=r"journal\.jsonl"):
-        frb.datasets.info(tmp_path / "made", verify=True)
+        Dataset(tmp_path / "made", verify=True)
 
 
 def test_steps_are_as_many_as_can_be_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -486,7 +486,7 @@ def test_what_is_no_dataset_is_refused(library: Backend, tmp_path: Path) -> None
     with pytest.raises(ValueError, match=r"expected a name such as .*, got 'unknown:thing'"):
         frb.datasets.load("unknown:thing", library.rb)
     with pytest.raises(ValueError, match="no converted dataset is there"):
-        info(tmp_path)
+        Dataset(tmp_path)
     with pytest.raises(ValueError, match="expected jax_backend or torch_backend"):
         frb.datasets.load(tmp_path, "numpy")  # type: ignore[arg-type]  # what is tested
     with pytest.raises(ValueError, match="expected a prefix such as 'mine'"):
@@ -495,7 +495,7 @@ def test_what_is_no_dataset_is_refused(library: Backend, tmp_path: Path) -> None
         frb.datasets.register("a", None)  # type: ignore[arg-type]  # what is tested
 
     convert(MadeUp([3]), tmp_path / "made")
-    added = frb.map_items(lambda item: item, at="add", gives=info(tmp_path / "made").item)
+    added = frb.map_items(lambda item: item, at="add", gives=Dataset(tmp_path / "made").item)
     with pytest.raises(ValueError, match=r"datasets\.load: transforms: .* changes what is added"):
         of(library, tmp_path / "made", transforms=added)
     rows = tmp_path / "made" / "rows.bin"
@@ -539,7 +539,7 @@ def test_datasets_are_found_by_name_and_options(
     os.rename(first.spec.storage.path, moved)
     state = of(library, moved)
     assert state.spec.storage == frb.Memmap(str(moved))
-    assert info(moved).name == "made_up:episodes"
+    assert Dataset(moved).name == "made_up:episodes"
 
 
 def test_infos_are_named_in_a_list(tmp_path: Path) -> None:

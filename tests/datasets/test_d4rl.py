@@ -41,7 +41,7 @@ def test_what_ends_led_to_is_not_made_up(
     assert np.flatnonzero(library.numpy(after["terminated"])).tolist() == [3, 4]
     assert np.flatnonzero(library.numpy(after["truncated"])).tolist() == [7, 9]
     assert column(library, items["info"]["qpos"]) == column(library, items["observation"])
-    made = frb.datasets.info(state.spec.storage.path)
+    made = frb.datasets.Dataset(state.spec.storage.path)
     assert (made.dropped, made.episodes, made.facts["quirks"]["reward_of"]) == (2, 4, "action")
 
     _, drawn = library.rb.sample(

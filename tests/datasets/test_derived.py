@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb.datasets import Episode, convert, info
+from functional_rb.datasets import Dataset, Episode, convert
 from tests.datasets.episodes import open_reader, read_in_pieces_of
 from tests.datasets.made_up import READERS, MadeUp, contents, expected
 
@@ -42,7 +44,7 @@ def test_what_is_read_and_converted_again_is_the_same(reader: MadeUp, compact: b
         ["dataset.json", "journal.jsonl"],
         ["journal.jsonl"],
     )
-    assert again.item == info(tmp_path / "made").item
+    assert again.item == Dataset(tmp_path / "made").item
 
 
 def test_files_that_are_cut_are_named(tmp_path: Path) -> None:
@@ -65,21 +67,21 @@ def test_errors_of_functions_come_with_the_episode(tmp_path: Path) -> None:
     where = f"{made}, episode 2"
     for workers in (0, 2):
         with pytest.raises(KeyError, match="speed") as caught:
-            frb.datasets.map(made, fails, tmp_path / f"mapped {workers}", workers=workers)
-        assert caught.value.__notes__ == [f"datasets.map: {where}"]
+            Dataset(made).map(fails, tmp_path / f"mapped {workers}", workers=workers)
+        assert caught.value.__notes__ == [f"Dataset.map: {where}"]
     with pytest.raises(KeyError) as caught:
-        frb.datasets.filter(made, fails, tmp_path / "filtered")
-    assert caught.value.__notes__ == [f"datasets.filter: {where}"]
+        Dataset(made).filter(fails, tmp_path / "filtered")
+    assert caught.value.__notes__ == [f"Dataset.filter: {where}"]
     with pytest.raises(KeyError) as caught:
-        frb.datasets.split(made, [1.0], [tmp_path / "part"], by=lambda x: fails(x) and 0)
-    assert caught.value.__notes__ == [f"datasets.split: {where}"]
-    with pytest.raises(ValueError, match=rf"datasets\.map: {made}, episode 0: expected an Episode .* got NoneType"):
-        frb.datasets.map(made, lambda episode: None, tmp_path / "none")
+        Dataset(made).split([1.0], [tmp_path / "part"], by=lambda x: fails(x) and 0)
+    assert caught.value.__notes__ == [f"Dataset.split: {where}"]
+    with pytest.raises(ValueError, match=rf"Dataset\.map: {made}, episode 0: expected an Episode .* got NoneType"):
+        Dataset(made).map(lambda episode: None, tmp_path / "none")
     with pytest.raises(TypeError, match="cannot be stored") as caught:
-        frb.datasets.map(made, in_words, tmp_path / "words")
-    assert caught.value.__notes__ == [f"datasets.map: {made}, episode 0"]
+        Dataset(made).map(in_words, tmp_path / "words")
+    assert caught.value.__notes__ == [f"Dataset.map: {made}, episode 0"]
     with pytest.raises(ValueError, match="episode 2, rewards: "):
-        frb.datasets.map(made, cut, tmp_path / "cut")
+        Dataset(made).map(cut, tmp_path / "cut")
 
 
 def in_words(episode: Episode) -> Episode:
@@ -92,47 +94,47 @@ def cut(episode: Episode) -> Episode:
 
 def test_filter_split_and_concat(tmp_path: Path) -> None:
     reader = MadeUp([3, 1, 6, 2, 5])
-    convert(reader, tmp_path / "made")
-    kept = frb.datasets.filter(tmp_path / "made", lambda x: x.terminated and x.steps > 3, tmp_path / "long")
+    made = convert(reader, tmp_path / "made")
+    kept = made.filter(lambda x: x.terminated and x.steps > 3, tmp_path / "long")
     assert observations(tmp_path / "long") == [*range(6, 12), *range(16, 21)]
     assert kept.facts["filter"]["of"] == str(tmp_path / "made")
-    told = [(x.number, x.first, x.steps, x.total, x.terminated, x.about) for x in info(tmp_path / "made").summaries()]
+    told = [(x.number, x.first, x.steps, x.total, x.terminated, x.about) for x in made.summaries()]
     assert told[1] == (1, 3, 1, 4.25, False, {"seed": 1})
     assert told[2][3] == sum(t + 0.25 for t in range(6, 12))
 
     places = [tmp_path / "train", tmp_path / "test"]
-    parts = frb.datasets.split(tmp_path / "made", [0.6, 0.4], places, seed=1)
+    parts = made.split([0.6, 0.4], places, seed=1)
     assert [part.episodes for part in parts] == [3, 2]
-    both = [seed for place in places for seed in (x.about["seed"] for x in info(place).summaries())]
+    both = [seed for place in places for seed in (x.about["seed"] for x in Dataset(place).summaries())]
     assert sorted(both) == [0, 1, 2, 3, 4]
     assert both != sorted(both)
 
-    joined = frb.datasets.concat([tmp_path / "long", *places], tmp_path / "all")
+    joined = kept.concat(*places, to=tmp_path / "all")
     assert joined.episodes == 7
     assert observations(tmp_path / "all") == [
         t for place in ("long", "train", "test") for t in observations(tmp_path / place)
     ]
     convert(MadeUp([2], (3,)), tmp_path / "other")
     with pytest.raises(ValueError, match=r"expected items as in .*made"):
-        frb.datasets.concat([tmp_path / "made", tmp_path / "other"], tmp_path / "refused")
-    with pytest.raises(ValueError, match=r"datasets\.filter: .*made: none of its 5 episodes was kept"):
-        frb.datasets.filter(tmp_path / "made", lambda x: False, tmp_path / "none")
+        made.concat(tmp_path / "other", to=tmp_path / "refused")
+    with pytest.raises(ValueError, match=r"Dataset\.filter: .*made: none of its 5 episodes was kept"):
+        made.filter(lambda x: False, tmp_path / "none")
     for wrong in ([1.0], [0.6, 0.5], [1.5, -0.5], [float("nan"), 0.5]):
         with pytest.raises(ValueError, match="expected 2 shares that sum to 1 or less"):
-            frb.datasets.split(tmp_path / "made", wrong, places)
+            made.split(wrong, places)
 
 
 def test_shares_that_cannot_be_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    convert(MadeUp([3, 1, 6, 2, 5]), tmp_path / "made")
+    made = convert(MadeUp([3, 1, 6, 2, 5]), tmp_path / "made")
     places = [tmp_path / "train", tmp_path / "test"]
-    with pytest.raises(ValueError, match=r"datasets\.split: .*made: a share of 0\.01 of its 5 episodes has none"):
-        frb.datasets.split(tmp_path / "made", [0.99, 0.01], places)
-    with pytest.raises(ValueError, match=r"datasets\.split: expected a directory for each share, got .* twice"):
-        frb.datasets.split(tmp_path / "made", [0.6, 0.4], [places[0], tmp_path / "." / "train"])
+    with pytest.raises(ValueError, match=r"Dataset\.split: .*made: a share of 0\.01 of its 5 episodes has none"):
+        made.split([0.99, 0.01], places)
+    with pytest.raises(ValueError, match=r"Dataset\.split: expected a directory for each share, got .* twice"):
+        made.split([0.6, 0.4], [places[0], tmp_path / "." / "train"])
     with pytest.raises(
-        ValueError, match=r"datasets\.split: expected .*, got .*train.inner in .*train; give another path"
+        ValueError, match=r"Dataset\.split: expected .*, got .*train.inner in .*train; give another path"
     ):
-        frb.datasets.split(tmp_path / "made", [0.6, 0.4], [places[0] / "inner", places[0]])
+        made.split([0.6, 0.4], [places[0] / "inner", places[0]])
     convert(MadeUp([2]), tmp_path / "other")
     (tmp_path / "file").write_text("mine")
     for taken, message in (
@@ -140,18 +142,18 @@ def test_shares_that_cannot_be_are_refused_before_anything_is_written(tmp_path: 
         ("file", "file is there already, and no dataset"),
     ):
         with pytest.raises(FileExistsError, match=message):
-            frb.datasets.split(tmp_path / "made", [0.6, 0.4], [places[0], tmp_path / taken])
+            made.split([0.6, 0.4], [places[0], tmp_path / taken])
     assert not any(place.exists() for place in places)
 
 
 def test_episodes_of_one_key_stay_together(tmp_path: Path) -> None:
-    convert(MadeUp([3, 1, 6, 2, 5, 4, 7, 2]), tmp_path / "made")
+    made = convert(MadeUp([3, 1, 6, 2, 5, 4, 7, 2]), tmp_path / "made")
     places = [tmp_path / "train", tmp_path / "test"]
     found = set()
     for seed in range(3):
         at = [place.with_name(f"{place.name}{seed}") for place in places]
-        frb.datasets.split(tmp_path / "made", [0.75, 0.25], at, seed=seed, by=lambda x: x.about["seed"] % 4)
-        keys = [{x.about["seed"] % 4 for x in info(place).summaries()} for place in at]
+        made.split([0.75, 0.25], at, seed=seed, by=lambda x: x.about["seed"] % 4)
+        keys = [{x.about["seed"] % 4 for x in Dataset(place).summaries()} for place in at]
         assert [len(part) for part in keys] == [3, 1]
         assert keys[0] | keys[1] == {0, 1, 2, 3}
         found |= keys[1]
@@ -160,13 +162,11 @@ def test_episodes_of_one_key_stay_together(tmp_path: Path) -> None:
 
 def test_shares_are_met_as_well_as_keys_allow(tmp_path: Path) -> None:
     """Of eight episodes five have one key: so half of them is what is drawn before those five, or with them."""
-    convert(MadeUp([1] * 8), tmp_path / "made")
+    made = convert(MadeUp([1] * 8), tmp_path / "made")
     found = set()
     for seed in range(6):
         places = [tmp_path / f"{part} {seed}" for part in ("train", "test")]
-        train, test = frb.datasets.split(
-            tmp_path / "made", [0.5, 0.5], places, seed=seed, by=lambda x: max(x.number, 4)
-        )
+        train, test = made.split([0.5, 0.5], places, seed=seed, by=lambda x: max(x.number, 4))
         assert train.episodes + test.episodes == 8
         found.add(train.episodes)
     assert {2, 3} & found  # before the five: there the share would be met by more of them only
@@ -176,28 +176,39 @@ def test_shares_are_met_as_well_as_keys_allow(tmp_path: Path) -> None:
 def test_states_stand_for_their_files(tmp_path: Path) -> None:
     made = convert(MadeUp([3, 1, 6]), tmp_path / "made")
     state = frb.datasets.load(tmp_path / "made", rb, sampler=frb.Slices(2))
-    assert frb.datasets.info(state).steps == frb.datasets.statistics(state)["steps"] == made.steps
-    frb.datasets.info(state, verify=True)
-    mapped = frb.datasets.map(state, lambda episode: episode, tmp_path / "mapped")
+    assert Dataset(state).steps == Dataset(state).statistics()["steps"] == made.steps
+    Dataset(state, verify=True)
+    mapped = Dataset(state).map(lambda episode: episode, tmp_path / "mapped")
     assert mapped.facts["map"]["of"] == str(tmp_path / "made")
-    (part,) = frb.datasets.split(state, [1], [tmp_path / "part"])
-    assert frb.datasets.concat([state, tmp_path / "part"], tmp_path / "both").steps == 2 * part.steps
-    assert frb.datasets.filter(state, lambda x: x.steps > 1, tmp_path / "long").episodes == 2
+    (part,) = Dataset(state).split([1], [tmp_path / "part"])
+    assert part.concat(state, to=tmp_path / "both").steps == 2 * part.steps
+    assert Dataset(state).filter(lambda x: x.steps > 1, tmp_path / "long").episodes == 2
     in_memory = rb.with_spec(state, dataclasses.replace(state.spec, storage=frb.Host()))
-    with pytest.raises(ValueError, match=r"datasets: expected the directory .* or a state as datasets.load gives it"):
-        frb.datasets.statistics(in_memory)
+    with pytest.raises(
+        ValueError, match=r"datasets\.Dataset: expected the directory .* or a state as datasets.load gives it"
+    ):
+        Dataset(in_memory)
+
+
+def test_a_dataset_stands_for_its_directory(tmp_path: Path) -> None:
+    made = convert(MadeUp([3, 1, 6]), tmp_path / "made")
+    assert os.fspath(made) == made.path == str(tmp_path / "made")
+    assert rb.items(frb.datasets.load(made, rb))["observation"].tolist() == observations(tmp_path / "made")
+    sent = pickle.loads(pickle.dumps(Dataset(made, verify=True)))
+    assert isinstance(sent, Dataset)
+    assert vars(sent) == vars(made)
 
 
 def test_what_is_there_is_not_taken_for_something_else(tmp_path: Path) -> None:
     made, to = tmp_path / "made", tmp_path / "to"
     convert(MadeUp([3, 1, 6]), made)
     for ask in (2, 2):  # who asks for the same again gets it
-        assert frb.datasets.filter(made, lambda x, most=ask: x.number < most, to).episodes == 2
+        assert Dataset(made).filter(lambda x, most=ask: x.number < most, to).episodes == 2
     others: dict[str, Any] = {
-        "filter": lambda: frb.datasets.filter(made, lambda x: x.number < 1, to),
-        "split": lambda: frb.datasets.split(made, [1], [to]),
-        "concat": lambda: frb.datasets.concat([made, made], to),
-        "map": lambda: frb.datasets.map(made, lambda episode: episode, to),
+        "filter": lambda: Dataset(made).filter(lambda x: x.number < 1, to),
+        "split": lambda: Dataset(made).split([1], [to]),
+        "concat": lambda: Dataset(made).concat(made, to=to),
+        "map": lambda: Dataset(made).map(lambda episode: episode, to),
         "name": lambda: convert(MadeUp([2], name="made_up:others"), made),
         "narrow": lambda: convert(MadeUp([3, 1, 6]), made, frb.datasets.Conversion(narrow=False)),
     }
@@ -205,15 +216,15 @@ def test_what_is_there_is_not_taken_for_something_else(tmp_path: Path) -> None:
         with pytest.raises(FileExistsError, match=r"has another dataset in it: expected as \w+ .*another path") as told:
             make()
         assert f"expected as {what} " in str(told.value) or what in ("split", "concat", "map")
-    frb.datasets.map(made, lambda episode: episode, tmp_path / "mapped")
+    Dataset(made).map(lambda episode: episode, tmp_path / "mapped")
     with pytest.raises(FileExistsError, match="expected as map "):
-        frb.datasets.map(made, lambda episode: episode, tmp_path / "mapped")
+        Dataset(made).map(lambda episode: episode, tmp_path / "mapped")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_map_changes_a_step_and_the_one_before_alike(workers: int, tmp_path: Path) -> None:
     reader = MadeUp([3, 1, 6])
-    convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True))
+    made = convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True))
 
     def doubled(episode: Episode) -> Episode:
         seen, at = episode.observations["observation"], episode.infos["at"]
@@ -221,7 +232,7 @@ def test_map_changes_a_step_and_the_one_before_alike(workers: int, tmp_path: Pat
         infos = {"at": at, "half": at.astype(np.float32) / 2}
         return dataclasses.replace(episode, observations=both, rewards=episode.rewards - 1, infos=infos)
 
-    made = frb.datasets.map(tmp_path / "made", doubled, tmp_path / "mapped", workers=workers)
+    made = made.map(doubled, tmp_path / "mapped", workers=workers)
     assert made.item["norm"].dtype == "float16"
     items, wanted = rb.items(frb.datasets.load(tmp_path / "mapped", rb)), expected(reader)
     frb.ted.check(items, time_axis=0)
@@ -236,14 +247,14 @@ def test_map_changes_a_step_and_the_one_before_alike(workers: int, tmp_path: Pat
         return dataclasses.replace(episode, actions=episode.actions[1:])
 
     with pytest.raises(ValueError, match="leaf 'actions': expected shape"):
-        frb.datasets.map(tmp_path / "made", shorter, tmp_path / "wrong", workers=workers)
+        made.map(shorter, tmp_path / "wrong", workers=workers)
 
 
 def test_statistics_are_those_of_all_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["functional_rb.datasets.statistics"], "ROOM", 100)  # of a few steps
     reader = MadeUp([3, 1, 6], (2,), piece=2)
-    convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True))
-    found, wanted = frb.datasets.statistics(tmp_path / "made"), expected(reader)
+    made = convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True))
+    found, wanted = made.statistics(), expected(reader)
     assert (found["steps"], found["episodes"], found["terminated"]) == (10, 3, 2 / 3)
     assert found["lengths"] == {"mean": 10 / 3, "std": pytest.approx(np.std([3, 1, 6])), "min": 1, "max": 6}
     assert found["returns"]["max"] == sum(t + 0.25 for t in range(6, 12))

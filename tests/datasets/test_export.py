@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import functional_rb as frb
 from functional_rb.base import nest
-from functional_rb.datasets import Episode, Recording, StepSpec, convert, export, info
+from functional_rb.datasets import Dataset, Episode, Recording, StepSpec, convert
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.exporting import lerobot_files
 from functional_rb.datasets.stored import Stored
@@ -50,7 +50,7 @@ def of_minari(folder: Path) -> list[Any]:
 
 def same_again(made: Path, name: str, again: Path) -> None:
     """What was exported, read and converted once more, is what it was made of."""
-    kept = info(made)
+    kept = Dataset(made)
     options = {key: kept.options[key] for key in ("narrow", "observation_key", "compact")}
     assert convert(open_reader(name), again, frb.datasets.Conversion(infos=True, **options)).item == kept.item
     ours, theirs = (joined(read(open_reader(path))) for path in (made, again))
@@ -63,7 +63,7 @@ def same_again(made: Path, name: str, again: Path) -> None:
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 def test_minari_reads_every_step(reader: MadeUp, piece: int, tmp_path: Path) -> None:
     convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True, compact=piece == 1))
-    name = export(tmp_path / "made", tmp_path / "walks" / "left-v0")
+    name = Dataset(tmp_path / "made").export(tmp_path / "walks" / "left-v0")
     assert name == f"minari:{tmp_path}/walks/left-v0"
     theirs, wanted = of_minari(tmp_path / "walks" / "left-v0"), expected(reader)
     column = {"observation": lambda x: x.observations[:-1], "after": lambda x: x.observations[1:]}
@@ -76,8 +76,8 @@ def test_minari_reads_every_step(reader: MadeUp, piece: int, tmp_path: Path) -> 
     dataset = minari.MinariDataset(tmp_path / "walks" / "left-v0" / "data")
     told = list(dataset.storage.get_episode_metadata(range(len(theirs))))
     assert [x["total_steps"] for x in told] == [len(x) for x in theirs]
-    assert [x["seed"] for x in told] == [x.about["seed"] for x in info(tmp_path / "made").summaries()]
-    assert dataset.total_steps == info(tmp_path / "made").steps
+    assert [x["seed"] for x in told] == [x.about["seed"] for x in Dataset(tmp_path / "made").summaries()]
+    assert dataset.total_steps == Dataset(tmp_path / "made").steps
     same_again(tmp_path / "made", name, tmp_path / "again")
 
 
@@ -115,7 +115,7 @@ def sampled() -> Recording:
 def test_minari_has_all_kinds_of_spaces(piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
     convert(sampled(), tmp_path / "made", frb.datasets.Conversion(infos=True, narrow=False))
-    name = export(tmp_path / "made", tmp_path / "root" / "mine" / "sampled-v1", facts={"author": "A. Uthor"})
+    name = Dataset(tmp_path / "made").export(tmp_path / "root" / "mine" / "sampled-v1", facts={"author": "A. Uthor"})
     dataset = minari.load_dataset("mine/sampled-v1")
     assert dataset.observation_space == Sampled.observation_space
     assert dataset.action_space == Sampled.action_space
@@ -130,7 +130,7 @@ def test_minari_has_all_kinds_of_spaces(piece: int, tmp_path: Path, monkeypatch:
     again = convert(
         open_reader(name), tmp_path / "again", frb.datasets.Conversion(infos=["speed", "inner"], narrow=False)
     )
-    both = {key: spec for key, spec in info(tmp_path / "made").item.items() if key != "info"}
+    both = {key: spec for key, spec in Dataset(tmp_path / "made").item.items() if key != "info"}
     assert {key: spec for key, spec in again.item.items() if key != "info"} == both
 
 
@@ -142,23 +142,23 @@ def test_seeds_that_are_no_numbers_are_refused_for_minari(tmp_path: Path) -> Non
 
     convert(Named([3]), tmp_path / "made")
     with pytest.raises(DatasetError, match="made, seed: expected a whole number, got 'first'"):
-        export(tmp_path / "made", tmp_path / "walk-v0")
+        Dataset(tmp_path / "made").export(tmp_path / "walk-v0")
 
 
 def test_minari_is_told_what_is_known(tmp_path: Path) -> None:
     """What is made of a dataset has its authors, and a name of its own."""
     convert(MadeUp([3]), tmp_path / "made")
     told = {"author": ["A. Uthor"], "description": "walks", "dataset_id": "mine/old-v3"}
-    name = export(tmp_path / "made", tmp_path / "walk-v0", facts=told)
+    name = Dataset(tmp_path / "made").export(tmp_path / "walk-v0", facts=told)
     convert(open_reader(name), tmp_path / "again")
-    export(tmp_path / "again", tmp_path / "walk-v1", facts={"description": "more walks"})
+    Dataset(tmp_path / "again").export(tmp_path / "walk-v1", facts={"description": "more walks"})
     found = [minari.MinariDataset(tmp_path / f"walk-v{k}" / "data") for k in range(2)]
     assert [dataset.id for dataset in found] == ["mine/old-v3", "walk-v1"]
     assert [dataset.storage.metadata["description"] for dataset in found] == ["walks", "more walks"]
     assert found[1].storage.metadata["author"] == {"A. Uthor"}
     for place in ("walk", "walk 1-v0"):
         with pytest.raises(ValueError, match=f"with a version, as 'doors-v0', got '{place}'; give another path"):
-            export(tmp_path / "made", tmp_path / place)
+            Dataset(tmp_path / "made").export(tmp_path / place)
 
 
 @pytest.mark.parametrize("format", LEROBOT)
@@ -171,7 +171,7 @@ def test_lerobot_has_every_step(
     for name in ("FILE", "CHUNK", "ROWS"):
         monkeypatch.setattr(lerobot_files, name, {"FILE": 1e-5, "CHUNK": 2, "ROWS": 2}[name])
     convert(MadeUp(LENGTHS, shape), tmp_path / "made", frb.datasets.Conversion(infos=True))
-    name = export(tmp_path / "made", tmp_path / "walk", format, facts={**FPS, "task": "walk left"})
+    name = Dataset(tmp_path / "made").export(tmp_path / "walk", format, facts={**FPS, "task": "walk left"})
     assert name == f"lerobot:{tmp_path}/walk"
     given = joined(read(open_reader(tmp_path / "made")))
     for own, other in zip(given, joined(read(open_reader(name))), strict=True):
@@ -188,7 +188,9 @@ def test_lerobot_has_every_step(
     rewards = np.concatenate([episode.rewards for episode in read(open_reader(tmp_path / "again"))])
     np.testing.assert_array_equal(rewards, wanted["reward"])
     assert made.facts["fps"] == 10
-    twice = export(tmp_path / "again", tmp_path / "twice", format)  # fps is known, what is counted is counted anew
+    twice = Dataset(tmp_path / "again").export(
+        tmp_path / "twice", format
+    )  # fps is known, what is counted is counted anew
     assert [*open_reader(twice).spec(True).infos] == [*open_reader(name).spec(True).infos]
     files = {str(path.relative_to(tmp_path / "walk")) for path in (tmp_path / "walk").rglob("*.parquet")}
     if format == "lerobot":
@@ -235,7 +237,7 @@ def test_lerobot_can_read_tables_stats_and_tasks(format: str, tmp_path: Path, mo
     reader = Random([3, 4, 1], StepSpec(specs, frb.Unbounded((2,)), infos={"inner": {"flag": frb.Binary()}}))
     reader.tasks = [["open it"], ["shut it", "hold it"], ["open it"]]
     convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True))
-    export(tmp_path / "made", tmp_path / "walk", format, facts=FPS)
+    Dataset(tmp_path / "made").export(tmp_path / "walk", format, facts=FPS)
     found = hugging_face(tmp_path / "walk", tmp_path, monkeypatch, format == "lerobot")
     rows = joined(read(open_reader(tmp_path / "made")))
     whole = {name: np.concatenate([x.observations[name][:-1] for x in rows]) for name in shapes}
@@ -357,8 +359,8 @@ def test_numbers_of_all_kinds_come_back(
     specs = {name: frb.Binary(*kind) if kind[1] == "bool" else frb.Unbounded(*kind) for name, kind in kinds.items()}
     reader = Random(lengths, StepSpec(specs, next(iter(specs.values())), infos=specs))
     convert(reader, root / "made", frb.datasets.Conversion(infos=True, compact=compact))
-    same_again(root / "made", export(root / "made", root / "all-v0"), root / "again")
-    name = export(root / "made", root / "rows", "lerobot", facts=FPS)
+    same_again(root / "made", Dataset(root / "made").export(root / "all-v0"), root / "again")
+    name = Dataset(root / "made").export(root / "rows", "lerobot", facts=FPS)
     for own, other in zip(reader.episodes(), joined(read(open_reader(name))), strict=True):
         for key, spec in specs.items():
             rows = own.observations[key][:-1]
@@ -416,39 +418,39 @@ def test_what_others_cannot_hold_is_refused(case: tuple[StepSpec, str, str], tmp
     steps, format, message = case
     convert(Random([2], steps), tmp_path / "made", frb.datasets.Conversion(infos=True))
     with pytest.raises((DatasetError, TypeError), match=message) as caught:
-        export(tmp_path / "made", tmp_path / "out-v0", format, facts=FPS)
-    assert any(what in str(caught.value) for what in ("datasets.map", "change the spec's", "to_categorical"))
+        Dataset(tmp_path / "made").export(tmp_path / "out-v0", format, facts=FPS)
+    assert any(what in str(caught.value) for what in ("Dataset.map", "change the spec's", "to_categorical"))
     assert sorted(path.name for path in tmp_path.iterdir()) == [".out-v0.lock", "made", "made.lock"]
 
 
 def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     convert(MadeUp([3]), tmp_path / "made")
     with pytest.raises(ValueError, match=r"format: expected one of minari, lerobot, lerobot-2\.1, got 'rlds'"):
-        export(tmp_path / "made", tmp_path / "out", "rlds")
+        Dataset(tmp_path / "made").export(tmp_path / "out", "rlds")
     for fps in (None, 0, True, "10", float("inf")):
         with pytest.raises(ValueError, match=r"fps: expected how many steps a second .* give facts=\{'fps': 10\}"):
-            export(tmp_path / "made", tmp_path / "out", "lerobot", facts={} if fps is None else {"fps": fps})
+            Dataset(tmp_path / "made").export(tmp_path / "out", "lerobot", facts={} if fps is None else {"fps": fps})
     with pytest.raises(ValueError, match=r"facts: expected some of fps, robot_type, task, .* got \['tsk'\]"):
-        export(tmp_path / "made", tmp_path / "out", "lerobot", facts={**FPS, "tsk": "walk"})
+        Dataset(tmp_path / "made").export(tmp_path / "out", "lerobot", facts={**FPS, "tsk": "walk"})
     for facts, message in (
         ({"total_steps": 1}, "do not tell, got 'total_steps'"),
         ({"description": 3}, "text as 'des"),
     ):
         with pytest.raises(ValueError, match=message):
-            export(tmp_path / "made", tmp_path / "out-v0", facts=facts)
+            Dataset(tmp_path / "made").export(tmp_path / "out-v0", facts=facts)
     with pytest.raises(FileExistsError, match="made is there already; give another path"):
-        export(tmp_path / "made", tmp_path / "made")
+        Dataset(tmp_path / "made").export(tmp_path / "made")
     with pytest.raises(DatasetError, match="no converted dataset is there"):
-        export(tmp_path / "nowhere", tmp_path / "out-v0")
+        Dataset(tmp_path / "nowhere").export(tmp_path / "out-v0")
 
 
 def test_lerobot_has_several_episodes_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that has become large is the last one's: the next begins with nothing."""
     convert(MadeUp([10] * 6), tmp_path / "made")
-    export(tmp_path / "made", tmp_path / "one", "lerobot", facts=FPS)
+    Dataset(tmp_path / "made").export(tmp_path / "one", "lerobot", facts=FPS)
     (rows,) = (tmp_path / "one" / "data").rglob("*.parquet")
     monkeypatch.setattr(lerobot_files, "FILE", 1.5 * pyarrow.parquet.read_table(rows).nbytes / 6 / 2**20)
-    export(tmp_path / "made", tmp_path / "some", "lerobot", facts=FPS)
+    Dataset(tmp_path / "made").export(tmp_path / "some", "lerobot", facts=FPS)
     told = pandas.read_parquet(tmp_path / "some" / "meta" / "episodes")
     assert told["data/file_index"].tolist() == [0, 0, 1, 1, 2, 2]
     files = sorted((tmp_path / "some" / "data").rglob("*.parquet"))
@@ -458,14 +460,14 @@ def test_lerobot_has_several_episodes_in_a_file(tmp_path: Path, monkeypatch: pyt
 def test_steps_a_second_are_told_as_whole_numbers_where_they_are(tmp_path: Path) -> None:
     convert(MadeUp([3]), tmp_path / "made")
     for fps, wanted in ((10.0, "10"), (12.5, "12.5")):
-        export(tmp_path / "made", tmp_path / wanted, "lerobot", facts={"fps": fps})
+        Dataset(tmp_path / "made").export(tmp_path / wanted, "lerobot", facts={"fps": fps})
         assert f'"fps": {wanted},' in (tmp_path / wanted / "meta" / "info.json").read_text()
 
 
 @pytest.mark.parametrize("format", LEROBOT)
 def test_what_was_to_be_done_is_called_as_the_dataset_if_nobody_says(format: str, tmp_path: Path) -> None:
     convert(MadeUp([2]), tmp_path / "made")
-    (episode,) = read(open_reader(export(tmp_path / "made", tmp_path / "walk", format, facts=FPS)))
+    (episode,) = read(open_reader(Dataset(tmp_path / "made").export(tmp_path / "walk", format, facts=FPS)))
     assert episode.about == {"tasks": [open_reader(tmp_path / "made").name]}
 
 
@@ -486,7 +488,7 @@ def test_files_are_synced_before_they_get_their_name(tmp_path: Path, monkeypatch
     convert(MadeUp([3]), tmp_path / "made")
     monkeypatch.setattr(disk, "fsync", noted)
     monkeypatch.setattr(disk, "rename", renamed)
-    export(tmp_path / "made", tmp_path / "walk", "lerobot", facts=FPS)
+    Dataset(tmp_path / "made").export(tmp_path / "walk", "lerobot", facts=FPS)
 
 
 @pytest.mark.parametrize("format", ["minari", *LEROBOT])
@@ -508,7 +510,7 @@ def test_the_folder_is_whole_or_not_there(format: str, tmp_path: Path, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(Stored, "episodes", stopping)
         with pytest.raises(KeyboardInterrupt):
-            export(tmp_path / "made", target, format, facts=FPS)
+            Dataset(tmp_path / "made").export(target, format, facts=FPS)
     assert seen == [False] * 3
     hidden = {".out-v0.lock", "made", "made.lock"}
     assert {path.name for path in tmp_path.iterdir()} == hidden
@@ -516,11 +518,11 @@ def test_the_folder_is_whole_or_not_there(format: str, tmp_path: Path, monkeypat
     resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, limits[1]))
     try:
         with pytest.raises(frb.errors.StorageFullError, match="make room"):
-            export(tmp_path / "made", target, format, facts=FPS)
+            Dataset(tmp_path / "made").export(target, format, facts=FPS)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert {path.name for path in tmp_path.iterdir()} == hidden
-    name = export(tmp_path / "made", target, format, facts=FPS)
+    name = Dataset(tmp_path / "made").export(target, format, facts=FPS)
     assert sum(len(episode) for episode in open_reader(name).episodes()) == 50
 
 
@@ -529,5 +531,5 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for module, format in (("minari", "minari"), ("pyarrow", "lerobot")):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, module, None)
-            with pytest.raises(ImportError, match=r"datasets.export needs .*\[datasets\]"):
-                export(tmp_path / "made", tmp_path / "out-v0", format, facts=FPS)
+            with pytest.raises(ImportError, match=r"Dataset.export needs .*\[datasets\]"):
+                Dataset(tmp_path / "made").export(tmp_path / "out-v0", format, facts=FPS)

@@ -27,17 +27,17 @@ def convert(path: Path) -> None:
 
 
 def split(path: Path) -> None:
-    frb.datasets.split(path.parent / "source", [0.5, 0.5], [path / "a", path / "b"])
+    frb.datasets.Dataset(path.parent / "source").split([0.5, 0.5], [path / "a", path / "b"])
 
 
 def mapped(path: Path) -> None:
     if not (path / "a").exists():  # of a function nobody knows whether it is the same
-        frb.datasets.map(path.parent / "source", lambda episode: episode, path / "a", workers=2)
+        frb.datasets.Dataset(path.parent / "source").map(lambda episode: episode, path / "a", workers=2)
 
 
 def export(path: Path) -> None:
     if not (path / "a-v0").exists():
-        frb.datasets.export(path.parent / "source", path / "a-v0", facts={"author": "A. Uthor"})
+        frb.datasets.Dataset(path.parent / "source").export(path / "a-v0", facts={"author": "A. Uthor"})
 
 
 # Files that were being read are closed by the garbage collector, which warns.
@@ -52,11 +52,11 @@ def test_a_dataset_at_some_lines(make: Callable[[Path], None], tmp_path: Path) -
         interrupts.interrupted(line, make, path)
         for name in wanted:
             if (path / name).exists():
-                frb.datasets.info(path / name, verify=True)
+                frb.datasets.Dataset(path / name, verify=True)
         interrupts.finished(make, path)
         assert {place.name: len(contents(place)) for place in path.iterdir() if place.is_dir()} == wanted, line
         for name in wanted:
-            frb.datasets.info(path / name, verify=True)
+            frb.datasets.Dataset(path / name, verify=True)
 
 
 @pytest.mark.parametrize("make", [convert, export])

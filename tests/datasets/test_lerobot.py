@@ -395,7 +395,7 @@ def test_each_step_keeps_its_own_task(
         frb.datasets.convert(reader, made)
         for format in ("lerobot", "lerobot-2.1"):
             to = tmp_path / f"{format} {number}"
-            again = open_reader(frb.datasets.export(made, to, format))
+            again = open_reader(frb.datasets.Dataset(made).export(to, format))
             rows = pandas.concat(map(pandas.read_parquet, sorted((to / "data").rglob("*.parquet"))))
             names = again.facts["tasks"]
             frames = zip(rows.episode_index, rows.frame_index, rows.task_index, strict=True)

@@ -46,7 +46,7 @@ def test_paths_are_kept_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path = write(tmp_path / "some.hdf5")
     monkeypatch.chdir(tmp_path)
     state = load("d4rl:some.hdf5", rb, root="here")
-    assert frb.datasets.info(state).name == f"d4rl:{path}"
+    assert frb.datasets.Dataset(state).name == f"d4rl:{path}"
     assert load(f"d4rl:{path}", rb, root=tmp_path / "here").spec.storage == state.spec.storage
 
 

@@ -47,7 +47,7 @@ def test_steps_are_what_was_done(given: Format, piece: int, tmp_path: Path, monk
     found = table(items, given)
     for name, wanted in given.wanted.items():
         np.testing.assert_array_equal(found[name], wanted, name)
-    described = frb.datasets.info(state.spec.storage.path)
+    described = frb.datasets.Dataset(state.spec.storage.path)
     assert described.steps + described.dropped == sum(LENGTHS)
 
 

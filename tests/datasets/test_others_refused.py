@@ -366,7 +366,7 @@ def test_checkpoints_of_atari_may_be_chosen(tmp_path: Path) -> None:
         open_reader(name, str(tmp_path), checkpoints=range(5, 9))
 
 
-def test_names_and_roots_of_another_kind() -> None:
+def test_names_and_roots_of_another_kind(tmp_path: Path) -> None:
     wrong: Any
     for wrong in (3, None, ("minari:x",)):
         with pytest.raises(TypeError, match="datasets: expected a name such as"):
@@ -377,15 +377,14 @@ def test_names_and_roots_of_another_kind() -> None:
     for wrong in (3, None, ["minari:x"]):
         with pytest.raises(TypeError, match="datasets: expected a name such as"):
             frb.datasets.load(wrong, torch_backend)
-    for wrong in (3, None, "made", Path("made")):
-        with pytest.raises(TypeError, match=r"datasets\.concat: expected a list of datasets, got .*; write \[first"):
-            frb.datasets.concat(wrong, "joined")
+    made = frb.datasets.convert(MadeUp([2]), tmp_path / "made")
+    for wrong in (3, None, ["made"], b"made"):
+        with pytest.raises(TypeError, match=r"datasets\.Dataset: expected a path"):
+            made.concat(wrong, to="joined")
     for shares, to in ((None, ["a"]), ("ab", ["a", "b"]), (["a"], ["b"]), ([1.0], "a"), ([1.0], Path("a"))):
-        with pytest.raises(
-            TypeError, match=r"datasets\.split: expected (shares|to) as a list of (numbers|directories)"
-        ):
-            frb.datasets.split("made", shares, to)
-    for wrong in ("minari:x", None, 3):
+        with pytest.raises(TypeError, match=r"Dataset\.split: expected (shares|to) as a list of (numbers|directories)"):
+            made.split(shares, to)
+    for wrong in ("minari:x", None, 3, made):
         with pytest.raises(
             TypeError, match=r"datasets\.convert: expected a reader, got .*; load takes the name of a dataset"
         ):

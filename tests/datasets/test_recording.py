@@ -93,6 +93,6 @@ def test_episodes_begin_with_seeds_of_their_own(tmp_path: Path) -> None:
     assert [len(episode) for episode in whole] == [3, 4, 5]
     for k in range(2):
         state = frb.datasets.load("gymnasium:CartPole-v1", rb, root=tmp_path / str(k), episodes=4, seed=3)
-        assert frb.datasets.info(state.spec.storage.path).episodes == 4
+        assert frb.datasets.Dataset(state.spec.storage.path).episodes == 4
     first, second = (next((tmp_path / str(k) / "converted" / "gymnasium").glob("CartPole*[!k]")) for k in range(2))
     assert contents(first) == contents(second)

@@ -58,9 +58,9 @@ def test_short_episodes_are_read_many_at_a_time(tmp_path: Path, monkeypatch: pyt
         original(arrays, first, stop)
 
     monkeypatch.setattr(stored._Arrays, "read", counted)
-    frb.datasets.statistics(tmp_path / "made")
+    frb.datasets.Dataset(tmp_path / "made").statistics()
     assert spans == [(0, 1500)]
-    frb.datasets.split(tmp_path / "made", [0.5, 0.5], [tmp_path / "train", tmp_path / "test"])
+    frb.datasets.Dataset(tmp_path / "made").split([0.5, 0.5], [tmp_path / "train", tmp_path / "test"])
     assert len(spans) == 3
 
 
@@ -79,7 +79,7 @@ def test_functions_may_change_what_they_get(
         episode.rewards[:] = -episode.rewards
         return dataclasses.replace(episode)
 
-    frb.datasets.map(tmp_path / "made", raised, tmp_path / "changed")
+    frb.datasets.Dataset(tmp_path / "made").map(raised, tmp_path / "changed")
     for told, made in zip(reader.episodes(), joined(read(stored.Stored(tmp_path / "changed"))), strict=True):
         equal(made.observations["observation"], told.observations + 100)
         equal(made.rewards, -told.rewards)

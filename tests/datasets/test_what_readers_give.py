@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-import functional_rb as frb
-from functional_rb.datasets import Episode, convert, info
+from functional_rb.datasets import Dataset, Episode, convert
 from tests.datasets.made_up import MadeUp
 
 
@@ -39,7 +38,7 @@ def test_null_is_written_for_what_json_has_not(tmp_path: Path) -> None:
     convert(Changed({"about": told}), tmp_path / "made", facts=told)
     about = (tmp_path / "made" / "about.jsonl").read_text()
     assert json.loads(about, parse_constant=no_constant) == {"level": None, "limits": [None, 1.5]}
-    assert info(tmp_path / "made").facts["limits"] == [None, 1.5]
+    assert Dataset(tmp_path / "made").facts["limits"] == [None, 1.5]
 
 
 def test_facts_that_cannot_be_written_are_refused_before_the_conversion(tmp_path: Path) -> None:
@@ -84,4 +83,4 @@ def test_a_share_needs_a_path(tmp_path: Path) -> None:
     convert(MadeUp([4, 4]), tmp_path / "made")
     places: Any = [tmp_path / "train", 5]
     with pytest.raises(TypeError, match=r"datasets\.split: expected a path \(str or os\.PathLike\), got 5"):
-        frb.datasets.split(tmp_path / "made", [0.5, 0.5], places)
+        Dataset(tmp_path / "made").split([0.5, 0.5], places)

@@ -1,16 +1,16 @@
-"""`datasets.export`: converted datasets in the formats of others, at one instant."""
+"""Converted datasets in the formats of others, at one instant."""
 
 from __future__ import annotations
 
 import functools
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from functional_rb.base.errors import FULL, StorageFullError
 from functional_rb.base.files import as_path
 from functional_rb.base.strict_json import Json
-from functional_rb.datasets.description import Dataset
+from functional_rb.datasets.description import Path
 from functional_rb.datasets.exporting import lerobot, minari
 from functional_rb.datasets.exporting.steps import WHO
 from functional_rb.datasets.stored import Stored
@@ -24,41 +24,15 @@ FORMATS: dict[str, Write] = {
 }
 
 
-def export(
-    dataset: Dataset, to: str | os.PathLike[str], format: str = "minari", *, facts: Mapping[str, object] | None = None
-) -> str:
-    """Write a dataset in a format of others, so that they can read it.
-
-    It is read and written piece by piece. The folder is complete, or not there. A process that was killed
-    begins anew.
-
-    Args:
-        dataset: the directory of a converted one, or a state that `load` gave.
-        to: the folder that is made. For Minari its name is the identity of the dataset, with a version: "doors-v0";
-            below the folder where Minari looks, `minari.load_dataset` finds it.
-        format: "minari" (HDF5); "lerobot", of version 3.0; "lerobot-2.1".
-        facts: metadata of the dataset, beside those that are known of where it comes from. Minari: dataset_id, author,
-            description, ..., whatever its metadata may have. LeRobot: fps, steps a second, which has to be known;
-            robot_type; task, in words, of episodes of which the reader has told none.
-
-    Returns:
-        The name that reads it again, "minari:/data/doors-v0".
-
-    Raises:
-        FileExistsError: if something is at `to`.
-        ImportError: for a library that is missing, naming the extra to install.
-        StorageFullError: if there is no room.
-        TypeError: for a spec that no space describes exactly (Minari), naming the leaf.
-        ValueError: for what the format has no place for, naming the leaf; for an unknown format, or facts that are
-            missing or wrong; if no dataset is there.
-    """
+def export(reader: Stored, to: Path, format: str, facts: Json) -> str:
+    """Write a dataset in a format of others, as `Dataset.export` does, and give the name that reads it again."""
     if format not in FORMATS:
         raise ValueError(f"{WHO}: format: expected one of {', '.join(FORMATS)}, got {format!r}")
-    reader, target = Stored(dataset), os.path.abspath(as_path(to, WHO))
+    target = os.path.abspath(as_path(to, WHO))
     above, folder = os.path.split(target)
     disk.make_directory(above)
     unfinished = os.path.join(above, f".{folder}.exporting")
-    work = functools.partial(_made, FORMATS[format], reader, dict(facts or {}), target, unfinished)
+    work = functools.partial(_made, FORMATS[format], reader, facts, target, unfinished)
     disk.while_locked(os.path.join(above, f".{folder}.lock"), work)
     return f"{format.partition('-')[0]}:{target}"
 

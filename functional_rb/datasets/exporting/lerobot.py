@@ -75,7 +75,7 @@ class _Writing:
             if names.count(name) > 1:
                 raise DatasetError(
                     f"{WHO}: {path}: expected leaves that have names of their own in LeRobot, got {name!r} twice; "
-                    f"rename one by datasets.map"
+                    f"rename one by Dataset.map"
                 )
         arrow = imported("pyarrow", WHO)
         # The metadata by which the library `datasets` reads tables.

@@ -98,16 +98,16 @@ def feature_of(unit: Unit) -> Feature:
     unit.check(NAME, "/" if unit.field == "infos" else "/.")
     kind = dtypes.kind_of(spec.dtype) if isinstance(spec, ArraySpec) and not isinstance(spec, Text) else ""
     if not isinstance(spec, ArraySpec) or kind not in ("bool", "int", "float") or spec.dtype == "bfloat16":
-        raise unit.refused(NAME, "numbers of NumPy's dtypes, and images", "change it by datasets.map")
+        raise unit.refused(NAME, "numbers of NumPy's dtypes, and images", "change it by Dataset.map")
     if len(spec.shape) > MOST_AXES:
-        raise unit.refused(NAME, f"at most {MOST_AXES} axes", "flatten some by datasets.map")
+        raise unit.refused(NAME, f"at most {MOST_AXES} axes", "flatten some by Dataset.map")
     path: Sequence[object] = unit.path
     if unit.field == "observations" and not path:
         path = ["image" if seen else "state"]
     prefix = {"observations": ["observation"], "actions": ["action"], "infos": []}[unit.field]
     name = ".".join(map(str, (*prefix, *path)))
     if unit.field == "infos" and name.split(".")[0] in ("observation", "action"):
-        raise unit.refused(NAME, "infos that are not called observation or action", "rename it by datasets.map")
+        raise unit.refused(NAME, "infos that are not called observation or action", "rename it by Dataset.map")
     if seen:
         return Feature(name, spec.shape if len(spec.shape) == 3 else (*spec.shape, 1), "image")
     return Feature(name, spec.shape or (1,), spec.dtype)

@@ -34,7 +34,7 @@ def write(reader: Stored, facts: Json, target: str, folder: str) -> None:
     for unit in fields.units:  # Minari would fail at some, and write others so that they are read as something else
         unit.check(NAME, "/")
         if not isinstance(unit.spec, ArraySpec):
-            raise unit.refused(NAME, "numbers, arrays and texts", "make arrays of it by datasets.map")
+            raise unit.refused(NAME, "numbers, arrays and texts", "make arrays of it by Dataset.map")
         if unit.field == "infos":
             space_of_spec(unit.spec, WHO, (unit.field, *unit.path))
     observation, action = (space_of_spec(fields.specs[field], WHO, (field,)) for field in ("observations", "actions"))

@@ -15,7 +15,7 @@ from functional_rb.specs import ArraySpec, Composite
 from functional_rb.specs.base import SpecNest
 from functional_rb.specs.values import Outline
 
-WHO = "datasets.export"
+WHO = "Dataset.export"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,10 +41,10 @@ class Unit:
                 raise DatasetError(
                     f"{WHO}: {self.dataset}, leaf {self._name!r}: expected names without "
                     f"{' and '.join(map(repr, borders))}, which {who} takes for a border between names, got {key!r}; "
-                    f"rename it by datasets.map"
+                    f"rename it by Dataset.map"
                 )
         if isinstance(self.spec, ArraySpec) and 0 in self.spec.shape:
-            raise self.refused(who, "some number in every array", "leave it out by datasets.map")
+            raise self.refused(who, "some number in every array", "leave it out by Dataset.map")
 
     @property
     def _name(self) -> str:
@@ -67,7 +67,7 @@ class Fields:
         if steps.reward.shape != ():
             raise DatasetError(
                 f"{WHO}: {reader.path}, leaf 'rewards': expected one number for each step, got shape "
-                f"{steps.reward.shape}; make them one by datasets.map"
+                f"{steps.reward.shape}; make them one by Dataset.map"
             )
         # The name of the observation in the items, if it is a single one.
         self._alone = next(iter(observation)) if [*observation] in ([OBSERVATION], [key]) else None
