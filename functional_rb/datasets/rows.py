@@ -19,7 +19,7 @@ from functional_rb.datasets.episode import DatasetError, Episode, StepSpec, as_p
 from functional_rb.specs import Composite
 from functional_rb.specs.base import SpecNest
 from functional_rb.specs.values import Outline
-from functional_rb.ted.forms import kept_dtype
+from functional_rb.structures.row_layout import kept_dtype
 from functional_rb.ted.host import cast, encoded, is_encoding
 from functional_rb.ted.items import item_of_specs
 from functional_rb.ted.steps import by_name

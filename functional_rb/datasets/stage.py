@@ -21,8 +21,7 @@ from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.datasets.rows import Form, Steps
 from functional_rb.storage.directory import shapes
 from functional_rb.structures import frame_ring, stored_arrays
-from functional_rb.structures.row_layout import Layout
-from functional_rb.ted.forms import kept_dtype
+from functional_rb.structures.row_layout import Layout, kept_dtype
 
 # Bytes that are gathered, about; more where a piece of an episode has more.
 ROOM = 2**21

@@ -24,8 +24,8 @@ from functional_rb.convert.json import KnownError
 from functional_rb.core import counters
 from functional_rb.core.counters import Counters
 from functional_rb.storage.directory import filed
+from functional_rb.structures.row_layout import kept_dtype
 from functional_rb.structures.stored_arrays import AUXILIARY, auxiliary_name, own_name
-from functional_rb.ted.forms import kept_dtype
 
 Array = NumpyArray
 

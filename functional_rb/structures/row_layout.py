@@ -12,6 +12,8 @@ import functools
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from functional_rb.base import dtypes
 from functional_rb.base.arrays import BackendArray
 from functional_rb.base.nest import Path
@@ -24,6 +26,11 @@ WIDE_BYTES = 1024
 TOKEN = "int64"
 # XLA's CPU moves bfloat16 by way of float32: all of an array for one row of it, and signaling NaNs change.
 STORED_AS = {"bfloat16": "uint16"}
+
+
+def kept_dtype(name: str) -> np.dtype[np.generic]:
+    """The dtype of NumPy in which it keeps arrays of a dtype: its own, if it has that."""
+    return np.dtype(STORED_AS.get(name, name) if name in dtypes.ITEMSIZE else name)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,6 @@ observations under these names. What is exported here is public as `frb.ted`.
 from functional_rb.ted.buffers import from_form, to_form
 from functional_rb.ted.check import check
 from functional_rb.ted.check_env import check_env
-from functional_rb.ted.files import load, save
 from functional_rb.ted.items import item_from_env
 from functional_rb.ted.recording import begin, from_gymnasium
 from functional_rb.ted.steps import from_transitions, step_mdp, to_transitions
@@ -23,8 +22,6 @@ __all__ = [
     "from_gymnasium",
     "from_transitions",
     "item_from_env",
-    "load",
-    "save",
     "step_mdp",
     "to_form",
     "to_transitions",

@@ -2,68 +2,85 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterable
 from typing import Any, Literal, overload
 
 import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.arrays import DeviceLike, Nest
-from functional_rb.base.nest import Key, Path
+from functional_rb.base.files import as_path
+from functional_rb.base.nest import Key
+from functional_rb.base.nest import Path as KeyPath
 from functional_rb.base.steps import FLAGS, NEXT
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core import counters
 from functional_rb.specs import Unbounded
-from functional_rb.structures.row_layout import STORED_AS
+from functional_rb.structures.row_layout import STORED_AS, kept_dtype
+from functional_rb.ted import files, reading
 from functional_rb.ted.check import below, leaves_of, observation_paths, path_of
-from functional_rb.ted.forms import (
-    Array,
-    Flat,
-    Form,
-    Lanes,
-    Leaves,
-    Nested,
-    flat_to_nested,
-    flat_to_steps,
-    kept_dtype,
-    nested_to_flat,
-    steps_to_flat,
-)
+from functional_rb.ted.flattening import flat_to_steps, steps_to_flat
+from functional_rb.ted.forms import Array, Flat, Form, Leaves, Nested, flat_of, flat_to_nested
+from functional_rb.ted.lanes import Lanes
 
+Path = str | os.PathLike[str]
 # The number of items that are read at once, which bounds the memory beside the result.
 CHUNK = 2**16
 
 
 @overload
-def to_form(source: State | Form, form: Literal["flat"] = "flat", *, reward_key: Key = "reward") -> Flat: ...
+def to_form(
+    source: State | Form | Path,
+    form: Literal["flat"] = "flat",
+    *,
+    reward_key: Key = "reward",
+    known: Iterable[object] = (),
+) -> Flat: ...
 
 
 @overload
-def to_form(source: State | Form, form: Literal["nested"], *, reward_key: Key = "reward") -> Nested: ...
+def to_form(
+    source: State | Form | Path, form: Literal["nested"], *, reward_key: Key = "reward", known: Iterable[object] = ()
+) -> Nested: ...
 
 
-def to_form(source: State | Form, form: Literal["flat", "nested"] = "flat", *, reward_key: Key = "reward") -> Form:
-    """What a buffer holds in the flat or the nested form: T + 1 observations for the T steps of a trajectory.
+def to_form(
+    source: State | Form | Path,
+    form: Literal["flat", "nested"] = "flat",
+    *,
+    reward_key: Key = "reward",
+    known: Iterable[object] = (),
+) -> Form:
+    """Steps of a buffer, or of a file, in the flat or the nested form: T + 1 observations for T steps of a trajectory.
 
     A ring that is full is rolled to the order of time. Empty slots are left out. Trajectories come lane by lane, the
     oldest first: the first of a lane may have lost its beginning to the ring, the last may go on.
 
     Args:
         source: a state of either backend, whose items are steps in TED, written in their order (`RoundRobin`, say): it
-            is read in pieces, and none of its arrays is exported. Or what is in one of the forms already.
+            is read in pieces, and none of its arrays is exported. Or what is in one of the forms already: a form, or
+            the path that one was saved to, by TorchRL too: of a dumped ReplayBuffer its directory "storage", or its
+            file if that ends with ".h5" or ".hdf5".
         form: "flat" for one array of each leaf, "nested" for one of each leaf and trajectory.
-        reward_key: path of the reward, below "next"; a form knows its own.
+        reward_key: path of the reward, below "next"; a form knows its own, and what was saved here too.
+        known: classes that the spec in a file names, as for `frb.convert.from_json`.
 
     Returns:
-        The steps, in NumPy arrays of their own, or in views of those of a given form.
+        The steps, in NumPy arrays of their own, or in views of those of a given form. If TorchRL wrote them, the spec
+        is None.
 
     Raises:
-        TypeError: for what is neither a state nor a form, or a leaf that holds Python objects.
+        FileNotFoundError: if a file is missing, naming it.
+        ImportError: for a file of HDF5, if h5py is not installed.
+        TypeError: for what is neither a state nor a form nor a path, or a leaf that holds Python objects.
         ValueError: for another form; for a writer that chooses slots; for a shared buffer that is written meanwhile;
             for items without the nest "next", or without flags in it; for an observation in "next" that is not at the
             root, with the same shape and dtype; for steps that do not follow one another, bit for bit, or begin in a
-            state that is done. It names the leaf.
+            state that is done. It names the leaf. For a file that is damaged, unreadable, or in neither form, naming
+            it.
 
     Example:
         >>> import torch_backend as rb
@@ -83,29 +100,34 @@ def to_form(source: State | Form, form: Literal["flat", "nested"] = "flat", *, r
     """
     if form not in ("flat", "nested"):
         raise ValueError(f"ted.to_form: expected form='flat' or 'nested', got {form!r}")
-    if isinstance(source, Nested):
-        return source if form == "nested" else nested_to_flat(source)
-    flat = source if isinstance(source, Flat) else _flat(source, reward_key)
+    if form == "nested" and isinstance(source, Nested):
+        return source
+    flat = _flat(source, reward_key, known, "ted.to_form")
     return flat if form == "flat" else flat_to_nested(flat)
 
 
 def from_form(
-    form: Form,
+    form: Form | Path,
     backend: object = None,
     spec: BufferSpec | None = None,
     device: DeviceLike = None,
     order: Literal["slots", "time"] = "slots",
+    *,
+    reward_key: Key = "reward",
+    known: Iterable[object] = (),
 ) -> Nest:
     """The steps of the flat or the nested form in TED: as arrays, or in a buffer of either backend.
 
     Args:
-        form: the steps, `Flat` or `Nested`.
+        form: the steps, `Flat` or `Nested`, or the path of either, as for `to_form`.
         backend: the module of a backend, to get a state; None for NumPy arrays.
         spec: the spec of the state; by default that of the buffer which the steps are from. Another spec must have the
             same leaves, and as many slots and lanes.
         device: the device of the state, as for `init`.
         order: the order of arrays: "slots" for [capacity, *shape] as `items` gives them, zeros where nothing lies, a
             full ring rolled back; "time" for [N, *shape], lane by lane, the oldest first.
+        reward_key: path of the reward, for what TorchRL has written to a path.
+        known: classes that the spec in a file names, as for `frb.convert.from_json`.
 
     Returns:
         A state, whose items lie in the slots that they had, and whose cursor is where it was; a lane that is not full
@@ -113,12 +135,14 @@ def from_form(
         keeps all. Or nested dicts of NumPy arrays; leaves of bfloat16, which NumPy lacks, are uint16.
 
     Raises:
+        FileNotFoundError: if a file is missing, naming it.
+        ImportError: for a file of HDF5, if h5py is not installed.
         TypeError: for leaves whose dtype is not the spec's.
-        ValueError: for leaves, slots or lanes that are not the spec's, or if there is none.
+        ValueError: for leaves, slots or lanes that are not the spec's, or if there is none; for a file that is damaged.
     """
     if order not in ("slots", "time"):
         raise ValueError(f"ted.from_form: expected order='slots' or 'time', got {order!r}")
-    flat = to_form(form, "flat")
+    flat = _flat(form, reward_key, known, "ted.from_form")
     steps = flat_to_steps(flat)
     if backend is not None:
         return _state(flat, steps, backend, _spec_for(flat, spec), device)
@@ -131,10 +155,20 @@ def from_form(
     return nest.nested(whole)
 
 
-def _flat(state: object, reward_key: Key, who: str = "ted.to_form") -> Flat:
-    if not isinstance(state, State):
-        raise TypeError(f"{who}: expected a State, or what is in a form, got {type(state).__name__}")
-    spec, reward = state.spec, path_of(reward_key)
+def _flat(source: object, reward_key: Key, known: Iterable[object], who: str) -> Flat:
+    if isinstance(source, Form):
+        return flat_of(source)
+    reward = path_of(reward_key)
+    if isinstance(source, str | bytes | os.PathLike):
+        with files.opened(as_path(source, who), who) as opened:
+            return reading.read(opened, reward, known)
+    if not isinstance(source, State):
+        raise TypeError(f"{who}: expected a State, what is in a form, or its path, got {type(source).__name__}")
+    return _flat_of_state(source, reward, who)
+
+
+def _flat_of_state(state: State, reward: KeyPath, who: str) -> Flat:
+    spec = state.spec
     _check_spec(spec, reward, who)
     of_torch = type(state).__module__.partition(".")[0] == "torch_backend"
     backend = sys.modules["torch_backend" if of_torch else "jax_backend"]
@@ -164,7 +198,7 @@ def _flat(state: object, reward_key: Key, who: str = "ted.to_form") -> Flat:
     return steps_to_flat(steps, lanes, following | dtypes, reward, spec, who)
 
 
-def _check_spec(spec: BufferSpec, reward: Path, who: str) -> None:
+def _check_spec(spec: BufferSpec, reward: KeyPath, who: str) -> None:
     for k in spec.plan.objects:
         raise TypeError(f"{who}: leaf {spec.plan.names[k]!r} holds Python objects, which are no arrays; leave it out")
     if not spec.writer.in_order:

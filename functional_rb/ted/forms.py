@@ -12,43 +12,28 @@ the leaf "reward" and the flags are those of "next" (the flags at the root are F
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
+import json
+import os
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.arrays import Nest, NumpyArray
-from functional_rb.base.dtypes import ITEMSIZE
+from functional_rb.base.files import as_path
 from functional_rb.base.nest import Path
-from functional_rb.base.steps import FLAGS, NEXT
 from functional_rb.buffer.spec import BufferSpec
-from functional_rb.structures.row_layout import STORED_AS
-from functional_rb.ted.check import below, bytes_of
+from functional_rb.convert.json import to_json
+from functional_rb.ted import files
+from functional_rb.ted.lanes import Lanes
+from functional_rb.ted.padded import FORMAT, WHO, Block, FileLeaf, Header, Padded
 
 Array = NumpyArray
 # Leaves by their path; those of bfloat16, which NumPy lacks, are uint16.
 Leaves = dict[Path, Array]
-
-
-class Lanes(NamedTuple):
-    """Where the steps lie in the buffer."""
-
-    length: int  # slots of each lane
-    sizes: tuple[int, ...]  # how many steps each lane has
-    cursors: tuple[int, ...]  # the slot of each lane, from 0 on, that its next step goes to
-    axis: bool  # whether items have an axis of lanes: `BufferSpec(lanes=...)` is given
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        return tuple((cursor - size) % self.length for cursor, size in zip(self.cursors, self.sizes, strict=True))
-
-    def slots(self) -> Array:
-        """The slot of every step, int64 [N], in the order of the flat form."""
-        lanes = zip(self.starts, self.sizes, strict=True)
-        slots = [lane * self.length + (start + np.arange(n)) % self.length for lane, (start, n) in enumerate(lanes)]
-        return np.concatenate(slots)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,6 +56,45 @@ class Form:
 
     def __len__(self) -> int:
         return sum(self.lanes.sizes)
+
+    def save(self, path: str | os.PathLike[str], *, compression: str | None = None) -> None:
+        """Write the steps to a directory, or to a file of HDF5, that TorchRL reads as well.
+
+        A directory holds the flat or the nested form, as TensorDict.load reads it. A storage of TorchRL with as many
+        rows loads it with the hook Flat2TED, or Nested2TED:
+        `storage.register_load_hook(Flat2TED()); storage.loads(pathlib.Path(path))`. Rows of empty slots are there too,
+        as it expects them, but take no space on a file system that has sparse files.
+
+        A path that ends with ".h5" or ".hdf5" is that of a file with a group for each trajectory, which TorchRL's
+        H5StorageCheckpointer loads into a storage with as many rows. Rows of empty slots are trajectories of zeros
+        there, which take no space. Leaves of bfloat16, which HDF5 lacks, are uint16 with an attribute that says so;
+        TorchRL does not know it.
+
+        Args:
+            path: what to make; it is written under another name first, and then renamed.
+            compression: of the leaves in a file, by the name that h5py has for it: "gzip", "lzf".
+
+        Raises:
+            FileExistsError: if the file is there, or the directory is and is not empty.
+            ImportError: for a file, if h5py is not installed.
+            ValueError: for a leaf whose name means something else there; for a compression of a directory.
+
+        Example:
+            >>> import tempfile
+            >>> import torch_backend as rb
+            >>> from functional_rb import Binary, BufferSpec, Unbounded, ted
+            >>> flags = dict.fromkeys(("done", "terminated", "truncated"), Binary())
+            >>> step = {"observation": Unbounded(()), **flags}
+            >>> item = step | {"action": Unbounded(()), "next": step | {"reward": Unbounded(())}}
+            >>> form = ted.to_form(rb.init(BufferSpec(item, capacity=3)))
+            >>> with tempfile.TemporaryDirectory() as scratch:
+            ...     for name in ("steps", "steps.h5"):
+            ...         form.save(f"{scratch}/{name}")
+            ...         len(ted.to_form(f"{scratch}/{name}", "nested").trajectories)
+            0
+            0
+        """
+        files.write(_padded(flat_of(self)), as_path(path, WHO), compression, isinstance(self, Nested))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -119,8 +143,9 @@ def flat_to_nested(flat: Flat) -> Nested:
     """Cut the flat form where trajectories end; arrays are views.
 
     Example:
-        >>> flat = steps_to_flat({("observation",): np.arange(3), ("next", "observation"): np.array([1, 2, 9]),
-        ...     ("next", "done"): np.array([False, True, False])}, Lanes(4, (3,), (3,), False))
+        >>> data = {"observation": np.array([0, 1, 2, 2, 9]), "done": np.array([False, True, False])}
+        >>> lanes, dtypes = Lanes(4, (3,), (3,), False), {"observation": "int64", "done": "bool"}
+        >>> flat = Flat(lanes, dtypes, frozenset({("observation",)}), ("reward",), None, data)
         >>> [trajectory["observation"].tolist() for trajectory in flat_to_nested(flat).trajectories]
         [[0, 1, 2], [2, 9]]
     """
@@ -135,66 +160,15 @@ def flat_to_nested(flat: Flat) -> Nested:
     return Nested(flat.lanes, flat.dtypes, flat.shared, flat.reward_key, flat.spec, tuple(episodes), empty)
 
 
-def nested_to_flat(nested: Nested) -> Flat:
+def flat_of(form: Form) -> Flat:
+    """The same steps in the flat form."""
+    if isinstance(form, Flat):
+        return form
+    assert isinstance(form, Nested)
     # The arrays of no trajectory are joined too: they have shapes and dtypes where there is none.
-    each = [leaves_of_form(trajectory) for trajectory in (nested.empty, *nested.trajectories)]
+    each = [leaves_of_form(trajectory) for trajectory in (form.empty, *form.trajectories)]
     data = nest.nested({path: np.concatenate([leaves[path] for leaves in each]) for path in each[0]})
-    return Flat(nested.lanes, nested.dtypes, nested.shared, nested.reward_key, nested.spec, data)
-
-
-def steps_to_flat(
-    steps: Leaves,
-    lanes: Lanes,
-    dtypes: dict[str, str] | None = None,
-    reward_key: Path = ("reward",),
-    spec: BufferSpec | None = None,
-    who: str = "ted.to_form",
-) -> Flat:
-    """The flat form of steps [N, *shape] in TED, given by path in the order of that form."""
-    ends = ends_of(steps[(NEXT, "done")], lanes.sizes)
-    # Flags and rewards belong to the step that led there, so the step after it has no copy of them.
-    alone = [path for path in steps if path[0] == NEXT and (is_flag(path[1:]) or below(path[1:], reward_key))]
-    leaves: Leaves = {}
-    for path, leaf in steps.items():
-        if path[0] == NEXT or (NEXT, *path) in alone:
-            continue
-        leaves[path] = _shared(leaf, steps[(NEXT, *path)], ends, lanes, path, who) if (NEXT, *path) in steps else leaf
-    for path in alone:
-        flag = steps.get(path[1:]) if is_flag(path[1:]) else None
-        if flag is not None and flag.any():
-            lane, step = _place(int(flag.reshape(len(flag), -1).any(1).argmax()), lanes)
-            raise ValueError(
-                f"{who}: leaf {nest.show(path[1:])!r}: expected False in every step, as steps begin in an episode, got "
-                f"True in step {step} of lane {lane} (the oldest is 0); leave such steps out"
-            )
-        leaves[path[1:]] = steps[path]
-    named = dtypes or {nest.show(path): x.dtype.name for path, x in leaves.items()}
-    dtypes = {name: named[name] for name in map(nest.show, leaves)}
-    shared = frozenset(path for path in leaves if {path, (NEXT, *path)} <= steps.keys() and (NEXT, *path) not in alone)
-    return Flat(lanes, dtypes, shared, reward_key, spec, nest.nested(leaves))
-
-
-def flat_to_steps(flat: Flat) -> Leaves:
-    """Steps [N, *shape] in TED by path, in the order of the flat form; the inverse of `steps_to_flat`."""
-    leaves = leaves_of_form(flat.data)
-    ends = flat.ends
-    root, following = _rows(ends), _rows(ends) + 1
-    before: Leaves = {}
-    after: Leaves = {}
-    for path, leaf in leaves.items():
-        if path in flat.shared:
-            before[path], after[NEXT, *path] = leaf[root], leaf[following]
-        elif is_flag(path):
-            before[path], after[NEXT, *path] = np.zeros_like(leaf), leaf
-        elif below(path, flat.reward_key):
-            after[NEXT, *path] = leaf
-        else:
-            before[path] = leaf
-    return before | after
-
-
-def is_flag(path: Path) -> bool:
-    return len(path) == 1 and path[0] in FLAGS
+    return Flat(form.lanes, form.dtypes, form.shared, form.reward_key, form.spec, data)
 
 
 def ends_of(done: Array, sizes: tuple[int, ...]) -> Array:
@@ -211,40 +185,42 @@ def leaves_of_form(data: Mapping[str, object]) -> Leaves:
     return dict(zip(structure.paths, leaves, strict=True))
 
 
-def kept_dtype(name: str) -> np.dtype[np.generic]:
-    """The NumPy dtype that arrays of a dtype have here."""
-    return np.dtype(STORED_AS.get(name, name) if name in ITEMSIZE else name)
+def _padded(flat: Flat) -> Padded:
+    header = Header.of(flat.lanes)
+    sizes, ends = flat.lanes.sizes, flat.ends
+    done = np.zeros((header.count, header.length), bool)
+    start, flags = 0, flat.data["done"].reshape(-1)
+    for lane, size in enumerate(sizes):
+        done[lane, :size] = flags[start : start + size]
+        start += size
+    # Where the rows of each lane begin: `steps` in the flat form, `first` in the file; `shared_...` of shared leaves.
+    extra_rows = header.extra_rows(done)
+    steps = np.concatenate([[0], np.cumsum(sizes)])
+    more = [int(ends[start:stop].sum()) for start, stop in itertools.pairwise(steps)]
+    shared_steps = steps + np.concatenate([[0], np.cumsum(more)])
+    shared_first = np.concatenate([[0], np.cumsum(header.length + extra_rows.sum(1))])
+    first = np.arange(header.count + 1) * header.length
+    leaves = {}
+    for path, leaf in leaves_of_form(flat.data).items():
+        in_file, in_flat = (shared_first, shared_steps) if path in flat.shared else (first, steps)
+        blocks = [Block(int(in_file[k]), leaf[in_flat[k] : in_flat[k + 1]]) for k in range(header.count)]
+        leaves[path] = FileLeaf(int(in_file[-1]), leaf.shape[1:], flat.dtypes[nest.show(path)], tuple(blocks))
+    return Padded(header, leaves, flat.shared, _extra(flat))
 
 
-def _rows(ends: Array) -> Array:
-    # Shared leaves have one row more after every last step.
-    n = len(ends)
-    rows: Array = np.arange(n) + np.cumsum(ends) - ends
-    return rows
-
-
-def _shared(before: Array, after: Array, ends: Array, lanes: Lanes, path: Path, who: str) -> Array:
-    # [N, *shape] before and after each step become [N + K, *shape] for K trajectories.
-    goes_on = np.flatnonzero(~ends)
-    different = (bytes_of(after[goes_on]) != bytes_of(before[goes_on + 1])).any(tuple(range(1, after.ndim + 1)))
-    if different.any():
-        lane, step = _place(int(goes_on[different.argmax()]), lanes)
-        raise ValueError(
-            f"{who}: leaf {nest.show((NEXT, *path))!r}: step {step} of lane {lane} (the oldest is 0) is not done, but "
-            f"what it has is not, bit for bit, the {nest.show(path)!r} of the step after it, so that they cannot be "
-            f"stored once; mark the last step of a trajectory that was cut off as truncated, and give each of several "
-            f"environments a lane of its own"
-        )
-    rows = _rows(ends)
-    joined = np.empty((len(before) + int(ends.sum()), *before.shape[1:]), before.dtype)
-    joined[rows] = before
-    joined[rows[ends] + 1] = after[ends]
-    return joined
-
-
-def _place(row: int, lanes: Lanes) -> tuple[int, int]:
-    lane = int(np.searchsorted(np.cumsum(lanes.sizes), row, "right"))
-    return lane, row - sum(lanes.sizes[:lane])
+def _extra(flat: Flat) -> str:
+    lanes, spec = flat.lanes, None
+    if flat.spec is not None:
+        with contextlib.suppress(TypeError, ValueError):  # a spec with classes of others has no JSON form
+            spec = json.loads(to_json(flat.spec))
+    content = {
+        "format": FORMAT,
+        "sizes": list(lanes.sizes),
+        "cursors": list(lanes.cursors),
+        "reward_key": list(flat.reward_key),
+        "spec": spec,
+    }
+    return json.dumps(content)
 
 
 def _shown(data: Mapping[str, object]) -> str:

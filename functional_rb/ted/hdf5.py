@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path as File
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -14,15 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from functional_rb.base import files
+from functional_rb.base.arrays import NumpyArray as Array
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.base.extras import imported
-from functional_rb.base.nest import Key, Path, show
-from functional_rb.structures.row_layout import STORED_AS
-from functional_rb.ted import padded, reading
-from functional_rb.ted.check import path_of
-from functional_rb.ted.forms import Array, Flat, Nested, flat_to_nested, kept_dtype, leaves_of_form, nested_to_flat
-from functional_rb.ted.padded import FileLeaf, Header
-from functional_rb.ted.reading import DamagedError, Source, Span
+from functional_rb.base.nest import Path, show
+from functional_rb.structures.row_layout import STORED_AS, kept_dtype
+from functional_rb.ted import sources
+from functional_rb.ted.padded import EXTRA, RESERVED, WHO, FileLeaf, Header, Padded, pieces, rows_of
+from functional_rb.ted.sources import DamagedError, Opened, Source, Span
 
 if TYPE_CHECKING:
     from h5py import Dataset, Group
@@ -35,25 +35,25 @@ LONGEST = 60_000
 _GROUP = re.compile(rf"{GROUP}([0-9]{{1,18}})", re.ASCII)
 
 
-def save(form: Flat | Nested, path: str, compression: str | None) -> None:
-    h5py = imported("h5py", "ted.save")
+def write(padded: Padded, path: str, compression: str | None) -> None:
+    h5py = imported("h5py", WHO)
     target = File(path)
     if target.exists():
-        raise FileExistsError(f"ted.save: {target} is there already; give another path, or remove it")
-    flat = nested_to_flat(form) if isinstance(form, Nested) else form
-    for leaf in leaves_of_form(flat.data):
+        raise FileExistsError(f"{WHO}: {target} is there already; give another path, or remove it")
+    for leaf in padded.leaves:
         if any(name in (".", "") or "/" in name for name in map(str, leaf)):
-            raise ValueError(f"ted.save: leaf {show(leaf)!r}: HDF5 has '/' and '.' for something else; rename it")
+            raise ValueError(f"{WHO}: leaf {show(leaf)!r}: HDF5 has '/' and '.' for something else; rename it")
     with files.aside(os.fspath(target.parent)) as scratch:
         unfinished = File(scratch) / "made.h5"
         with h5py.File(unfinished, "w") as file:
-            _write(flat, file, compression)
+            _write(padded, file, compression)
         os.replace(unfinished, target)
 
 
-def load(path: str, reward_key: Key, known: Iterable[object]) -> Nested:
-    h5py, reward = imported("h5py", "ted.load"), path_of(reward_key)
-    with reading.naming(path):
+@contextlib.contextmanager
+def opened(path: str, who: str) -> Iterator[Opened]:
+    h5py = imported("h5py", who)
+    with sources.naming(path):
         descriptor, size = files.open_regular(path)
         try:
             with h5py.File(path, "r") as file:
@@ -62,41 +62,38 @@ def load(path: str, reward_key: Key, known: Iterable[object]) -> Nested:
                 if full not in (0, 1):
                     raise DamagedError(f"{path}: expected is_full as 0 or 1, got {full}; the file is damaged")
                 header = Header(bool(full), shift, tuple(source.numbers("_storage_shape")))
-                names = [padded.EXTRA] if padded.EXTRA in file.attrs else _names_of_pieces()
+                names = [EXTRA] if EXTRA in file.attrs else _names_of_pieces()
                 texts = [str(file.attrs[name]) for name in itertools.takewhile(file.attrs.__contains__, names)]
-                extra = "".join(texts) if texts else None
-                return flat_to_nested(reading.read(reading.checked(header, path), source, extra, reward, known))
+                yield Opened(sources.checked(header, path), source, "".join(texts) if texts else None)
         finally:
             os.close(descriptor)
 
 
-def _write(flat: Flat, file: Group, compression: str | None) -> None:
-    header, file_leaves = padded.file_leaves(flat)
-    pieces = list(padded.pieces(header, padded.done_of(file_leaves["done",])))
-    text = padded.extra_of(flat)
-    names = [padded.EXTRA] if len(text) <= LONGEST else _names_of_pieces()
+def _write(padded: Padded, file: Group, compression: str | None) -> None:
+    header, text, trajectories = padded.header, padded.extra, list(pieces(padded))
+    names = [EXTRA] if len(text) <= LONGEST else _names_of_pieces()
     for name, start in zip(names, range(0, len(text), LONGEST), strict=False):
         file.attrs[name] = text[start : start + LONGEST]
     numbers = {"is_full": header.is_full, "shift": header.shift, "_len": header.stored}
     for name, number in (numbers | {"_storage_shape": list(header.storage_shape)}).items():
         file[name] = np.asarray(number)
-    digits = len(str(len(pieces) - 1))  # of equal length, as HDF5 lists groups by their names
-    for k, piece in enumerate(pieces):
+    digits = len(str(len(trajectories) - 1))  # of equal length, as HDF5 lists groups by their names
+    for k, piece in enumerate(trajectories):
         group = file.create_group(f"{GROUP}{k:0{digits}}")
-        for path, file_leaf in file_leaves.items():
-            start, stop = (piece.shared, piece.shared_stop) if path in flat.shared else (piece.start, piece.stop)
+        for path, file_leaf in padded.leaves.items():
+            start, stop = (piece.shared, piece.shared_stop) if path in padded.shared else (piece.start, piece.stop)
             shape = (stop - start, *file_leaf.shape)
             filters = {"compression": compression} if compression and 0 not in shape else {}
             leaf = group.create_dataset("/".join(map(str, path)), shape, kept_dtype(file_leaf.dtype), **filters)
             if file_leaf.dtype in STORED_AS:
                 leaf.attrs[DTYPE] = file_leaf.dtype
-            for block in padded.rows_of(file_leaf, start, stop):
+            for block in rows_of(file_leaf, start, stop):
                 leaf[block.start : block.start + len(block.rows)] = block.rows
 
 
 def _names_of_pieces() -> Iterator[str]:
     # The names of the attributes that one long text is divided among.
-    return (f"{padded.EXTRA}.{k}" for k in itertools.count())
+    return (f"{EXTRA}.{k}" for k in itertools.count())
 
 
 class _Trajectories(Source):
@@ -131,7 +128,7 @@ class _Trajectories(Source):
 
     def _groups(self) -> list[str]:
         matches = [match for match in map(_GROUP.fullmatch, self.file) if match]
-        missing = [name for name in padded.RESERVED[:3] if name not in self.file]
+        missing = [name for name in RESERVED[:3] if name not in self.file]
         if missing or not matches:
             what = f"a value {missing[0]!r}" if missing else f"groups {GROUP}0, ..."
             raise DamagedError(f"{self.where}: expected {what} as H5Split writes; not trajectories in TED")
@@ -152,7 +149,7 @@ class _Trajectories(Source):
         return value
 
     def _leaves(self, group: Group, prefix: Path) -> dict[Path, Dataset]:
-        reading.check_depth(prefix, self.where)
+        sources.check_depth(prefix, self.where)
         leaves: dict[Path, Dataset] = {}
         for name in group:
             value = self._get(group, name)
@@ -169,7 +166,7 @@ class _Trajectories(Source):
             dtype = str(first.attrs[DTYPE])
         alike = all(x.ndim and (x.shape[1:], x.dtype) == (first.shape[1:], first.dtype) for x in leaves)
         rows = sum(x.shape[0] for x in leaves) if alike else 0
-        if dtype not in ITEMSIZE or not alike or kept_dtype(dtype).name != first.dtype.name or rows >= reading.LARGEST:
+        if dtype not in ITEMSIZE or not alike or kept_dtype(dtype).name != first.dtype.name or rows >= sources.LARGEST:
             raise DamagedError(
                 f"{self.where}: leaf {show(path)!r}: expected trajectories of one of the dtypes {', '.join(ITEMSIZE)} "
                 f"that differ in length alone; the file is damaged, or not in TED"
@@ -198,7 +195,7 @@ class _Trajectories(Source):
                     break
                 if low < high:
                     read.append(leaves[k][low:high])
-        return reading.check_flags(np.concatenate(read), path, self.where)
+        return sources.check_flags(np.concatenate(read), path, self.where)
 
     def written(self, path: Path) -> Iterator[Span]:
         starts = self._starts[path]

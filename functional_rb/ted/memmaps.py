@@ -7,24 +7,25 @@ is a directory with a `meta.json` of its own.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as File
 from typing import Any
 
 import numpy as np
 
 from functional_rb.base import files, nest
+from functional_rb.base.arrays import NumpyArray as Array
 from functional_rb.base.dtypes import ITEMSIZE
-from functional_rb.base.nest import Key, Path, show
+from functional_rb.base.nest import Path, show
 from functional_rb.base.strict_json import Json
-from functional_rb.ted import padded, reading
-from functional_rb.ted.check import path_of
-from functional_rb.ted.forms import Array, Flat, Nested, flat_to_nested, kept_dtype, leaves_of_form, nested_to_flat
-from functional_rb.ted.padded import FileLeaf, Header
-from functional_rb.ted.reading import DamagedError, Source, Span
+from functional_rb.structures.row_layout import kept_dtype
+from functional_rb.ted import sources
+from functional_rb.ted.padded import EXTRA, RESERVED, WHO, FileLeaf, Header, Padded, Piece, pieces
+from functional_rb.ted.sources import DamagedError, Opened, Source, Span
 
 META, DATA, SHAPE = "meta.json", ".memmap", ".shape.memmap"
 NEST, NUMBER = "<class 'tensordict._td.TensorDict'>", "<class 'tensordict.tensorclass.NonTensorData'>"
@@ -33,48 +34,41 @@ UNSAFE = frozenset('/<>:"|?*\\ %\x7f') | {chr(i) for i in range(32)}
 OF_META = ("shape", "device", "_type")
 
 
-def save(form: Flat | Nested, directory: str) -> None:
+def write(padded: Padded, directory: str, nested: bool) -> None:
     target = File(directory)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise FileExistsError(f"ted.save: {target} is there already; give another directory, or remove it")
-    nested = isinstance(form, Nested)
-    flat = nested_to_flat(form) if isinstance(form, Nested) else form
-    for path in leaves_of_form(flat.data):
-        if path[0] in (*padded.RESERVED[:3], *OF_META):
-            raise ValueError(
-                f"ted.save: leaf {show(path)!r}: files have {path[0]!r} for something else; rename the leaf"
-            )
+        raise FileExistsError(f"{WHO}: {target} is there already; give another directory, or remove it")
+    for path in padded.leaves:
+        if path[0] in (*RESERVED[:3], *OF_META):
+            raise ValueError(f"{WHO}: leaf {show(path)!r}: files have {path[0]!r} for something else; rename the leaf")
     target.parent.mkdir(parents=True, exist_ok=True)
     # Beside the target, so that the rename stays on one file system and happens at one instant.
     with files.aside(os.fspath(target.parent)) as scratch:
         unfinished = File(scratch) / "made"
         unfinished.mkdir()
-        _write(flat, unfinished, nested)
+        _write(padded, unfinished, list(pieces(padded)) if nested else None)
         os.replace(unfinished, target)
 
 
-def load(directory: str, reward_key: Key, known: Iterable[object]) -> Flat | Nested:
-    root, reward = File(directory), path_of(reward_key)
-    with reading.naming(str(root)):
+@contextlib.contextmanager
+def opened(directory: str) -> Iterator[Opened]:
+    root = File(directory)
+    with sources.naming(str(root)):
         leaves = _Directory(root)
         shape: Any = _json(root / "_storage_shape" / META).get("data")  # a single number where there is one axis
         shape = tuple(shape) if isinstance(shape, list) else (shape,)
         header = Header(_value(root, "is_full", bool), _value(root, "shift", int), shape)
-        reading.checked(header, str(root))
+        sources.checked(header, str(root))
         try:
-            extra = _content(root / f"{padded.EXTRA}.json")
+            extra = _content(root / f"{EXTRA}.json")
         except FileNotFoundError:
             extra = None
-        flat = reading.read(header, leaves, extra, reward, known)
-        return flat_to_nested(flat) if leaves.nested else flat
+        yield Opened(header, leaves, extra)
 
 
-def _write(flat: Flat, root: File, nested: bool) -> None:
-    header, file_leaves = padded.file_leaves(flat)
-    done = padded.done_of(file_leaves["done",])
-    pieces = list(padded.pieces(header, done)) if nested else None
-    metas = {}
-    for path, file_leaf in file_leaves.items():
+def _write(padded: Padded, root: File, nested: list[Piece] | None) -> None:
+    header, metas = padded.header, {}
+    for path, file_leaf in padded.leaves.items():
         place = root.joinpath(*map(_encoded, path[:-1]))
         place.mkdir(parents=True, exist_ok=True)
         name, row = _encoded(path[-1]), file_leaf.row_bytes
@@ -85,21 +79,21 @@ def _write(flat: Flat, root: File, nested: bool) -> None:
                     stream.seek(row * block.start)
                     stream.write(np.ascontiguousarray(block.rows).data)
         shape = [file_leaf.rows, *file_leaf.shape]
-        if pieces is not None:
-            is_shared, shape = path in flat.shared, [len(pieces), 1 + len(file_leaf.shape)]
-            lengths = [one.shared_stop - one.shared if is_shared else one.stop - one.start for one in pieces]
+        if nested is not None:
+            is_shared, shape = path in padded.shared, [len(nested), 1 + len(file_leaf.shape)]
+            lengths = [one.shared_stop - one.shared if is_shared else one.stop - one.start for one in nested]
             shapes = np.array([(length, *file_leaf.shape) for length in lengths])
             (place / (name + SHAPE)).write_bytes(np.ascontiguousarray(shapes, "<i8").tobytes())
         dtype = f"torch.{file_leaf.dtype}"
-        metas[path] = {"device": "cpu", "shape": shape, "dtype": dtype, "is_nested": pieces is not None}
-    lead = [] if pieces is None else [len(pieces)]
+        metas[path] = {"device": "cpu", "shape": shape, "dtype": dtype, "is_nested": nested is not None}
+    lead = [] if nested is None else [len(nested)]
     numbers = {"is_full": header.is_full, "shift": header.shift, "_storage_shape": list(header.storage_shape)}
     for name, value in numbers.items():
         (root / name).mkdir()
         _dump(root / name / META, {"_type": NUMBER, "data": value, "_is_non_tensor": True, "_metadata": None})
     _write_metas(root, nest.nested(metas), lead, {name: {"type": "NonTensorData"} for name in numbers})
     _dump(root / "storage_metadata.json", {"metadata": {}, "is_pytree": False, "len": header.stored})
-    (root / f"{padded.EXTRA}.json").write_text(padded.extra_of(flat))
+    (root / f"{EXTRA}.json").write_text(padded.extra)
 
 
 def _write_metas(place: File, metas: Mapping[str, Json], lead: list[int], numbers: Mapping[str, Json]) -> None:
@@ -140,7 +134,7 @@ def _opened(file: File) -> tuple[int, int]:
 
 
 def _json(file: File) -> dict[str, object]:
-    value = reading.parsed(_content(file), str(file))
+    value = sources.parsed(_content(file), str(file))
     if not isinstance(value, dict):
         raise DamagedError(f"{file}: expected a JSON object, got {type(value).__name__}; the file is damaged")
     return value
@@ -158,16 +152,11 @@ def _value(root: File, name: str, kind: type) -> Any:
 
 
 class _Directory(Source):
-    """The leaves of a directory.
-
-    Attributes:
-        nested: whether the directory has the nested form.
-    """
+    """The leaves of a directory."""
 
     def __init__(self, root: File) -> None:
         self.where = str(root)
         self.file_leaves: dict[Path, FileLeaf] = {}
-        self.nested = False
         self._files: dict[Path, File] = {}
         self._seen: set[tuple[int, int]] = set()
         self._look(root, ())
@@ -177,19 +166,18 @@ class _Directory(Source):
 
     def _look(self, place: File, prefix: Path) -> None:
         status = os.stat(place / META)
-        reading.check_depth(prefix, str(place))
+        sources.check_depth(prefix, str(place))
         # A link to a folder above would be gone down for ever.
         if (status.st_dev, status.st_ino) in self._seen:
             raise DamagedError(f"{place}: the same nest again, by a link; the directory is damaged")
         self._seen.add((status.st_dev, status.st_ino))
         for name, meta in _json(place / META).items():
             path = (*prefix, name)
-            if not isinstance(meta, dict) or (not prefix and name in padded.RESERVED):
+            if not isinstance(meta, dict) or (not prefix and name in RESERVED):
                 continue
             if "dtype" in meta:
                 self.file_leaves[path] = _file_leaf(place, path, meta)
                 self._files[path] = place / (_encoded(name) + DATA)
-                self.nested = self.nested or bool(meta.get("is_nested"))
             elif meta.get("type") == "TensorDict":
                 self._look(place / _encoded(name), path)
             else:
@@ -223,7 +211,7 @@ class _Directory(Source):
                     if not (got := stream.readinto(into[at:end])):
                         raise DamagedError(f"{self._files[path]}: it is shorter than it was")
                     at += got
-        return reading.check_flags(values, path, str(self._files[path]))
+        return sources.check_flags(values, path, str(self._files[path]))
 
     def written(self, path: Path) -> Iterator[Span]:
         file_leaf = self.file_leaves[path]
@@ -244,7 +232,7 @@ class _Directory(Source):
 def _file_leaf(place: File, path: Path, meta: Mapping[str, object]) -> FileLeaf:
     dtype = str(meta["dtype"]).removeprefix("torch.")
     shape = meta.get("shape")
-    if not (isinstance(shape, list) and shape and all(type(n) is int and 0 <= n < reading.LARGEST for n in shape)):
+    if not (isinstance(shape, list) and shape and all(type(n) is int and 0 <= n < sources.LARGEST for n in shape)):
         raise DamagedError(f"{place / META}: leaf {show(path)!r}: expected a shape, got {shape!r:.80}; damaged")
     if dtype not in ITEMSIZE:
         raise DamagedError(
@@ -258,7 +246,7 @@ def _file_leaf(place: File, path: Path, meta: Mapping[str, object]) -> FileLeaf:
     if len(shape) != 2 or 0 in shape or len(data) != 8 * math.prod(shape):
         raise DamagedError(f"{file}: expected {8 * math.prod(shape)} bytes for {shape}, got {len(data)}; damaged")
     shapes = np.frombuffer(data, "<i8").reshape(shape)
-    most = reading.LARGEST // len(shapes)
+    most = sources.LARGEST // len(shapes)
     if (shapes < 0).any() or (shapes >= most).any() or (shapes[:, 1:] != shapes[:1, 1:]).any():
         raise DamagedError(f"{file}: expected trajectories that differ in length alone; the file is damaged")
     return FileLeaf(int(shapes[:, 0].sum()), tuple(map(int, shapes[0, 1:])), dtype)

@@ -10,21 +10,20 @@ beside the data in JSON, which TorchRL does not look at; to it, rows past the en
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import itertools
-import json
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from functional_rb.base.arrays import NumpyArray as Array
 from functional_rb.base.dtypes import ITEMSIZE
-from functional_rb.base.nest import Path, show
-from functional_rb.convert.json import to_json
-from functional_rb.ted.forms import Array, Flat, Form, Lanes, leaves_of_form
+from functional_rb.base.nest import Path
+from functional_rb.ted.lanes import Lanes
 
+# How errors name what writes a form.
+WHO = "Form.save"
 # The name of the file or attribute beside the data that is for this library alone.
 EXTRA = "functional_rb"
 FORMAT = 1
@@ -94,6 +93,15 @@ class FileLeaf(NamedTuple):
         return math.prod(self.shape) * ITEMSIZE[self.dtype]
 
 
+class Padded(NamedTuple):
+    """The steps of a flat form, to be written."""
+
+    header: Header
+    leaves: dict[Path, FileLeaf]  # their rows are views of the form's arrays
+    shared: frozenset[Path]  # the leaves that are shared
+    extra: str  # what the header does not say, in JSON
+
+
 class Piece(NamedTuple):
     """A trajectory in a file; empty rows are in trajectories too."""
 
@@ -103,33 +111,13 @@ class Piece(NamedTuple):
     shared_stop: int  # the row after its last in leaves that are shared
 
 
-def file_leaves(flat: Flat) -> tuple[Header, dict[Path, FileLeaf]]:
-    """The header and the leaves of a file for the flat form; their rows are views."""
-    header = Header.of(flat.lanes)
-    sizes, ends = flat.lanes.sizes, flat.ends
-    done = np.zeros((header.count, header.length), bool)
-    start, flags = 0, flat.data["done"].reshape(-1)
-    for lane, size in enumerate(sizes):
-        done[lane, :size] = flags[start : start + size]
-        start += size
-    # Where the rows of each lane begin: `steps` in the flat form, `first` in the file; `shared_...` of shared leaves.
-    extra_rows = header.extra_rows(done)
-    steps = np.concatenate([[0], np.cumsum(sizes)])
-    more = [int(ends[start:stop].sum()) for start, stop in itertools.pairwise(steps)]
-    shared_steps = steps + np.concatenate([[0], np.cumsum(more)])
-    shared_first = np.concatenate([[0], np.cumsum(header.length + extra_rows.sum(1))])
-    first = np.arange(header.count + 1) * header.length
-    leaves = {}
-    for path, leaf in leaves_of_form(flat.data).items():
-        in_file, in_flat = (shared_first, shared_steps) if path in flat.shared else (first, steps)
-        blocks = [Block(int(in_file[k]), leaf[in_flat[k] : in_flat[k + 1]]) for k in range(header.count)]
-        leaves[path] = FileLeaf(int(in_file[-1]), leaf.shape[1:], flat.dtypes[show(path)], tuple(blocks))
-    return header, leaves
-
-
-def pieces(header: Header, done: Array) -> Iterator[Piece]:
+def pieces(padded: Padded) -> Iterator[Piece]:
     """The trajectories of a file, found by the flags of all its rows."""
-    extra_rows = header.extra_rows(done)
+    flags = padded.leaves["done",]
+    done = np.zeros(flags.rows, bool)
+    for block in flags.blocks or ():
+        done[block.start : block.start + len(block.rows)] = block.rows.reshape(-1)
+    extra_rows = padded.header.extra_rows(done)
     ends = extra_rows.copy()
     ends[:, -1] = True  # a trajectory ends with its lane, where it has no row more
     start = shared = 0
@@ -141,31 +129,9 @@ def pieces(header: Header, done: Array) -> Iterator[Piece]:
         start, shared = stop, shared_stop
 
 
-def done_of(file_leaf: FileLeaf) -> Array:
-    done = np.zeros(file_leaf.rows, bool)
-    for block in file_leaf.blocks or ():
-        done[block.start : block.start + len(block.rows)] = block.rows.reshape(-1)
-    return done
-
-
 def rows_of(file_leaf: FileLeaf, start: int, stop: int) -> Iterator[Block]:
     """The blocks of rows `start` to `stop` that are not zero, positions counted from `start`."""
     for block in file_leaf.blocks or ():
         low, high = max(start, block.start), min(stop, block.start + len(block.rows))
         if low < high:
             yield Block(low - start, block.rows[low - block.start : high - block.start])
-
-
-def extra_of(form: Form) -> str:
-    lanes, spec = form.lanes, None
-    if form.spec is not None:
-        with contextlib.suppress(TypeError, ValueError):  # a spec with classes of others has no JSON form
-            spec = json.loads(to_json(form.spec))
-    content = {
-        "format": FORMAT,
-        "sizes": list(lanes.sizes),
-        "cursors": list(lanes.cursors),
-        "reward_key": list(form.reward_key),
-        "spec": spec,
-    }
-    return json.dumps(content)

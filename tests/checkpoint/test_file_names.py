@@ -18,6 +18,7 @@ import functional_rb as frb
 import torch_backend as rb
 from functional_rb import inspection, ted
 from tests.support.backends import Backend
+from tests.support.ted_model import fixed
 
 ITEM = {"x": frb.Unbounded((3,)), "done": frb.Binary()}
 
@@ -169,14 +170,15 @@ def test_a_path_that_names_nothing_is_refused_by_whatever_takes_one(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     state = library.rb.init(frb.BufferSpec(ITEM, 8))
-    form: Any = None
+    form = ted.to_form(fixed([], 4).filled(library))
     calls: dict[str, Callable[[Any], object]] = {
         "save": lambda path: frb.save(state, path),
         "load": lambda path: frb.load(path, library.rb),
         "checkpoints": frb.checkpoint.checkpoints,
         "inspect": inspection.inspect,
-        "ted.save": lambda path: ted.save(form, path),
-        "ted.load": ted.load,
+        "Form.save": form.save,
+        "ted.to_form": ted.to_form,
+        "ted.from_form": ted.from_form,
     }
     for who, call in calls.items():
         told = list(refusals(call))

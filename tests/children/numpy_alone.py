@@ -13,5 +13,5 @@ elif what == "inspect":
 else:
     import functional_rb as frb
 
-    frb.ted.save(frb.ted.load(paths[0]), paths[1])
+    frb.ted.to_form(paths[0]).save(paths[1])
 assert not OTHERS & sys.modules.keys(), OTHERS & sys.modules.keys()

@@ -73,34 +73,34 @@ def refuse(load: Callable[[Path], Any], place: Path, message: str | None = None,
     ],
 )
 def test_texts_that_are_none_are_named(name: str, content: bytes, flat: Any, tmp_path: Path) -> None:
-    ted.save(flat, tmp_path / "x")
+    flat.save(tmp_path / "x")
     (tmp_path / "x" / name).write_bytes(content)
     with pytest.raises(ValueError, match="damaged") as caught:
-        ted.load(tmp_path / "x")
+        ted.to_form(tmp_path / "x")
     assert str(tmp_path / "x" / name) in str(caught.value) or name == "functional_rb.json"
 
 
 @pytest.mark.parametrize("name", ["meta.json", "more/image.memmap", "reward.shape.memmap", "functional_rb.json"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_file_is_named(name: str, kind: str, flat: Any, tmp_path: Path) -> None:
-    ted.save(ted.to_form(flat, "nested"), tmp_path / "x")
+    ted.to_form(flat, "nested").save(tmp_path / "x")
     file = tmp_path / "x" / name
     file.unlink()
     with KINDS[kind](file), pytest.raises(ValueError, match=str(file)):
-        ted.load(tmp_path / "x")
+        ted.to_form(tmp_path / "x")
 
 
 def test_what_the_process_is_short_of_is_no_damage(flat: Any, tmp_path: Path) -> None:
-    ted.save(flat, tmp_path / "x")
+    flat.save(tmp_path / "x")
     with refused(tmp_path / "x" / "action.memmap", errno.EMFILE), pytest.raises(OSError, match=r"action\.memmap"):
-        ted.load(tmp_path / "x")
+        ted.to_form(tmp_path / "x")
 
 
 @pytest.mark.parametrize("lane", [1, 10**8])
 @pytest.mark.parametrize("told", [False, True])
 def test_rows_that_are_holes_are_not_read(lane: int, told: bool, lanes: Any, tmp_path: Path) -> None:
     """A file of 6 GB that takes no room, as one that was saved with few steps in it has."""
-    ted.save(lanes, tmp_path / "x")
+    lanes.save(tmp_path / "x")
     rows, shape = 6 * 10**9, [6 * 10**9 // lane, lane]
     changed(tmp_path / "x" / "_storage_shape" / "meta.json", data=shape)
     meta = json.loads((tmp_path / "x" / "meta.json").read_text())
@@ -112,7 +112,7 @@ def test_rows_that_are_holes_are_not_read(lane: int, told: bool, lanes: Any, tmp
     else:
         (tmp_path / "x" / "functional_rb.json").unlink()
         changed(tmp_path / "x" / "is_full" / "meta.json", data=True)
-    refuse(ted.load, tmp_path / "x")
+    refuse(ted.to_form, tmp_path / "x")
 
 
 def test_large_buffers_with_few_steps_are_read_at_the_cost_of_the_steps(tmp_path: Path) -> None:
@@ -121,10 +121,10 @@ def test_large_buffers_with_few_steps_are_read_at_the_cost_of_the_steps(tmp_path
         spec = dataclasses.replace(case.spec, capacity=10**6)
         items, _ = case.batch()
         made = ted.to_form(backend.add(backend.init(spec), backend.tree(items)))
-    ted.save(made, tmp_path / "x")
+    made.save(tmp_path / "x")
     tracemalloc.start()
     try:
-        same_form(ted.load(tmp_path / "x"), made)
+        same_form(ted.to_form(tmp_path / "x"), made)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -164,46 +164,46 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damages_are_named(damage: str, flat: Any, tmp_path: Path) -> None:
     name, change, message = DAMAGES[damage]
-    ted.save(flat, tmp_path / "x")
+    flat.save(tmp_path / "x")
     change(tmp_path / "x" / name)
-    refuse(ted.load, tmp_path / "x", message)
+    refuse(ted.to_form, tmp_path / "x", message)
 
 
 def test_missing_files_are_named(flat: Any, tmp_path: Path) -> None:
-    ted.save(flat, tmp_path / "flat")
+    flat.save(tmp_path / "flat")
     (tmp_path / "flat" / "reward.memmap").unlink()
     for name in ("flat/reward.memmap", "nowhere/meta.json"):
         with pytest.raises(FileNotFoundError, match=re.escape(name)):
-            ted.load((tmp_path / name).parent)
+            ted.to_form((tmp_path / name).parent)
 
 
 def test_shapes_that_cannot_be_are_damage(flat: Any, tmp_path: Path) -> None:
-    ted.save(ted.to_form(flat, "nested"), tmp_path / "x")
+    ted.to_form(flat, "nested").save(tmp_path / "x")
     file = tmp_path / "x" / "done.shape.memmap"
     good = np.frombuffer(file.read_bytes(), "<i8").reshape(-1, 2)
     for axis, sizes in ((0, (2**62 + 3, 2**62 - 3)), (0, (-1, -2)), (1, (1, 2))):  # a negative sum; unlike steps
         shapes = good.copy()
         shapes[:2, axis] = sizes
         file.write_bytes(shapes.tobytes())
-        refuse(ted.load, tmp_path / "x", r"done\.shape\.memmap: expected trajectories")
+        refuse(ted.to_form, tmp_path / "x", r"done\.shape\.memmap: expected trajectories")
     file.write_bytes(good.tobytes()[:-8])
-    refuse(ted.load, tmp_path / "x", r"done\.shape\.memmap: expected \d+ bytes")
+    refuse(ted.to_form, tmp_path / "x", r"done\.shape\.memmap: expected \d+ bytes")
 
 
 def test_nests_that_contain_themselves_are_damage(flat: Any, tmp_path: Path) -> None:
-    ted.save(flat, tmp_path / "x")
+    flat.save(tmp_path / "x")
     changed(tmp_path / "x" / "meta.json", a={"type": "TensorDict"}, b={"type": "TensorDict"})
     for name in "ab":
         (tmp_path / "x" / name).symlink_to(".")
-    refuse(ted.load, tmp_path / "x", "by a link")
+    refuse(ted.to_form, tmp_path / "x", "by a link")
 
 
 def test_bools_that_are_neither_are_damage(flat: Any, tmp_path: Path) -> None:
     for name in ("done.memmap", "mask.memmap"):
-        ted.save(flat, tmp_path / name)
+        flat.save(tmp_path / name)
         content = (tmp_path / name / name).read_bytes()
         (tmp_path / name / name).write_bytes(b"\2" + content[1:])
-        refuse(ted.load, tmp_path / name, f"{name}: leaf .*expected 0 or 1 for each bool")
+        refuse(ted.to_form, tmp_path / name, f"{name}: leaf .*expected 0 or 1 for each bool")
 
 
 def test_more_leaves_than_files_may_be_open(tmp_path: Path) -> None:
@@ -213,10 +213,10 @@ def test_more_leaves_than_files_may_be_open(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 30, limits[1]))
     try:
-        ted.save(made, tmp_path / "x")
-        ted.save(made, tmp_path / "x.h5")
-        same_form(ted.load(tmp_path / "x"), made)
-        same_form(ted.load(tmp_path / "x.h5"), ted.to_form(made, "nested"))
+        made.save(tmp_path / "x")
+        made.save(tmp_path / "x.h5")
+        same_form(ted.to_form(tmp_path / "x"), made)
+        same_form(ted.to_form(tmp_path / "x.h5", "nested"), ted.to_form(made, "nested"))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
@@ -225,7 +225,7 @@ def test_more_leaves_than_files_may_be_open(tmp_path: Path) -> None:
 
 
 def written(flat: Any, file: Path) -> Path:
-    ted.save(flat, file)
+    flat.save(file)
     return file
 
 
@@ -347,7 +347,7 @@ def test_files_of_hdf5_that_lie_are_damage(lie: str, flat: Any, tmp_path: Path) 
     file = written(flat, tmp_path / "x.h5")
     with h5py.File(file, "r+") as opened:
         change(opened)
-    refuse(ted.load, file, message)
+    refuse(ted.to_form, file, message)
 
 
 def test_what_is_no_hdf5_is_named(flat: Any, tmp_path: Path) -> None:
@@ -355,24 +355,24 @@ def test_what_is_no_hdf5_is_named(flat: Any, tmp_path: Path) -> None:
     content = file.read_bytes()
     for part in (b"", b"no such file", content[:100], content[: len(content) // 2], content[::-1]):
         file.write_bytes(part)
-        refuse(ted.load, file, "cannot be read|damaged")
+        refuse(ted.to_form, file, "cannot be read|damaged")
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        ted.load(tmp_path / "nowhere.h5")
+        ted.to_form(tmp_path / "nowhere.h5")
     for kind, make in KINDS.items():
         other = tmp_path / f"{kind}.h5"
         with make(other), pytest.raises(ValueError, match=str(other)):
-            ted.load(other)
+            ted.to_form(other)
 
 
 def test_a_filter_that_is_missing_is_named(flat: Any, tmp_path: Path) -> None:
     file = tmp_path / "x.h5"
-    ted.save(flat, file, compression="gzip")
+    flat.save(file, compression="gzip")
     content = file.read_bytes()
     assert content.count(b"deflate") > 0
     changed = content.replace(b"\x01\x00\x08\x00\x01\x00\x01\x00deflate", b"\x77\x7f\x08\x00\x00\x00\x01\x00deflate")
     assert changed != content
     file.write_bytes(changed)
-    refuse(ted.load, file, "cannot be read|damaged")
+    refuse(ted.to_form, file, "cannot be read|damaged")
 
 
 def test_what_there_is_to_tell_may_be_long(tmp_path: Path) -> None:
@@ -380,17 +380,17 @@ def test_what_there_is_to_tell_may_be_long(tmp_path: Path) -> None:
     with backends.make("torch") as backend:
         bounds = frb.Bounded(np.arange(9000) / 7, 10_000.0, (9000,))
         made = ted.to_form(backend.init(frb.BufferSpec({**fixed([], 1).spec.item, "bounds": bounds}, capacity=1)))
-    ted.save(made, tmp_path / "x.h5")
+    made.save(tmp_path / "x.h5")
     with h5py.File(tmp_path / "x.h5") as file:
         assert {"functional_rb.0", "functional_rb.1"} <= set(file.attrs)
-    assert ted.load(tmp_path / "x.h5").spec == made.spec
+    assert ted.to_form(tmp_path / "x.h5").spec == made.spec
 
 
 def test_classes_that_are_not_known_are_told_with_the_file(flat: Any, tmp_path: Path) -> None:
-    ted.save(flat, tmp_path / "x")
+    flat.save(tmp_path / "x")
     file = tmp_path / "x" / "functional_rb.json"
     found = json.loads(file.read_text())
     found["spec"]["spec"]["item"] = {"type": "dataclass", "name": "there:Known", "parts": {}}
     file.write_text(json.dumps(found))
     with pytest.raises(ValueError, match=rf"{tmp_path}/x: functional_rb: from_json: .*not among those known"):
-        ted.load(tmp_path / "x")
+        ted.to_form(tmp_path / "x")

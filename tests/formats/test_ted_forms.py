@@ -69,20 +69,17 @@ def check_case(case: Case, backend: Backend) -> None:
 def check_files(flat: Any) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
-        ted.save(flat, place / "flat")
-        same_form(loaded(place / "flat"), flat)
+        flat.save(place / "flat")
+        same_form(ted.to_form(place / "flat"), flat)
         nested = ted.to_form(flat, "nested")
-        ted.save(nested, place / "nested")
-        same_form(loaded(place / "nested"), nested)
-        ted.save(nested, place / "x.h5")
-        same_form(ted.load(place / "x.h5"), nested)
-        ted.save(flat, place / "y.h5", compression="gzip")
-        same_form(ted.load(place / "y.h5"), nested)
+        nested.save(place / "nested")
+        same_form(ted.to_form(place / "nested", "nested"), nested)
+        same_form(ted.to_form(place / "nested"), flat)
+        nested.save(place / "x.h5")
+        same_form(ted.to_form(place / "x.h5", "nested"), nested)
+        flat.save(place / "y.h5", compression="gzip")
+        same_form(ted.to_form(place / "y.h5"), flat)
         assert sorted(file.name for file in place.iterdir()) == ["flat", "nested", "x.h5", "y.h5"]
-
-
-def loaded(place: Path) -> Any:
-    return ted.load(place)
 
 
 @hypothesis.settings(max_examples=40)
@@ -116,7 +113,7 @@ def test_full_lanes_with_cursors_of_their_own(tmp_path: Path) -> None:
     with backends.make("torch") as backend:
         flat = ted.to_form(fixed([GOES_ON] * 5, 2, lanes=2, skipped=((0, 1),)).filled(backend))
         assert flat.lanes.cursors == (1, 0)
-        ted.save(flat, tmp_path / "flat")
+        flat.save(tmp_path / "flat")
         files = [tmp_path / "flat" / name / "meta.json" for name in ("is_full", "shift", "_storage_shape")]
         assert [json.loads(file.read_text())["data"] for file in files] == [True, -2, [2, 2]]
         check_files(flat)
@@ -202,7 +199,7 @@ def test_a_shared_buffer_that_is_written_meanwhile(tmp_path: Path, monkeypatch: 
             ted.to_form(state)
 
 
-def test_rewards_and_flags_by_another_name() -> None:
+def test_rewards_and_flags_by_another_name(tmp_path: Path) -> None:
     """The reward may be a nest; flags within nests are observations, as TED2Flat has them."""
     with backends.make("torch") as backend:
         flags = {"done": frb.Binary(), "terminated": frb.Binary()}
@@ -220,6 +217,9 @@ def test_rewards_and_flags_by_another_name() -> None:
         assert flat.data["agents"]["reward"].shape == (2,)
         same(ted.from_form(flat, order="time"), steps)
         check_files(flat)
+        flat.save(tmp_path / "theirs")
+        (tmp_path / "theirs" / "functional_rb.json").unlink()  # TorchRL writes none
+        same(ted.from_form(tmp_path / "theirs", order="time", reward_key=("agents", "reward")), steps)
         with pytest.raises(ValueError, match="leaf 'next/agents/reward': expected a leaf 'agents/reward' at the root"):
             ted.to_form(state)
 
@@ -283,7 +283,7 @@ def test_buffers_that_are_not_in_ted_are_refused(item: Any, more: Any, error: An
 
 
 def test_what_is_no_state_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"^ted.to_form: expected a State, or what is in a form, got dict"):
+    with pytest.raises(TypeError, match=r"^ted.to_form: expected a State, what is in a form, or its path, got dict"):
         ted.to_form({})  # type: ignore[arg-type]  # refused
 
 
@@ -310,25 +310,43 @@ def flat() -> Any:
         return ted.to_form(EDGES["wrapped, cut at both ends"].filled(backend))
 
 
+def as_it_is(item: Any) -> Any:
+    return item
+
+
+def test_functions_that_the_spec_names_are_given_as_known(tmp_path: Path) -> None:
+    with backends.make("torch") as backend:
+        state = EDGES["wrapped, cut at both ends"].filled(backend)
+        state = backend.rb.with_spec(state, dataclasses.replace(state.spec, transforms=frb.map_items(as_it_is)))
+        ted.to_form(state).save(tmp_path / "flat")
+        for read in (ted.to_form, lambda path: ted.from_form(path, backend.rb)):
+            with pytest.raises(ValueError, match=r"as_it_is.*known=\(as_it_is"):
+                read(tmp_path / "flat")
+        again = ted.from_form(tmp_path / "flat", backend.rb, known=[as_it_is])
+        assert again.spec == state.spec == ted.to_form(tmp_path / "flat", known=[as_it_is]).spec
+        same(host(backend, backend.rb.items(again)), host(backend, backend.rb.items(state)))
+
+
 @pytest.mark.parametrize("name", ["is_full", "shift", "_storage_shape"])
 def test_names_that_files_have_for_something_else_are_refused(name: str, flat: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"ted.save: leaf '{name}': files have '{name}' for something else; rename"):
-        ted.save(dataclasses.replace(flat, data=flat.data | {name: flat.data["done"]}), tmp_path / "flat")
+    with pytest.raises(ValueError, match=f"Form.save: leaf '{name}': files have '{name}' for something else; rename"):
+        more = {"data": flat.data | {name: flat.data["done"]}, "dtypes": flat.dtypes | {name: "bool"}}
+        dataclasses.replace(flat, **more).save(tmp_path / "flat")
     assert not (tmp_path / "flat").exists()
 
 
 def test_files_are_never_overwritten(flat: Any, tmp_path: Path) -> None:
-    ted.save(flat, tmp_path / "flat")
-    ted.save(flat, tmp_path / "x.h5")
+    flat.save(tmp_path / "flat")
+    flat.save(tmp_path / "x.h5")
     with pytest.raises(FileExistsError, match="flat is there already"):
-        ted.save(flat, tmp_path / "flat")
+        flat.save(tmp_path / "flat")
     with pytest.raises(FileExistsError, match=r"x\.h5 is there already"):
-        ted.save(flat, tmp_path / "x.h5")
+        flat.save(tmp_path / "x.h5")
     with pytest.raises(ValueError, match=r"compression is of files of HDF5, and '.*none' does not end with"):
-        ted.save(flat, tmp_path / "none", compression="gzip")
+        flat.save(tmp_path / "none", compression="gzip")
     (tmp_path / "empty").mkdir()
-    ted.save(flat, tmp_path / "empty")
-    same_form(ted.load(tmp_path / "empty"), flat)
+    flat.save(tmp_path / "empty")
+    same_form(ted.to_form(tmp_path / "empty"), flat)
 
 
 def test_a_failure_leaves_nothing_behind(flat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,11 +354,11 @@ def test_a_failure_leaves_nothing_behind(flat: Any, tmp_path: Path, monkeypatch:
         raise OSError("no space left")
 
     monkeypatch.setattr("functional_rb.ted.memmaps._write_metas", fails)
-    monkeypatch.setattr("functional_rb.ted.padded.rows_of", fails)
+    monkeypatch.setattr("functional_rb.ted.hdf5.rows_of", fails)
     with pytest.raises(OSError, match="no space left"):
-        ted.save(flat, tmp_path / "flat")
+        flat.save(tmp_path / "flat")
     with pytest.raises(OSError, match="no space left"):
-        ted.save(flat, tmp_path / "x.h5")
+        flat.save(tmp_path / "x.h5")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -350,7 +368,7 @@ def test_names_that_files_have_for_something_else() -> None:
             state = backend.init(frb.BufferSpec({**ITEM, name: frb.Binary()}, capacity=2))
             made = ted.to_form(state)
             with pytest.raises(ValueError, match="rename"):
-                ted.save(made, Path(scratch) / where)
+                made.save(Path(scratch) / where)
 
 
 def test_odd_names_come_back(tmp_path: Path) -> None:
@@ -358,31 +376,33 @@ def test_odd_names_come_back(tmp_path: Path) -> None:
         names = ["a b", "a/b", "%", "..", "é", "a.b", "x:y"]
         state = backend.init(frb.BufferSpec({**ITEM, **{name: frb.Unbounded((2,)) for name in names}}, capacity=2))
         made = ted.to_form(state)
-        ted.save(made, tmp_path / "flat")
-        same_form(ted.load(tmp_path / "flat"), made)
+        made.save(tmp_path / "flat")
+        same_form(ted.to_form(tmp_path / "flat"), made)
 
 
 def test_rows_of_empty_slots_take_no_space(tmp_path: Path) -> None:
     with backends.make("torch") as backend:
         state = backend.init(frb.BufferSpec(ITEM, capacity=10_000_000 // 12))
-        ted.save(ted.to_form(state), tmp_path / "flat")
+        ted.to_form(state).save(tmp_path / "flat")
         files = list((tmp_path / "flat").rglob("*.memmap"))
         assert sum(file.stat().st_size for file in files) > 20_000_000
         assert sum(file.stat().st_blocks * 512 for file in files) < 100_000
 
 
 def test_files_need_numpy_alone(flat: Any, tmp_path: Path) -> None:
-    ted.save(flat, tmp_path / "flat")
+    flat.save(tmp_path / "flat")
     subprocess.run(program("numpy_alone", "forms", tmp_path / "flat", tmp_path / "again"), check=True, cwd=ROOT)
-    same_form(ted.load(tmp_path / "again"), flat)
+    same_form(ted.to_form(tmp_path / "again"), flat)
 
 
 def test_hdf5_without_h5py_is_told(flat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(ImportError, match=r"ted\.save needs h5py: pip install '\.\[hdf5\]' in a checkout"):
-        ted.save(flat, tmp_path / "x.h5")
-    with pytest.raises(ImportError, match=r"ted\.load needs h5py"):
-        ted.load(tmp_path / "x.h5")
+    with pytest.raises(ImportError, match=r"Form\.save needs h5py: pip install '\.\[hdf5\]' in a checkout"):
+        flat.save(tmp_path / "x.h5")
+    with pytest.raises(ImportError, match=r"ted\.to_form needs h5py"):
+        ted.to_form(tmp_path / "x.h5")
+    with pytest.raises(ImportError, match=r"ted\.from_form needs h5py"):
+        ted.from_form(tmp_path / "x.h5")
 
 
 def test_forms_show_their_outline(flat: Any) -> None:

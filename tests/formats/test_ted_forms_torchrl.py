@@ -95,15 +95,13 @@ def test_what_torchrl_wrote_is_read(case: Case, form: str, tmp_path: Path) -> No
     storage = storage_of(case)
     storage.checkpointer = FORMS[form]()
     dumped(storage, tmp_path / "theirs")
-    read = ted.load(tmp_path / "theirs" / "checkpoint.h5" if form == "h5" else tmp_path / "theirs")
-    assert type(read).__name__ == ("Flat" if form == "flat" else "Nested")
-    nested = ted.to_form(read, "nested") if form == "flat" else read
+    nested = ted.to_form(tmp_path / "theirs" / "checkpoint.h5" if form == "h5" else tmp_path / "theirs", "nested")
     expected = trajectories(case)
     assert len(nested.trajectories) == len(expected)
     for got, steps in zip(nested.trajectories, expected, strict=True):
         same(got, trajectory(steps, case.flags, case.half))
     ours = form_of(case, form)
-    assert (read.lanes, read.dtypes, read.shared) == (ours.lanes, ours.dtypes, ours.shared)
+    assert (nested.lanes, nested.dtypes, nested.shared) == (ours.lanes, ours.dtypes, ours.shared)
     with backends.make("torch") as backend:
         state = ted.from_form(nested, backend.rb, spec=case.spec)
         again = ted.to_form(state, "nested")
@@ -120,9 +118,9 @@ def test_what_we_wrote_is_read_by_torchrl(case: Case, form: str, there: bool, tm
     place = tmp_path / "ours"
     if form == "h5":
         place.mkdir()
-        ted.save(made, place / "checkpoint.h5")
+        made.save(place / "checkpoint.h5")
     else:
-        ted.save(made, place)
+        made.save(place)
     if there:
         other = dataclasses.replace(case, added=case.added[:1] * (case.length + 1))
         storage = storage_of(other)
@@ -137,8 +135,8 @@ def test_what_we_wrote_is_read_by_torchrl(case: Case, form: str, there: bool, tm
 @pytest.mark.parametrize("case", ALL.values(), ids=ALL)
 def test_the_hooks_read_what_tensordict_loads(case: Case, tmp_path: Path) -> None:
     """As TorchRL's documentation does it."""
-    ted.save(form_of(case, "flat"), tmp_path / "flat")
-    ted.save(form_of(case, "nested"), tmp_path / "nested")
+    form_of(case, "flat").save(tmp_path / "flat")
+    form_of(case, "nested").save(tmp_path / "nested")
     check_storage(data.Flat2TED()(TensorDict.load(tmp_path / "flat")), case)
     check_storage(data.Nested2TED()(TensorDict.load(tmp_path / "nested")), case)
 
@@ -146,7 +144,7 @@ def test_the_hooks_read_what_tensordict_loads(case: Case, tmp_path: Path) -> Non
 def test_lanes_that_are_filled_unlike(tmp_path: Path) -> None:
     """Where lanes are shorter than others, TorchRL reads steps of zeros after theirs."""
     case = fixed([GOES_ON, TERMINATED, GOES_ON, GOES_ON], 6, lanes=2, skipped=((0, 1), (3, 1)))
-    ted.save(form_of(case, "flat"), tmp_path / "flat")
+    form_of(case, "flat").save(tmp_path / "flat")
     got = data.Flat2TED()(TensorDict.load(tmp_path / "flat"))
     for lane, steps in enumerate(case.held):
         same(as_numpy(got[: len(steps), lane]), arrays(steps, case.flags))
@@ -155,7 +153,7 @@ def test_lanes_that_are_filled_unlike(tmp_path: Path) -> None:
 
 def test_full_lanes_with_cursors_of_their_own(tmp_path: Path) -> None:
     case = fixed([GOES_ON] * 5, 2, lanes=2, skipped=((0, 1),))
-    ted.save(form_of(case, "flat"), tmp_path / "flat")
+    form_of(case, "flat").save(tmp_path / "flat")
     got = data.Flat2TED()(TensorDict.load(tmp_path / "flat"))
     for lane, steps in enumerate(case.held):
         same(as_numpy(got[:, lane]), arrays(steps, case.flags))
@@ -174,11 +172,11 @@ def test_names_and_numbers_as_tensordict_has_them(tmp_path: Path) -> None:
         step["next"] = {**step["next"], "observation": step["observation"], "more": step["more"]}
         step |= {name: torch.zeros_like(step[name]) for name in ("done", "terminated", "truncated")}
         state = backend.add(state, step)
-        ted.save(ted.to_form(state), tmp_path / "flat")
+        ted.to_form(state).save(tmp_path / "flat")
         loaded = TensorDict.load(tmp_path / "flat")
         for name in (*odd, *more):
             assert loaded.get(name).dtype == step[name].dtype
             assert loaded.get(name)[:1].contiguous().view(torch.uint8).equal(step[name].contiguous().view(torch.uint8))
         assert loaded["nothing"].shape == (3, 0)
         assert loaded["nest", "nothing"].shape == (3, 2, 0)
-        same(ted.load(tmp_path / "flat").data, ted.to_form(state).data)  # type: ignore[union-attr]  # flat
+        same(ted.to_form(tmp_path / "flat").data, ted.to_form(state).data)
