@@ -386,7 +386,7 @@ def test_names_and_roots_of_another_kind(tmp_path: Path) -> None:
             made.split(shares, to)
     for wrong in ("minari:x", None, 3, made):
         with pytest.raises(
-            TypeError, match=r"datasets\.convert: expected a reader, got .*; load takes the name of a dataset"
+            TypeError, match=r"(?s)datasets\.convert: expected a reader, got .*; load takes the name of a dataset"
         ):
             frb.datasets.convert(wrong, "made")
     for wrong in ("x", None, 3):

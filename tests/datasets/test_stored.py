@@ -28,10 +28,10 @@ def test_any_episodes_are_read_as_they_were(
     """All, some of them, and from one on; whatever is read at a time, over those that are not wanted too."""
     rng = np.random.default_rng(0)
     reader = MadeUp(rng.integers(1, 9, 40).tolist(), (2,))
-    convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True, compact=compact))
+    data = convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True, compact=compact))
     read_in_pieces_of(piece, monkeypatch)
     monkeypatch.setattr(stored, "GAPS", gaps)
-    whole = {x.about["seed"]: x for x in joined(read(stored.Stored(tmp_path / "made")))}
+    whole = {x.about["seed"]: x for x in joined(read(stored.Stored(data)))}
     for told, found in zip(reader.episodes(), whole.values(), strict=True):
         equal(found.observations["observation"], told.observations)
         equal(found.actions, told.actions)
@@ -39,7 +39,7 @@ def test_any_episodes_are_read_as_they_were(
     for count in (1, 2, 5, 20, len(whole)):
         chosen = sorted(rng.choice(numbers, count, replace=False).tolist())
         for first in {0, count // 2}:
-            again = joined(read(stored.Stored(tmp_path / "made", chosen), first))
+            again = joined(read(stored.Stored(data, chosen), first))
             assert len(again) == count - first
             for number, episode in zip(chosen[first:], again, strict=True):
                 wanted = list(whole.values())[number]
@@ -49,7 +49,7 @@ def test_any_episodes_are_read_as_they_were(
 
 
 def test_short_episodes_are_read_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    convert(MadeUp([3] * 500), tmp_path / "made")
+    data = convert(MadeUp([3] * 500), tmp_path / "made")
     spans: list[tuple[int, int]] = []
     original = stored._Arrays.read
 
@@ -58,9 +58,9 @@ def test_short_episodes_are_read_many_at_a_time(tmp_path: Path, monkeypatch: pyt
         original(arrays, first, stop)
 
     monkeypatch.setattr(stored._Arrays, "read", counted)
-    frb.datasets.Dataset(tmp_path / "made").statistics()
+    data.statistics()
     assert spans == [(0, 1500)]
-    frb.datasets.Dataset(tmp_path / "made").split([0.5, 0.5], [tmp_path / "train", tmp_path / "test"])
+    data.split([0.5, 0.5], [tmp_path / "train", tmp_path / "test"])
     assert len(spans) == 3
 
 
@@ -71,7 +71,7 @@ def test_functions_may_change_what_they_get(
 ) -> None:
     """The arrays of an episode are its own, though several are read at once."""
     reader = MadeUp([3, 1, 6, 2, 5], (2,))
-    convert(reader, tmp_path / "made", frb.datasets.Conversion(compact=compact))
+    data = convert(reader, tmp_path / "made", frb.datasets.Conversion(compact=compact))
     read_in_pieces_of(piece, monkeypatch)
 
     def raised(episode: Episode) -> Episode:
@@ -79,8 +79,8 @@ def test_functions_may_change_what_they_get(
         episode.rewards[:] = -episode.rewards
         return dataclasses.replace(episode)
 
-    frb.datasets.Dataset(tmp_path / "made").map(raised, tmp_path / "changed")
-    for told, made in zip(reader.episodes(), joined(read(stored.Stored(tmp_path / "changed"))), strict=True):
+    changed = data.map(raised, tmp_path / "changed")
+    for told, made in zip(reader.episodes(), joined(read(stored.Stored(changed))), strict=True):
         equal(made.observations["observation"], told.observations + 100)
         equal(made.rewards, -told.rewards)
 
@@ -93,11 +93,11 @@ def test_no_file_stays_open(tmp_path: Path) -> None:
         yield from itertools.islice(MadeUp([3] * 40).episodes(first), 5)
         raise OSError("the network is gone")
 
-    convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True))
+    data = convert(reader, tmp_path / "made", frb.datasets.Conversion(infos=True))
     reader.episodes = fails  # type: ignore[method-assign]
     with pytest.raises(OSError, match="is gone"):
         convert(reader, tmp_path / "failed")
-    episodes = stored.Stored(tmp_path / "made").episodes(0)
+    episodes = stored.Stored(data).episodes(0)
     next(episodes)
     assert open_below(tmp_path)
     episodes.close()

@@ -80,7 +80,7 @@ def test_arrays_that_cannot_be_stored_are_named(changes: Mapping[str, Any], mess
 
 
 def test_a_share_needs_a_path(tmp_path: Path) -> None:
-    convert(MadeUp([4, 4]), tmp_path / "made")
+    made = convert(MadeUp([4, 4]), tmp_path / "made")
     places: Any = [tmp_path / "train", 5]
-    with pytest.raises(TypeError, match=r"datasets\.split: expected a path \(str or os\.PathLike\), got 5"):
-        Dataset(tmp_path / "made").split([0.5, 0.5], places)
+    with pytest.raises(TypeError, match=r"Dataset\.split: expected a path \(str or os\.PathLike\), got 5"):
+        made.split([0.5, 0.5], places)

@@ -329,9 +329,10 @@ def test_functions_that_the_spec_names_are_given_as_known(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["is_full", "shift", "_storage_shape"])
 def test_names_that_files_have_for_something_else_are_refused(name: str, flat: Any, tmp_path: Path) -> None:
+    more = {"data": flat.data | {name: flat.data["done"]}, "dtypes": flat.dtypes | {name: "bool"}}
+    form = dataclasses.replace(flat, **more)
     with pytest.raises(ValueError, match=f"Form.save: leaf '{name}': files have '{name}' for something else; rename"):
-        more = {"data": flat.data | {name: flat.data["done"]}, "dtypes": flat.dtypes | {name: "bool"}}
-        dataclasses.replace(flat, **more).save(tmp_path / "flat")
+        form.save(tmp_path / "flat")
     assert not (tmp_path / "flat").exists()
 
 
