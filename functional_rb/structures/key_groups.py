@@ -14,7 +14,7 @@ class KeyGroups(NamedTuple):
     """The groups among n slots that have enough items, in an order of their keys' words.
 
     Attributes:
-        slots: int32 [n], those of items first, by their keys, and slots of one key ascending.
+        slots: int32 [n], those of items first, by their keys, and slots of one key in the order that was given.
         sizes: int32 [n], at the place in `slots` where a group begins that has enough items, how many it has; else 0.
         counted: int32 [n], how many such groups begin up to each place.
     """
@@ -29,16 +29,16 @@ class KeyGroups(NamedTuple):
         return self.counted[-1]
 
 
-def find(ops: Ops, words: Array, live: Array, least: int) -> KeyGroups:
+def find(ops: Ops, words: Array, live: Array, order: Array, least: int) -> KeyGroups:
     """The groups of slots.
 
     Args:
         ops: of the backend.
         words: int32 [n, w], the key of each slot, as words that are equal exactly if keys are.
         live: bool [n], in which slots there are items.
+        order: int32 [n], the slots in the order in which those of a group shall come.
         least: of fewer items no group is counted.
     """
-    order = ops.arange(words.shape[0], like=words)
     # A stable sort by one word after the other leaves an order by all of them.
     for column in range(words.shape[1]):
         order = ops.take(order, ops.argsort(ops.take(words[:, column], order)))
@@ -65,10 +65,9 @@ def select(ops: Ops, groups: KeyGroups, ranks: Array) -> Array:
     return ops.minimum(positions, ops.full_like(positions, groups.counted.shape[0] - 1))
 
 
-def sizes_of(ops: Ops, groups: KeyGroups, slots: Array) -> Array:
-    """How many items the groups have that slots int32 [B] are in; 0 for slots in none that has enough."""
+def begins_of(ops: Ops, groups: KeyGroups, slots: Array) -> tuple[Array, Array]:
+    """Where the groups begin that slots int32 [B] are in, int32 [B], and which are in one that has enough, bool [B]."""
     place = ops.arange(groups.slots.shape[0], like=groups.slots)
     where = ops.take(ops.set_at(ops.full_like(place, 0), groups.slots, place), slots)
-    begin = ops.take(ops.cummax(ops.where(groups.sizes > 0, place, ops.full_like(place, 0))), where)
-    size = ops.take(groups.sizes, begin)
-    return ops.where(where - begin < size, size, ops.full_like(size, 0))
+    begins = ops.take(ops.cummax(ops.where(groups.sizes > 0, place, ops.full_like(place, 0))), where)
+    return begins, where - begins < ops.take(groups.sizes, begins)

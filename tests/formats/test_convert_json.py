@@ -96,7 +96,7 @@ BUFFERS = {
     "slices": frb.BufferSpec(STEP, 8, frb.Slices(2, strict_length=False, span=(True, False)), lanes=2),
     "slices once": frb.BufferSpec(STEP, 8, frb.SlicesWithoutReplacement(2, [("next", "done")], batch="steps")),
     "slices prioritized": frb.BufferSpec(STEP, 8, frb.PrioritizedSlices(2, period=2, flat=True), frb.Immutable()),
-    "groups": frb.BufferSpec(STEP, 8, frb.Groups(2, "action", ("next", "reward"), whole=False)),
+    "groups": frb.BufferSpec(STEP, 8, frb.Groups(2, "action", ("next", "reward"), whole=False, take="best")),
     "best": frb.BufferSpec(STEP, 5, writer=frb.MaxValue(("next", "reward"), "mean")),
     "compact": frb.BufferSpec(STEP, 5, compact=frb.Compact(stack={"frames": 4}, axis={"frames": 0}, spare=9)),
     "n-step": frb.BufferSpec(STEP, 5, transforms=frb.n_step(3, 1)),

@@ -61,6 +61,9 @@ MEMBERS = {
     "slices of a dataset": Member(frb.Slices(2, strict_length=False), frb.Immutable(), compiled=False),
     "slices, prioritized": Member(frb.PrioritizedSlices(2), lanes=LANES),
     "groups": Member(frb.Groups(2, "episode", "id", whole=False), lanes=LANES, compiled=False),
+    "groups, furthest apart": Member(
+        frb.Groups(2, "episode", "id", whole=False, take="spread"), lanes=LANES, compiled=False
+    ),
     "slices without replacement": Member(frb.SlicesWithoutReplacement(2, strict_length=False), lanes=LANES),
     "slices without replacement, by windows": Member(
         frb.SlicesWithoutReplacement(2, trajectory_key="episode", weighting="window")
