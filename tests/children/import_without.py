@@ -51,6 +51,20 @@ def without_tensordict() -> None:
         assert type(rb.sample(state, rb.key(0), 3)[1].items) is type(item)
 
 
+def without_gymnasium() -> None:
+    """Graphs are decoded to what has the fields of its class, and encoded again."""
+    import numpy as np
+
+    sys.modules["gymnasium"] = None  # type: ignore[assignment]  # so that it cannot be imported
+    graphs = frb.specs.Graph(frb.Binary(), None, 2)
+    found = rb.decode(graphs, {"nodes": np.array([True, False]), "n_nodes": np.array(1, "int32")})
+    assert type(found).__module__.startswith("functional_rb.")
+    assert found.nodes.tolist() == [True]
+    assert found[1:] == (None, None)
+    again = rb.encode(graphs, found)
+    assert (again["nodes"].tolist(), int(again["n_nodes"])) == ([True, False], 1)
+
+
 def without_ray() -> None:
     """Threads need none, and else what is missing is said."""
     sys.modules["ray"] = None  # type: ignore[assignment]  # so that it cannot be imported
@@ -76,4 +90,5 @@ for module in (frb, rb):
     assert all(hasattr(module, name) for name in module.__all__)  # as `from functional_rb import *` asks for them
 if package == "torch_backend":
     without_tensordict()
+    without_gymnasium()
     without_ray()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +13,6 @@ import pytest
 import functional_rb as frb
 import jax_backend
 import torch_backend
-from functional_rb.base import lazy
 from tests.support.children import program
 
 ROOT = Path(__file__).parents[2]
@@ -67,13 +65,12 @@ def test_functions_of_backends_are_looked_for_there() -> None:
 
 
 def test_names_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("made_up")
-    monkeypatch.setitem(sys.modules, "made_up", module)
-    module.__getattr__, module.__dir__ = lazy.namespace("made_up", {"functional_rb.base.lazy": ("namespace",)})
-    assert "namespace" in dir(module)
-    assert "namespace" not in vars(module)
-    assert module.namespace is lazy.namespace
-    assert vars(module)["namespace"] is lazy.namespace
+    once = frb.Uniform
+    monkeypatch.delattr(frb, "Uniform")
+    assert "Uniform" in dir(frb)
+    assert "Uniform" not in vars(frb)
+    assert frb.Uniform is once
+    assert vars(frb)["Uniform"] is once
 
 
 def test_nothing_is_loaded_before_it_is_used_by_one_thread_or_many() -> None:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import random
-
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
-import pytest
 
 from functional_rb.trees.ways import Ways
+from tests.support.effort import effort
 
 
-@pytest.mark.parametrize("n", [1, 64, 65, 300])
-def test_each_set_has_what_was_put_in_it_and_nothing_else(n: int) -> None:
-    rng, ways = random.Random(n), Ways(n)
-    numbers, sets = [Ways.EMPTY], [frozenset[int]()]
-    for _ in range(20):  # levels of a tree: sets that are extended together, some of the same one
-        chosen = [rng.randrange(len(sets)) for _ in range(3)]
-        more = [rng.choice([0, n - 1, rng.randrange(n)]) for _ in chosen]
-        numbers += ways.extended(np.array([numbers[k] for k in chosen]), np.array(more)).tolist()
-        sets += [sets[k] | {x} for k, x in zip(chosen, more, strict=True)]
-    every = np.arange(n)
-    for number, expected in zip(numbers, sets, strict=True):
-        assert set(np.flatnonzero(ways.have(np.full(n, number), every)).tolist()) == expected
+@hypothesis.settings(max_examples=effort(50, 500))
+@hypothesis.given(st.integers(1, 20_000), st.data())
+def test_sets_that_share_what_they_have_alike_are_sets(n: int, data: st.DataObject) -> None:
+    ways, known = Ways(n), [set[int]()]
+    number = st.integers(0, n - 1)
+    for _ in range(data.draw(st.integers(1, 5))):
+        more = data.draw(st.lists(st.tuples(st.integers(0, len(known) - 1), number), max_size=4))
+        made = ways.extended(*np.array(more, np.int64).reshape(-1, 2).T)
+        assert made.tolist() == list(range(len(known), len(known) + len(more)))
+        known += [known[one] | {added} for one, added in more]
+    asked = sorted({x for one in known for x in one} | {0, n - 1, data.draw(number)})
+    for one, law in enumerate(known):
+        assert ways.have(np.full(len(asked), one), np.array(asked)).tolist() == [x in law for x in asked]
