@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,11 +11,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import functional_rb as frb
 import torch_backend as rb
-from torch_backend.arrays import pages
 
 WIDTH = 16
-CAPACITY = pages.LEAST // (4 * WIDTH)
-SPEC = frb.BufferSpec({"x": frb.Unbounded((WIDTH,))}, CAPACITY)
+# Bytes from which on an array has pages of its own.
+LEAST = 2**22
+SPEC = frb.BufferSpec({"x": frb.Unbounded((WIDTH,))}, LEAST // (4 * WIDTH))
 
 needs_large_pages = pytest.mark.skipif(
     not (hasattr(mmap, "MADV_HUGEPAGE") and Path("/sys/kernel/mm/transparent_hugepage").exists()),
@@ -52,17 +51,21 @@ def test_rows_lie_on_large_pages_and_those_of_a_copy_do_too() -> None:
 
 @needs_large_pages
 def test_small_arrays_lie_where_torch_puts_them() -> None:
-    assert pages.large((pages.LEAST // 4 - 1,), torch.int32) is None
-    assert pages.large((pages.LEAST // 4,), torch.int32) is not None
+    small, large = (rb.zeros(frb.Unbounded((n,), "int32")) for n in (LEAST // 4 - 1, LEAST // 4))
+    assert not asks_for_large_pages(small)
+    assert asks_for_large_pages(large)
 
 
-@pytest.mark.parametrize("device", ["meta", "fake", "none", "no number"])
-def test_torch_makes_what_is_elsewhere_or_has_no_memory(device: str) -> None:
-    """And words the error, if there is one."""
-    given: dict[str, Any] = {"device": "meta"} if device == "meta" else {}
-    size = {"none": 2**55, "no number": 2**62}.get(device, pages.LEAST)
-    if device == "fake":
-        with FakeTensorMode():
-            assert pages.large((size,), torch.int32) is None
-    else:
-        assert pages.large((size,), torch.int32, **given) is None
+@pytest.mark.parametrize("device", ["meta", "fake"])
+def test_torch_makes_what_is_elsewhere(device: str) -> None:
+    with FakeTensorMode() if device == "fake" else torch.device("meta"):
+        rows = rb.init(SPEC).rows
+    assert (rows.device.type, type(rows).__name__) == {"meta": ("meta", "Tensor"), "fake": ("cpu", "FakeTensor")}[
+        device
+    ]
+
+
+@pytest.mark.parametrize(("n", "message"), [(2**28, "allocate memory"), (2**31, "overflow")])
+def test_torch_words_the_error_where_there_is_no_memory(n: int, message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        rb.zeros(frb.Unbounded((n,)), n)
