@@ -4,11 +4,16 @@ import colorsys
 import itertools
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
+import torch
+from hypothesis import strategies as st
 
 import functional_rb as frb
+import torch_backend
 from tests.items.item_functions import PIXELS, after, close, on_numpy
+from tests.support.backends import Backend
 
 items = frb.items
 RNG = np.random.default_rng(0)
@@ -40,7 +45,6 @@ def test_bytes_become_floats_with_their_channels_in_front_and_come_back() -> Non
 @pytest.mark.parametrize(("method", "antialias"), [("linear", True), ("linear", False), ("cubic", True)])
 def test_resize_is_what_torch_and_jax_compute(before: Any, size: Any, method: Any, antialias: bool) -> None:
     import jax
-    import torch
 
     x = images(2, 3, *before, dtype="float32")
     made = on_numpy(
@@ -56,9 +60,22 @@ def test_resize_is_what_torch_and_jax_compute(before: Any, size: Any, method: An
     close(made, of_torch.numpy())
 
 
+@pytest.mark.parametrize(("before", "size"), [((9, 3), (13, 4)), ((60, 3), (4, 4))])
+def test_lines_are_resampled_by_few_elements_and_by_many(library: Backend, before: Any, size: Any) -> None:
+    x = images(2, *before, 1, dtype="float32")
+    function, item = items.resize(size, channels="last"), {"x": frb.Unbounded((*before, 1))}
+    made = sampled(library.rb, function, item, library.tree({"x": x}), 2)["x"]
+    close(library.numpy(made), on_numpy(function, item, {"x": x}, (2,))["x"])
+
+
+def sampled(rb: Any, function: Any, item: Any, batch: Any, n: int) -> Any:
+    """What comes of n items, each drawn once."""
+    spec = frb.BufferSpec(item, n, frb.InOrder(), transforms=frb.map_items(function))
+    return rb.sample(rb.init(spec, items=batch), rb.key(0), n)[1].items
+
+
 def test_resize_of_bytes_rounds_and_of_nearest_takes() -> None:
     import jax
-    import torch
 
     x = images(2, 7, 9, 3)
     item, batch = {"x": frb.Bounded(0, 255, (7, 9, 3), "uint8")}, {"x": x}
@@ -126,6 +143,25 @@ def test_every_shift_is_equally_likely_and_repeats_the_edge(front: bool) -> None
     other = on_numpy(items.random_shift(pad, "y"), item, {"x": given, "y": given[::-1]}, (n,), draws)
     np.testing.assert_array_equal(made["y"], other["y"], err_msg="both leaves are shifted alike")
     assert other["x"] is given
+
+
+@pytest.mark.usefixtures("tensors_of_the_cpu")
+@hypothesis.settings(max_examples=30)
+@hypothesis.given(st.data(), st.sampled_from(["uint8", "float32", "bool"]), st.booleans(), st.integers(1, 3))
+def test_the_kernel_takes_the_same_windows(data: Any, dtype: str, front: bool, channels: int) -> None:
+    """Also of images with their channels in front, and of one pixel."""
+    rows, columns = (data.draw(st.integers(1, 6)) for _ in range(2))
+    shape = (channels, rows, columns) if front else (rows, columns, channels)
+    size = data.draw(st.tuples(st.integers(1, rows), st.integers(1, columns)))
+    pad, where = data.draw(st.integers(0, 8)), "first" if front else "last"
+    function = items.compose(
+        items.random_shift(pad, channels=where, per="step"), items.crop(size, at="random", channels=where)
+    )
+    batch = {"x": torch.from_numpy(RNG.integers(0, 256, (3, *shape)).astype(dtype))}
+    item = {"x": frb.Unbounded(shape, dtype) if dtype != "bool" else frb.Binary(shape)}
+    made = sampled(torch_backend, function, item, batch, 3)["x"]
+    with frb.kernels(False):
+        assert torch.equal(made, sampled(torch_backend, function, item, batch, 3)["x"])
 
 
 def test_every_crop_is_equally_likely() -> None:
