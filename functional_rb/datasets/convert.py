@@ -169,7 +169,7 @@ def _make(plan: Plan) -> None:
     with contextlib.closing(_Writing(unfinished, form, begin)) as writing:
         with Progress(total, "convert", how.progress) as shown:
             writing.write_all(reader, shown)
-        writing.finish(reader.name, options, all_facts, target)
+        writing.finish(reader.name, options, all_facts)
     # The name comes last, once all lasts, so that a folder of that name is a whole dataset.
     disk.rename(unfinished, target)
     disk.fsync_directory(os.path.dirname(target))
@@ -279,7 +279,7 @@ class _Writing:
         parts = {name: file.since() for name, file in self.files.items()}
         self.journal.write({"files": parts, **dataclasses.asdict(self.at)})
 
-    def finish(self, name: str, options: Json, facts: Json, path: str) -> None:
+    def finish(self, name: str, options: Json, facts: Json) -> None:
         """Make the files what a buffer with as many slots as steps has, and describe them."""
         at = self.at
         if not at.steps:
@@ -287,7 +287,7 @@ class _Writing:
         # Each episode has one frame more than steps; of rings of frames `Compact` wants two at least.
         spare = max(at.frames - at.steps, 2) if self.form.compact else None
         description = Description(
-            name, self.form.item, at.steps, at.episodes, spare, at.frames, at.dropped, options, facts, path
+            name, self.form.item, at.steps, at.episodes, spare, at.frames, at.dropped, options, facts, self.directory
         )
         # Mapped files have a fixed size each: that of a buffer with so many slots and frames.
         for array, (shape, dtype) in shapes(spec_of(description)).items():

@@ -81,7 +81,7 @@ def parts(
             )
     plans = [_planned(_Chosen(of, subset, "split"), of, place) for subset, place in zip(subsets, to, strict=True)]
     for plan in plans:
-        plan.is_done()
+        plan.is_done()  # which refuses what else is there
     return plans
 
 
