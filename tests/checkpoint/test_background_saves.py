@@ -19,7 +19,7 @@ from functional_rb.checkpoint import background, saving
 from functional_rb.core import save_history
 from functional_rb.core.counters import BASE
 from tests.support.backends import Backend
-from tests.support.checkpoints import SPEC, advanced, bits, numpy_state, small_blocks, steps, stored_bits
+from tests.support.checkpoints import SPEC, advanced, bits, locked, numpy_state, small_blocks, steps, stored_bits
 
 STEP = {"id": frb.Unbounded((), "int32"), "x": frb.Unbounded((2,)), "done": frb.Binary()}
 
@@ -163,3 +163,21 @@ def test_progress_has_a_lock_of_its_own(capsys: pytest.CaptureFixture[str]) -> N
 def test_base_is_what_it_was() -> None:
     # The first six counters of every state are part of the format.
     assert BASE == 6
+
+
+def test_saves_by_several_names_of_a_directory_follow_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "link").symlink_to("run")
+    state = torch_backend.init(frb.BufferSpec(STEP, 8))
+    with locked(tmp_path / "run" / "lock"):
+        first = frb.save(state, tmp_path / "run", background=True)
+        waited: list[background.SaveFuture] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(first, "wait", lambda: waited.append(first))
+            background.wait_for(str(tmp_path / "link"))  # as a save in the foreground does
+        assert waited == [first]
+        second = frb.save(torch_backend.add(state, steps(1, 2)), tmp_path / "link", background=True)
+        assert second._before is first
+    assert (first.result(60).generation, second.result(60).generation) == (1, 2)

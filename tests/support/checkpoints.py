@@ -161,6 +161,12 @@ def files(path: Path) -> list[Path]:
     return sorted(file for file in path.iterdir() if file.name != "lock")
 
 
+def lies_in_files(path: Path, generation: int) -> bool:
+    """Whether the rows of a checkpoint are those of the buffer's own files, with what a log has of them since."""
+    told = json.loads((path / f"{generation:010d}.json").read_text())["manifest"]
+    return "in_place" in told
+
+
 ROOT = Path(__file__).parents[2]
 
 

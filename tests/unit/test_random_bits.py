@@ -40,7 +40,8 @@ def test_bits_are_those_of_jax_random(seed: int, batch: int, words: int) -> None
 
 
 @pytest.mark.parametrize(("generator", "is_the_kernel"), [("threefry2x32", True), ("rbg", False)])
-def test_the_kernel_is_what_runs_and_other_generators_are_left_to_jax(generator: str, is_the_kernel: bool) -> None:
+def test_the_kernel_is_what_runs(generator: str, is_the_kernel: bool) -> None:
+    """Other generators are left to JAX."""
     key = jax.random.key(0, impl=generator)
     text = jax.jit(draws, static_argnums=(1, 2)).lower(key, 4, 2).compile().as_text()
     assert text is not None
@@ -71,6 +72,7 @@ def test_keys_that_vmap_takes_apart_are_split_by_torch() -> None:
     assert torch.equal(torch.vmap(lambda key: torch_backend.split(key, 3))(keys), each)
 
 
+@pytest.mark.usefixtures("tensors_of_the_cpu")
 def test_keys_stay_where_they_are_whatever_the_default_device() -> None:
     """Also those that transforms and the buffers of a mixture are given."""
     rb, key = torch_backend, torch_backend.key(0)
