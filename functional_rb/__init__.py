@@ -44,6 +44,7 @@ _HOMES = {
         "Recency",
         "Slices",
         "SlicesWithoutReplacement",
+        "Staleness",
         "Uniform",
         "WithoutReplacement",
     ),

@@ -33,6 +33,7 @@ from functional_rb.samplers import Queue as Queue
 from functional_rb.samplers import Recency as Recency
 from functional_rb.samplers import Slices as Slices
 from functional_rb.samplers import SlicesWithoutReplacement as SlicesWithoutReplacement
+from functional_rb.samplers import Staleness as Staleness
 from functional_rb.samplers import Uniform as Uniform
 from functional_rb.samplers import WithoutReplacement as WithoutReplacement
 from functional_rb.scale import ray as ray

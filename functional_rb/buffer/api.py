@@ -263,8 +263,15 @@ def as_sample(
     return sample_of(items, selection._replace(extras=dict(selection.extras)))  # the caller's own, to add to
 
 
-def update(backend: Backend, state: S, indices: ArrayLike, priorities: ArrayLike = None, items: Nest = None) -> S:
-    """Set priorities, rewrite stored leaves, or both.
+def update(
+    backend: Backend,
+    state: S,
+    indices: ArrayLike = None,
+    priorities: ArrayLike = None,
+    items: Nest = None,
+    version: ArrayLike = None,
+) -> S:
+    """Set priorities, rewrite stored leaves, or tell which version of the policy learns; or several of these.
 
     Args:
         state: the buffer.
@@ -275,14 +282,17 @@ def update(backend: Backend, state: S, indices: ArrayLike, priorities: ArrayLike
             all of the numbers exactly. A bad one (NaN, infinite, negative) is dropped and counted in
             `counts(state).rejected`: its item keeps its priority.
         items: a nest with some or all leaves of `spec.stored`, each [B, *shape], to store in place of the old ones.
+        version: of the policy that learns, for `frb.Staleness`: an int, or an integer scalar, traced if you like. It
+            takes a pass over all items. Without indices it is all that is set.
 
     Returns:
         The new state. The given one still reads as it did.
 
     Raises:
-        TypeError: for a dtype that does not fit.
-        ValueError: for a shape that does not fit, an unknown leaf, priorities for a sampler that has none, a leaf that
-            tells a sampler of slices where trajectories end, or one that compact storage shares between items.
+        TypeError: for a dtype that does not fit, or neither indices nor a version.
+        ValueError: for a shape that does not fit, an unknown leaf, priorities for a sampler that has none, a version
+            for one that compares none, a leaf that tells a sampler where trajectories end or how stale an item is, or
+            one that compact storage shares between items.
 
     Example:
         >>> spec = frb.BufferSpec(item={"reward": frb.Unbounded(())}, capacity=4, sampler=frb.Prioritized(alpha=1.0))
@@ -292,7 +302,26 @@ def update(backend: Backend, state: S, indices: ArrayLike, priorities: ArrayLike
         >>> int(rb.counts(state).rejected)
         1
     """
-    return backend.update(state, *check_update(backend, state, indices, priorities, items, "update"))
+    advanced = check_version(backend, state, version, "update")
+    if advanced is None or of_items(indices, priorities, items):
+        state = backend.update(state, *check_update(backend, state, indices, priorities, items, "update"))
+    return state if advanced is None else backend.advance(state, advanced)
+
+
+def of_items(*given: object) -> bool:
+    """Whether `update` is given anything about items: it may be a version alone."""
+    return any(x is not None for x in given)
+
+
+def check_version(backend: Backend, state: State, version: ArrayLike, function: str) -> ArrayLike:
+    """The version of the policy that learns, an int within int32 or an integer scalar; None if none is given."""
+    if version is None:
+        return None
+    check_one(backend, state, function)
+    checks.check_version(state.spec, version, function)
+    if isinstance(version, int):
+        return (version + 2**31) % 2**32 - 2**31  # as versions are compared
+    return backend.as_vector(version, "version")
 
 
 def check_update(

@@ -62,6 +62,9 @@ class Backend(mapping.Mapper, Protocol):
     ) -> SameState:
         """Set priorities, and rewrite leaves [B, *shape], which come by their positions."""
 
+    def advance(self, state: SameState, version: ArrayLike) -> SameState:
+        """Tell the sampler the version of the policy that learns, an int or an integer scalar."""
+
     def clear(self, state: SameState) -> SameState:
         """Take all items out."""
 

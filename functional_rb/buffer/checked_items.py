@@ -182,6 +182,11 @@ def replacements(spec: BufferSpec, items: Nest, convert: Convert, size: int) -> 
         if spec.plan.boundaries is not None:
             who = "a transform" if spec.sampler.boundaries is None else type(spec.sampler).__name__
             spec.plan.boundaries.check_rewritten(who, name)
+        if position in spec.sampler.known_leaves(spec.plan):
+            raise ValueError(
+                f"update: leaf {name!r} tells {type(spec.sampler).__name__} how likely an item is, and cannot be "
+                f"rewritten; leave it out"
+            )
         if position not in spec.plan.stored:
             raise ValueError(
                 f"update: leaf {name!r} is stored as frames that other items share (BufferSpec.compact), and cannot be "

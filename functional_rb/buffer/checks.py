@@ -283,6 +283,21 @@ def _beta_in_range(beta: float) -> None:
         raise ValueError(f"beta: expected a number in [0, 100], got {beta!r}; clip the schedule that it comes from")
 
 
+def check_version(spec: BufferSpec, version: object, function: str) -> None:
+    """Refuse the version of a policy where nothing compares it, and one that is no integer scalar."""
+    if not spec.sampler.compares_versions:
+        raise ValueError(
+            f"{function}: version was given, but the sampler is {spec.sampler}, which compares none; use "
+            f"BufferSpec(sampler=frb.Staleness())"
+        )
+    is_int = isinstance(version, int) and not isinstance(version, bool)
+    if not is_int and "int" not in dtypes.shown(getattr(version, "dtype", None)):
+        raise TypeError(f"{function}: expected version as an int, or an integer scalar, got {version!r}")
+    shape = tuple(getattr(version, "shape", ()))
+    if shape:
+        raise ValueError(f"{function}: expected version as a scalar, got shape {shape}; give version[()] or one number")
+
+
 def check_epochs(spec: BufferSpec, size: object) -> None:
     """Refuse to go through a buffer whose sampler has no epochs, or in batches of nothing, which never ends."""
     if EPOCHS_DONE not in dict(spec.plan.counter_names):

@@ -188,6 +188,13 @@ def update(
     return draft.finish(ops)
 
 
+def advance(ops: Ops, state: State | Arrays, spec: BufferSpec, version: Array) -> Arrays:
+    """Tell the sampler the version of the policy that learns, an int32 scalar."""
+    draft = Draft.of(state, spec.plan)
+    spec.sampler.advanced(ops, draft, version)
+    return draft.finish(ops)
+
+
 def write_rows(
     ops: Ops,
     draft: Draft,

@@ -41,6 +41,9 @@ class InPlace(Protocol):
     ) -> SameState:
         """Set priorities and rewrite leaves."""
 
+    def advance_(self, state: SameState, version: ArrayLike) -> SameState:
+        """Tell the sampler the version of the policy that learns."""
+
     def clear_(self, state: SameState) -> SameState:
         """Take all items out."""
 
@@ -116,13 +119,19 @@ def sample_(
 
 
 def update_(
-    backend: Backend, in_place: InPlace, state: S, indices: ArrayLike, priorities: ArrayLike = None, items: Nest = None
+    backend: Backend,
+    in_place: InPlace,
+    state: S,
+    indices: ArrayLike = None,
+    priorities: ArrayLike = None,
+    items: Nest = None,
+    version: ArrayLike = None,
 ) -> S:
     """`update`, in place.
 
     Args:
         state: consumed: using it again raises `RuntimeError`.
-        indices, priorities, items: as for `update`.
+        indices, priorities, items, version: as for `update`.
 
     Returns:
         The new state.
@@ -134,7 +143,10 @@ def update_(
         >>> int(rb.counts(state).stale)
         0
     """
-    return in_place.update_(state, *api.check_update(backend, state, indices, priorities, items, "update_"))
+    advanced = api.check_version(backend, state, version, "update_")
+    if advanced is None or api.of_items(indices, priorities, items):
+        state = in_place.update_(state, *api.check_update(backend, state, indices, priorities, items, "update_"))
+    return state if advanced is None else in_place.advance_(state, advanced)
 
 
 def clear_(backend: Backend, in_place: InPlace, state: S) -> S:

@@ -27,6 +27,7 @@ from functional_rb.core.strategy import Carried, Transform
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers.epochs import EPOCHS_DONE
 from functional_rb.samplers.importance import raised
+from functional_rb.samplers.staleness import VERSION
 from functional_rb.structures import frame_ring, ring, row_layout
 from functional_rb.structures.ring import RingState, Write
 from functional_rb.writers import MaxValue, Reservoir
@@ -252,7 +253,7 @@ class _Change:
         ours, theirs, alpha, power = self.before.counters, after.counters, _alpha(self.old), _alpha(self.new)
         after.counters = theirs.replace(rejected=ours.rejected, stale=ours.stale, invalid=ours.invalid)
         # Frames that are moved get another cursor then.
-        kept = REFUSED, EPOCHS_DONE, frame_ring.CURSOR
+        kept = REFUSED, EPOCHS_DONE, VERSION, frame_ring.CURSOR
         named = {name: ours.more[name] for name in kept if name in ours.more and name in theirs.more}
         for transform in _lasting(self.new):
             named |= {name: ours.more[name] for name, _ in transform.counters(self.new.plan)}
@@ -265,7 +266,8 @@ class _Change:
 
     def wanted_leaves(self) -> Sequence[BackendArray]:
         """The leaves that have to be looked at, [n, *shape] each, by their place in the new spec; None for others."""
-        new, wanted = self.new.plan, set[int]()
+        new = self.new.plan
+        wanted = {*self.new.sampler.known_leaves(new)}
         if new.boundaries is not None and not self.keeps_steps:
             wanted |= {new.names.index(name) for name in new.boundaries.names}
         if isinstance(self.new.writer, MaxValue):

@@ -19,7 +19,7 @@ _BY_MODULE: Final[dict[str, str]] = {
     "functional_rb.buffer.frame_dedup": "Compact",
     "functional_rb.buffer.storage_kinds": "Device Host Memmap Objects",
     "functional_rb.samplers": (
-        "InOrder Groups Prioritized PrioritizedSlices Queue Recency Slices SlicesWithoutReplacement Uniform "
+        "InOrder Groups Prioritized PrioritizedSlices Queue Recency Slices SlicesWithoutReplacement Staleness Uniform "
         "WithoutReplacement"
     ),
     "functional_rb.writers": "Immutable MaxValue Reservoir RoundRobin StopWhenFull",

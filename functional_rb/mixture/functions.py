@@ -14,7 +14,7 @@ from typing import Any
 from functional_rb.base import nest
 from functional_rb.base.arrays import ArrayLike, BackendArray, Nest
 from functional_rb.base.object_arrays import is_object_array
-from functional_rb.buffer import checked_items, checks, reading
+from functional_rb.buffer import api, checked_items, checks, reading
 from functional_rb.buffer import functions as single
 from functional_rb.buffer.backend import Backend as Engine
 from functional_rb.buffer.state import Counts, State
@@ -63,8 +63,34 @@ def with_spec(change: Callable[[State | Mixture, Any], State | Mixture], mixture
     return mixture.with_states(changed)
 
 
-def update(lib: Lib[A], mixture: M, indices: ArrayLike, priorities: ArrayLike, items: object, function: str) -> M:
-    """Set priorities and rewrite leaves of what handles [B, columns] name; see `api.update`."""
+def update(
+    lib: Lib[A],
+    function: str,
+    mixture: M,
+    indices: ArrayLike,
+    priorities: ArrayLike,
+    items: object,
+    version: ArrayLike,
+) -> M:
+    """Set priorities and rewrite leaves of what handles [B, columns] name, or tell a version; see `api.update`."""
+    buffers = check_buffers(lib, mixture, function)
+    engines = [lib.engine(state) for state in buffers]
+    listening = [state.spec.sampler.compares_versions for state in buffers]
+    first = listening.index(True) if True in listening else 0  # whose error it is if there is none
+    version = api.check_version(engines[first], buffers[first], version, function)
+    in_place = function == "update_" and not mixture.repeats
+    if version is None or api.of_items(indices, priorities, items):
+        mixture = _updated(lib, mixture, indices, priorities, items, function)
+    if version is None:
+        return mixture
+    after = []
+    for state, engine, listens in zip(mixture.buffers, engines, listening, strict=True):
+        carry_out = lib.in_place(engine).advance_ if in_place else engine.advance
+        after.append(carry_out(state, version) if listens else state)
+    return mixture.with_buffers(after)
+
+
+def _updated(lib: Lib[A], mixture: M, indices: ArrayLike, priorities: ArrayLike, items: object, function: str) -> M:
     buffers = check_buffers(lib, mixture, function)
     engines = [lib.engine(state) for state in buffers]
     named = _indices(engines[0], mixture, indices)

@@ -219,37 +219,47 @@ def _sample(
 
 @documented_by(api.update)
 def update(
-    lib: Lib[A], state: AnyState, indices: ArrayLike, priorities: ArrayLike = None, items: Nest = None
+    lib: Lib[A],
+    state: AnyState,
+    indices: ArrayLike = None,
+    priorities: ArrayLike = None,
+    items: Nest = None,
+    version: ArrayLike = None,
 ) -> AnyState:
     chain = lib.chain(state)
-    if chain is not None:
+    if chain is not None and version is None:
         result = chain.update(state, indices, priorities, items)
         if result is not NotImplemented:
             return result
-    return _update(lib, "update", state, indices, priorities, items)
+    return _update(lib, "update", state, indices, priorities, items, version)
 
 
 @documented_by(in_place.update_)
 def update_(
-    lib: Lib[A], state: AnyState, indices: ArrayLike, priorities: ArrayLike = None, items: Nest = None
+    lib: Lib[A],
+    state: AnyState,
+    indices: ArrayLike = None,
+    priorities: ArrayLike = None,
+    items: Nest = None,
+    version: ArrayLike = None,
 ) -> AnyState:
     chain = lib.chain(state)
-    if chain is not None:
+    if chain is not None and version is None:
         result = chain.update_(state, indices, priorities, items)
         if result is not NotImplemented:
             return result
-    return _update(lib, "update_", state, indices, priorities, items)
+    return _update(lib, "update_", state, indices, priorities, items, version)
 
 
-def _update(lib: Lib[A], function: str, state: Nest, indices: ArrayLike, priorities: ArrayLike, items: Nest) -> Nest:
+def _update(lib: Lib[A], function: str, state: Nest, *given: Any) -> Nest:
     if isinstance(state, Mixture):
-        return mixed.update(lib, state, indices, priorities, items, function)
+        return mixed.update(lib, function, state, *given)
     if isinstance(state, lib.sharded.ShardedState):
-        return lib.sharded.update_items(state, indices, priorities, items, function)
+        return lib.sharded.update_items(function, state, *given)
     engine = lib.engine(state)
     if function == "update":
-        return api.update(engine, state, indices, priorities, items)
-    return in_place.update_(engine, lib.in_place(engine), state, indices, priorities, items)
+        return api.update(engine, state, *given)
+    return in_place.update_(engine, lib.in_place(engine), state, *given)
 
 
 @documented_by(api.clear)

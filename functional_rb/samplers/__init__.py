@@ -10,6 +10,7 @@ from functional_rb.samplers.queue import Queue
 from functional_rb.samplers.recency import Recency
 from functional_rb.samplers.slices import Slices
 from functional_rb.samplers.slices_without_replacement import SlicesWithoutReplacement
+from functional_rb.samplers.staleness import Staleness
 from functional_rb.samplers.uniform import Uniform
 from functional_rb.samplers.without_replacement import WithoutReplacement
 
@@ -24,6 +25,7 @@ __all__ = [
     "Recency",
     "Slices",
     "SlicesWithoutReplacement",
+    "Staleness",
     "Uniform",
     "WithoutReplacement",
     "importance_weights",

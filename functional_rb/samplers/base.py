@@ -70,6 +70,11 @@ class SamplerBase(abc.ABC):
         return not self.remembers
 
     @property
+    def compares_versions(self) -> bool:
+        """Whether it compares what items tell with the version of the policy that learns, see `advanced`."""
+        return False
+
+    @property
     def boundaries(self) -> EpisodeBoundaries | None:
         """The leaves that tell where trajectories end, if the place of stored steps in these is needed."""
         return None
@@ -88,6 +93,10 @@ class SamplerBase(abc.ABC):
     def resolve(self, plan: Plan) -> SamplerBase:
         """The sampler with what it finds in the plan filled in."""
         return self
+
+    def known_leaves(self, plan: Plan) -> tuple[int, ...]:
+        """Leaves by position whose values it keeps account of: `rebuilt` is given them, and `update` rewrites none."""
+        return ()
 
     def tree_rows(self, capacity: int) -> int:
         """Rows of the sum tree float32 [rows, FANOUT]; 0 for none."""
@@ -123,7 +132,7 @@ class SamplerBase(abc.ABC):
     def rebuilt(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], carried: Carried) -> None:
         """Take note of items that come from a buffer of another spec, as `added` does, with what was known of them.
 
-        Of the leaves there are only those that tell where trajectories end, if those were asked.
+        Of the leaves there are only `known_leaves`, and those that tell where trajectories end, if those were asked.
         """
         self.added(ops, draft, write, leaves, None)
 
@@ -148,6 +157,10 @@ class SamplerBase(abc.ABC):
 
     def updated(self, ops: Ops, draft: Draft, batch: Batch, priorities: Array) -> None:
         """Set priorities float32 [B]."""
+
+    def advanced(self, ops: Ops, draft: Draft, version: Array) -> None:
+        """Take note of the version of the policy that learns, an int32 scalar."""
+        raise TypeError(f"{type(self).__name__} compares no versions")
 
     @abc.abstractmethod
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:

@@ -140,6 +140,13 @@ def _clip(ops: Ops, whole: Array) -> Array:
     return ops.maximum(ops.minimum(whole, ops.full_like(whole, 126)), ops.full_like(whole, -126))
 
 
+def exponent(who: str, name: str, value: object) -> float:
+    """A field of a sampler that is the exponent of a power, as a float."""
+    if isinstance(value, bool) or not (isinstance(value, int | float) and 0 <= value <= 100):
+        raise ValueError(f"{who}: expected {name} as a number in [0, 100], got {value!r}")
+    return float(value)
+
+
 @dataclasses.dataclass(frozen=True)
 class Priorities(SamplerBase):
     """Items with priorities; see `Prioritized` for the fields."""
@@ -151,11 +158,7 @@ class Priorities(SamplerBase):
     def __post_init__(self) -> None:
         kind = type(self).__name__
         for name in ("alpha", "beta"):
-            value = getattr(self, name)
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not (is_number and math.isfinite(value) and 0 <= value <= 100):
-                raise ValueError(f"{kind}: expected {name} as a number in [0, 100], got {value!r}")
-            object.__setattr__(self, name, float(value))
+            object.__setattr__(self, name, exponent(kind, name, getattr(self, name)))
         if self.new_priority not in ("live", "ever"):
             raise ValueError(f"{kind}: expected new_priority 'live' or 'ever', got {self.new_priority!r}")
 
@@ -175,10 +178,7 @@ class Priorities(SamplerBase):
 
     def least_chance(self, ops: Ops, draft: Draft) -> Array:
         # That of the smallest positive priority.
-        tree = draft.known_tree
-        total, smallest = sum_tree.total(tree), sum_tree.smallest(ops, tree)
-        chance = smallest * scalars.reciprocal(ops, ops.where(total > 0, total, ops.full_like(total, 1)))
-        return ops.maximum(chance, ops.full_like(chance, LEAST_CHANCE))
+        return least_share(ops, draft.known_tree)
 
     def new_value(self, ops: Ops, draft: Draft) -> Array:
         """What an item without a priority gets, float32 scalar, after alpha."""
@@ -306,6 +306,13 @@ def shares(ops: Ops, draft: Draft, slots: Array) -> Array:
     total = sum_tree.total(draft.known_tree)
     scale = scalars.reciprocal(ops, ops.where(total > 0, total, ops.full_like(total, 1)))
     return sum_tree.get_leaves(ops, draft.known_tree, slots) * scale
+
+
+def least_share(ops: Ops, tree: Array) -> Array:
+    """The share that the smallest positive leaf of a tree has in its sum, float32 scalar, as a draw tells it."""
+    total, smallest = sum_tree.total(tree), sum_tree.smallest(ops, tree)
+    chance = smallest * scalars.reciprocal(ops, ops.where(total > 0, total, ops.full_like(total, 1)))
+    return ops.maximum(chance, ops.full_like(chance, LEAST_CHANCE))
 
 
 def write_leaves(

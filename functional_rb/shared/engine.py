@@ -66,6 +66,9 @@ class Engine:
         state.buffer.update(self._library.to_numpy(handles), values, new)
         return state
 
+    def advance(self, state: SharedState, version: ArrayLike) -> SharedState:
+        raise AssertionError("no sampler of a shared buffer compares versions, see `check_spec`")
+
     def clear(self, state: SharedState) -> SharedState:
         state.buffer.clear()
         return state
@@ -83,7 +86,7 @@ class Engine:
         )
         return state, items, Selection(handles, weights, probabilities)
 
-    add_, update_, clear_ = add, update, clear  # in place as all is, and a handle stays one
+    add_, update_, advance_, clear_ = add, update, advance, clear  # in place as all is, and a handle stays one
 
     def sample_(
         self,

@@ -97,8 +97,8 @@ class NumPy(Library):
         bits: Vector = key.sampler if isinstance(key, Bits) else key
         return bits
 
-    def number(self, beta: Any, memory: versioned.Memory) -> Any:
-        return np.float32(beta)
+    def number(self, x: Any, memory: versioned.Memory, dtype: str = "float32") -> Any:
+        return np.dtype(dtype).type(x)
 
     def items(self, state: VersionedState) -> list[Vector]:
         memory, spec = readable(state).own(), state.spec

@@ -126,6 +126,11 @@ class Engine:
             after, _ = self._write(state, version, past, consume, function, *args)
             return after.note_fullest(None) if rows or rewrites else after
 
+    def advance(self, state: V, version: object, consume: bool = False) -> V:
+        """Tell the sampler the version of the policy that learns."""
+        number = self.library.number(version, readable(state).own(), "int32")
+        return self.write_by(state, functions.advance, number, consume=consume)
+
     def _write(
         self, state: V, version: Version, past: SaveHistory | None, consume: bool, function: Function, *args: object
     ) -> tuple[V, Any]:
@@ -281,7 +286,8 @@ class Engine:
 
     # ---------------------------------------------------------------- in place
 
-    add_, update_, clear_, write_by_ = _in_place(add), _in_place(update), _in_place(clear), _in_place(write_by)
+    add_, update_, advance_ = _in_place(add), _in_place(update), _in_place(advance)
+    clear_, write_by_ = _in_place(clear), _in_place(write_by)
 
     def sample_(
         self, state: V, key: PRNGKey, batch: int, beta: Any, finish: Finish[R], wanted: BackendArray | None = None

@@ -99,8 +99,8 @@ class Library(abc.ABC):
         """Uniform int32 in [0, 2^31) by a key, where the memory is."""
 
     @abc.abstractmethod
-    def number(self, beta: ArrayLike, memory: Memory) -> BackendArray:
-        """The exponent of the importance weights as a float32 scalar."""
+    def number(self, x: ArrayLike, memory: Memory, dtype: str = "float32") -> BackendArray:
+        """A number as a scalar where the memory is, such as the exponent of the importance weights."""
 
     def placed(self, name: str, array: BackendArray, memory: Memory, target: DeviceLike) -> BackendArray:
         """A checked input as kernels take it, where the memory is; refused elsewhere."""

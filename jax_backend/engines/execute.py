@@ -245,6 +245,21 @@ def clear(state: State) -> State:
     return changed_by(state, _clear(state, kernels=compile.use_kernels()))
 
 
+@compile.program
+def advanced(state: State, version: jax.Array) -> dict[str, object]:
+    """What of a state changes with the version of the policy that learns."""
+    check_fits(state, state.spec.plan, "update")
+    return _exchanged(state, compile.finished(functions.advance(ops.OPS, state, state.spec, version)))
+
+
+_advance = jax.jit(advanced, static_argnames="kernels", inline=True)
+
+
+def advance(state: State, version: object) -> State:
+    """Tell the sampler the version of the policy that learns; the rows are handed on as they are."""
+    return changed_by(state, _advance(state, number(version, np.int32), kernels=compile.use_kernels()))
+
+
 # What is new of a state under another spec.
 @functools.partial(jax.jit, static_argnames=("spec", "kernels", "where"), inline=True)
 @compile.program

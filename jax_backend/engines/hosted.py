@@ -222,6 +222,7 @@ def map_items(
 
 count_invalid, with_spec = _engine.count_invalid, _engine.with_spec
 update, update_, clear, clear_ = _engine.update, _engine.update_, _engine.clear, _engine.clear_
+advance, advance_ = _engine.advance, _engine.advance_
 get, look = _sending.get, _sending.look
 
 

@@ -87,6 +87,22 @@ def update_(
     return after
 
 
+def advance_(state: State, version: object) -> State:
+    """Tell the sampler the version of the policy that learns, in place, and consume the state."""
+    if tracing.is_traced(state.counters, version):
+        return execute.advance(state, version)
+    version = convert.number(version, np.int32)
+    after: State = lent.called(_advance, STATE, state, version, kernels=compile.use_kernels())
+    return after
+
+
+def _advanced(state: State, version: jax.Array, kernels: bool = False) -> State:
+    return execute.changed_by(state, execute.advanced(state, version, kernels=kernels))  # type: ignore[call-arg]  # see `compile.program`
+
+
+_advance = jax.jit(_advanced, static_argnames="kernels", donate_argnums=0)
+
+
 def clear_(state: State) -> State:
     """Take all items out in place, and consume the state."""
     if tracing.is_traced(state.counters):

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding
 
 from functional_rb.base.arrays import DeviceLike, Nest
-from functional_rb.buffer import api, functions, respec
+from functional_rb.buffer import api, functions, in_place, respec
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import SameState, State
 from functional_rb.core.draft import Arrays, Draft
@@ -27,6 +28,7 @@ from jax_backend.arrays import ops, tracing
 from jax_backend.arrays.convert import as_vector as as_vector
 from jax_backend.arrays.convert import build_mapping as build_mapping
 from jax_backend.arrays.convert import convert as convert
+from jax_backend.arrays.convert import number
 from jax_backend.arrays.convert import unsupported as unsupported
 from jax_backend.arrays.convert import value_of as value_of
 from jax_backend.compiling import compile
@@ -140,10 +142,13 @@ def update(
     return state.with_index(_prioritize(state, handles, priorities, kernels=kernels))
 
 
-def update_items(state: ShardedState, indices: object, priorities: object, items: object, function: str) -> SameState:
+def update_items(
+    function: str, state: ShardedState, indices: object, priorities: object, items: object, version: object
+) -> SameState:
     """Update a sharded buffer, in place if the function is named `update_`."""
-    write = update if function == "update" else update_
-    return write(state, *api.check_update(_ENGINE, state, indices, priorities, items, function))
+    if function == "update":
+        return api.update(_ENGINE, state, indices, priorities, items, version)
+    return in_place.update_(_ENGINE, _ENGINE, state, indices, priorities, items, version)
 
 
 def update_(
@@ -154,6 +159,37 @@ def update_(
     after: ShardedState = _update_in_place(
         state, handles, priorities, dict(replacements), kernels=compile.use_kernels()
     )
+    return after
+
+
+@on_device
+def _advanced(state: ShardedState, version: jax.Array) -> ShardedState:
+    return state.with_index(compile.finished(functions.advance(ops.OPS, state.index, state.dealing.index, version)))
+
+
+def _advance_program(state: ShardedState, version: jax.Array, kernels: bool) -> ShardedState:
+    with using(kernels):
+        return mapped(state, _advanced, (version,), (WHOLE,), partition_specs(state))
+
+
+_advance = jax.jit(_advance_program, static_argnames="kernels", inline=True)
+_advance_in_place = jax.jit(_advance_program, static_argnames="kernels", donate_argnums=0)
+
+
+def advance(state: ShardedState, version: object) -> ShardedState:
+    version = number(version, np.int32)
+    if state.is_mapped:
+        with using(compile.use_kernels()):
+            done: ShardedState = _advanced(state, version)
+        return done
+    after: ShardedState = _advance(state, version, kernels=compile.use_kernels())
+    return after
+
+
+def advance_(state: ShardedState, version: object) -> ShardedState:
+    if state.is_mapped or tracing.is_traced(state.counters, version):
+        return advance(state, version)
+    after: ShardedState = _advance_in_place(state, number(version, np.int32), kernels=compile.use_kernels())
     return after
 
 

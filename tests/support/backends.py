@@ -77,8 +77,8 @@ class Backend:
             return jax.jit(self.rb.sample, static_argnums=2)(state, key, batch_size, beta)
         return self._function("sample")(state, key, batch_size, beta)
 
-    def update(self, state: Any, indices: Any, priorities: Any = None, items: Any = None) -> Any:
-        return self._function("update")(state, indices, priorities, items)
+    def update(self, state: Any, indices: Any, priorities: Any = None, items: Any = None, version: Any = None) -> Any:
+        return self._function("update")(state, indices, priorities, items, version)
 
     def clear(self, state: Any) -> Any:
         return self._function("clear")(state)

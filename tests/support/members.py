@@ -45,6 +45,7 @@ MEMBERS = {
     "prioritized, distinct": Member(frb.Prioritized(replacement=False), lanes=LANES),
     "prioritized, of the best": Member(frb.Prioritized(), frb.MaxValue("id"), LANES),
     "recency": Member(frb.Recency(3), lanes=LANES),
+    "staleness": Member(frb.Staleness("id", max_staleness=4), lanes=LANES, compiled=False),
     "fifo": Member(frb.InOrder(), compiled=False),
     "fifo, with a limit": Member(frb.InOrder(2)),
     "lifo, with a limit": Member(frb.InOrder(1, newest_first=True), compiled=False),

@@ -420,6 +420,7 @@ LAWS: dict[type, Any] = {
     frb.Uniform: Limited,
     frb.Prioritized: Limited,
     frb.Recency: Newer,
+    frb.Staleness: Law,  # where nobody has told a version, so that no item is stale
     frb.InOrder: InTurn,
     frb.Queue: Consumed,
     frb.WithoutReplacement: Passes,

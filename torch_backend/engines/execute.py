@@ -34,11 +34,13 @@ _compiling, _transforms = torch.compiler.is_compiling, torch._C._functorch.peek_
 _WRITES = frozenset(("add", "add_", "update", "update_"))
 
 _engine = Engine(TORCH)
-add, sample, update, clear, with_spec = (_engine.add, _engine.sample, _engine.update, _engine.clear, _engine.with_spec)
+add, sample, update, advance = _engine.add, _engine.sample, _engine.update, _engine.advance
+clear, with_spec = _engine.clear, _engine.with_spec
 count_invalid, get, items = _engine.count_invalid, _engine.get, _engine.items
 counter, look, read_by, write_by = _engine.counter, _engine.look, _engine.read_by, _engine.write_by
 sample_, renamed, taken_over = _engine.sample_, _engine.renamed, _engine.taken_over
-add_, update_, clear_, write_by_ = _engine.add_, _engine.update_, _engine.clear_, _engine.write_by_
+add_, update_, advance_ = _engine.add_, _engine.update_, _engine.advance_
+clear_, write_by_ = _engine.clear_, _engine.write_by_
 split = random.split
 
 

@@ -88,8 +88,8 @@ class Torch(Library):
     def random_bits(self, key: torch.Tensor, shape: tuple[int, int], memory: versioned.Memory) -> torch.Tensor:
         return numbers(key, shape, memory.rows.device)
 
-    def number(self, beta: object, memory: versioned.Memory) -> torch.Tensor:
-        return number(beta, memory.rows.device)
+    def number(self, x: object, memory: versioned.Memory, dtype: str = "float32") -> torch.Tensor:
+        return number(x, memory.rows.device, ops.DTYPES[dtype])
 
     def received(self, array: object, memory: versioned.Memory, target: torch.device | None) -> object | torch.Tensor:
         # What a caller gives, on the memory's device if it is on the target or, as NumPy's arrays are, on the CPU.

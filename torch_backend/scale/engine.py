@@ -128,9 +128,22 @@ def _of_all_lanes(state: ShardedState, tensors: Sequence[torch.Tensor | None], a
     return [None if x is None else deal.of_all_lanes(ops.OPS, state.dealing, next(of_all)).to(device) for x in tensors]
 
 
-def update_items(state: ShardedState, indices: object, priorities: object, items: object, function: str) -> SameState:
-    """Set the priorities that all processes give, and rewrite leaves where their items lie."""
+def update_items(
+    function: str, state: ShardedState, indices: object, priorities: object, items: object, version: object
+) -> SameState:
+    """Set the priorities that all processes give, rewrite leaves where their items lie, and tell a version."""
     check_state(state, function)
+    version = api.check_version(_ENGINE, state, version, function)
+    if version is None or api.of_items(indices, priorities, items):
+        state = _updated(state, indices, priorities, items, function)
+    if version is None:
+        return state
+    if function == "update":
+        return state.followed_by(execute.advance(state.index, version))
+    return state.followed_by(execute.advance_(state.index, version), execute.renamed(state.part))
+
+
+def _updated(state: ShardedState, indices: object, priorities: object, items: object, function: str) -> ShardedState:
     handles, priorities, replacements = api.check_update(_ENGINE, state, indices, priorities, items, function)
     priorities = None if priorities is None else priorities.reshape(len(handles))
     operands = [handles, *([] if priorities is None else [priorities]), *replacements.values()]

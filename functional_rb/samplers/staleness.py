@@ -1,0 +1,164 @@
+"""Items are drawn by how old the policy was that made them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from functional_rb.base import nest
+from functional_rb.base.nest import Key
+from functional_rb.core import soundness
+from functional_rb.core.sample import Items, Sample
+from functional_rb.core.strategy import Selection
+from functional_rb.ops.protocol import Array, Ops
+from functional_rb.samplers import draw_limits
+from functional_rb.samplers.base import SamplerBase, check_count
+from functional_rb.samplers.importance import (
+    clear_leaves,
+    exponent,
+    importance_weights,
+    least_share,
+    shares,
+    write_leaves,
+)
+from functional_rb.samplers.prioritized import draw_weighed
+from functional_rb.structures import row_layout, sum_tree
+
+if TYPE_CHECKING:
+    from functional_rb.core.draft import Draft
+    from functional_rb.core.plan import Plan
+    from functional_rb.core.soundness import Found
+    from functional_rb.structures.ring import Removal, Write
+
+# The counter that holds the version of the policy that learns, int32.
+VERSION = "policy_version"
+# Beyond this staleness items are alike: float32 tells whole numbers apart up to here.
+STALEST = 2**24 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Staleness(SamplerBase):
+    """Fresh items more often than stale ones, and those too stale never, for learners beside their actors.
+
+    An item was made by a version of the policy, which a leaf of it tells. The policy that learns has a version too,
+    which `rb.update(state, version=...)` sets; at first it is 0. An item's staleness is the second less the first, and
+    0 where it is newer. It is drawn in proportion to `(staleness + 1) ** -power`, with replacement. All weights are 1.
+
+    A draw takes O(log n). Only a new version takes a pass over all items. Versions are compared modulo 2^32.
+
+    Attributes:
+        version_key: path of an integer leaf, one number an item.
+        max_staleness: items more versions old than this are never drawn; they stay stored. None for no limit.
+        power: 0 draws all items alike that are not too stale, 1 one of staleness 1 half as often as a fresh one.
+
+    Raises:
+        ValueError: if `max_staleness` is negative or no int, the power is negative, not finite or above 100, or the
+            leaf is missing or no single integer.
+
+    Example:
+        >>> Staleness(max_staleness=4)
+        Staleness(version_key='policy_version', max_staleness=4, power=1.0)
+    """
+
+    version_key: Key = "policy_version"
+    max_staleness: int | None = None
+    power: float = 1.0
+
+    if TYPE_CHECKING:
+
+        def _gives(self, items: Items, /) -> Sample[Items]: ...
+
+    def __post_init__(self) -> None:
+        if self.max_staleness is not None and self.max_staleness != 0:
+            check_count(self, "max_staleness", "an int from 0 to 2^24 - 1, or None", STALEST)
+        object.__setattr__(self, "power", exponent("Staleness", "power", self.power))
+
+    @property
+    def single_law(self) -> bool:
+        # Draws are with replacement.
+        return True
+
+    @property
+    def compares_versions(self) -> bool:
+        return True
+
+    @property
+    def why_nothing(self) -> str:
+        return f"was made by one of the last {self.max_staleness} versions of the policy; add newer items"
+
+    def position(self, plan: Plan) -> int:
+        """The position of the leaf that tells versions."""
+        return nest.position(plan.outline.names, self.version_key, type(self).__name__)
+
+    def check(self, plan: Plan) -> None:
+        leaf = plan.outline.leaves[self.position(plan)]
+        if "int" not in leaf.dtype or math.prod(leaf.shape) != 1:
+            raise ValueError(
+                f"Staleness: version key {self.version_key!r}: expected one integer an item, got {leaf.dtype} of shape "
+                f"{leaf.shape}; name another leaf"
+            )
+
+    def known_leaves(self, plan: Plan) -> tuple[int, ...]:
+        return (self.position(plan),)
+
+    def tree_rows(self, capacity: int) -> int:
+        return sum_tree.geometry(capacity).rows
+
+    def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
+        return ((VERSION, 1),)
+
+    def problem(self, contents: Found) -> str | None:
+        # What is not stored cannot be drawn.
+        return soundness.problem_of_weights(contents)
+
+    def draw_shape(self, plan: Plan, batch: int) -> tuple[int, int]:
+        # Fresh bits at every level of the tree.
+        return batch, len(sum_tree.geometry(plan.capacity).levels)
+
+    def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
+        versions = row_layout.pick(ops, leaves[self.position(draft.plan)], write.source, write.slots.shape[0])
+        in_order = draft.plan.in_order and draft.plan.ring.lanes == 1
+        write_leaves(ops, draft, write.slots, self._values(ops, draft, versions), write.live, consecutive=in_order)
+
+    def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
+        clear_leaves(ops, draft, removal)
+
+    def advanced(self, ops: Ops, draft: Draft, version: Array) -> None:
+        # What is fresh changes for all items at once, so every leaf of the tree is set.
+        draft.count(**{VERSION: version.reshape(1)})
+        slots = ops.arange(draft.plan.capacity, like=draft.counters.ends.sizes)
+        position = self.position(draft.plan)
+        values = self._values(ops, draft, draft.read(ops, slots, [position])[position])
+        _, live = draft.locate(ops, draft.handles_of(ops, slots))
+        values = ops.where(live, values, ops.full_like(values, 0))
+        write_leaves(ops, draft, slots, values, None, consecutive=True)
+
+    # The values in the tree, float32 [n], of items by their versions, integers [n] or [n, 1].
+    def _values(self, ops: Ops, draft: Draft, versions: Array) -> Array:
+        made_by = ops.cast(versions.reshape(versions.shape[0]), "int32")
+        newest = draft.counters.more[VERSION]
+        none = ops.full_like(made_by, 0)
+        staleness = ops.minimum(ops.maximum(newest - made_by, none), ops.full_like(none, STALEST))
+        one = ops.cast(none + 1, "float32")
+        power = ops.cast(ops.full_like(newest, 0), "float32") + self.power
+        values = importance_weights(ops, ops.cast(staleness + 1, "float32"), one[0], power[0])
+        if self.max_staleness is None:
+            return values
+        return ops.where(staleness <= self.max_staleness, values, ops.full_like(values, 0))
+
+    def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
+        tree, nothing = draft.known_tree, ops.full_like(beta, 0)
+        slots, weights, probabilities, live = draw_weighed(ops, tree, draft.plan.capacity, draws, nothing)
+        selection = draw_limits.masked(ops, Selection(draft.handles_of(ops, slots), weights, probabilities), live)
+        return slots, selection._replace(mask=None)  # all are real or none is
+
+    def drawable(self, ops: Ops, draft: Draft, n: int) -> Array:
+        return (draft.size(ops) >= n) & (sum_tree.total(draft.known_tree) > 0)
+
+    def least_chance(self, ops: Ops, draft: Draft) -> Array:
+        return least_share(ops, draft.known_tree)
+
+    def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
+        return shares(ops, draft, slots)
