@@ -19,6 +19,7 @@ from functional_rb.samplers import (
     Recency,
     Slices,
     SlicesWithoutReplacement,
+    Staleness,
     Uniform,
     WithoutReplacement,
 )
@@ -99,7 +100,7 @@ def what_is_drawn(sampler: Any, writer: WriterBase, chosen: bool) -> Draws:
         return Draws.EPOCH
     if not (chosen or writes_in_turn(writer)):
         return Draws.NOTHING
-    if draws_items(sampler):
+    if draws_items(sampler) or kind is Staleness:
         return Draws.CHOSEN if chosen else Draws.ITEMS
     if kind is Prioritized and not sampler.replacement:
         return Draws.ARRIVALS
@@ -172,8 +173,9 @@ def known(plan: Plan, sampler: SamplerBase, writer: WriterBase, transforms: Sequ
     appends = all(stores_as_given(transform) or lines_up(plan, transform) for transform in transforms)
     appends = appends and writes_in_turn(writer) and keeps_of_new_items(plan, sampler)
     appends = appends or (chosen and plain and bool(draws))
-    whole = draws is Draws.ITEMS and plain and plan.ring.lanes == 1 and is_ring(writer)
+    whole = draws_items(sampler) and draws is Draws.ITEMS and plain and plan.ring.lanes == 1 and is_ring(writer)
     rewrites = type(writer) in (RoundRobin, StopWhenFull, Reservoir) and (plan.frames is None or appends)
+    rewrites = rewrites and not sampler.known_leaves(plan)
     masked = draws not in (Draws.ITEMS, Draws.RECENT, Draws.CHOSEN)
     updates = has_updates and (writer.in_order or chosen)
     return Known(draws, whole, updates, appends, rewrites, plain, masked)

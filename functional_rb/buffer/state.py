@@ -41,7 +41,7 @@ class State(Generic[Drawn]):
     | `WithoutReplacement` | order [N], place [N] | epochs_done [1], remaining [1] |
     | `WithoutReplacement(shuffle=False)` | | epochs_done [1], next [L], end [L] |
     | `SlicesWithoutReplacement` | order [N], place [N] | epochs_done [1], remaining [1], count [1] |
-    | `Staleness` | | policy_version [1] |
+    | `Staleness` | made_by_version [N] | policy_version [1] |
     | `StopWhenFull` | | refused [1] |
     | `Reservoir` | handle [N] | seen [1] |
     | `MaxValue` | handle [N], rank [tree rows, 16] | refused [1] |

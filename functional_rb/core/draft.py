@@ -138,6 +138,10 @@ class Draft:
         """The handles of the items that lie in given slots now."""
         return handles.of_slots(ops, self.plan, self.counters.ends, self.auxiliary, slots)
 
+    def stored(self, ops: Ops) -> Array:
+        """In which slots an item lies, bool [capacity]."""
+        return handles.stored(ops, self.plan, self.counters.ends, self.auxiliary)
+
     def read(self, ops: Ops, slots: Array, wanted: Sequence[int]) -> dict[int, BackendArray]:
         """The leaves at some positions, [n, *shape], of the items in slots int32 [n]: stored rows or shared frames."""
         plan = self.plan

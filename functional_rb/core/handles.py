@@ -48,6 +48,12 @@ def of_slots(ops: Ops, plan: Plan, ends: RingState, auxiliary: Mapping[str, Arra
     return ops.take(auxiliary[CURRENT], slots)
 
 
+def stored(ops: Ops, plan: Plan, ends: RingState, auxiliary: Mapping[str, Array]) -> Array:
+    """In which slots an item lies, bool [capacity]."""
+    in_slots: Array = ring.stored(ops, plan.ring, ends) if plan.in_order else auxiliary[CURRENT] >= 0
+    return in_slots
+
+
 def renewed(ops: Ops, capacity: int, current: Array, slots: Array) -> Array:
     """The handles of new items in slots int32 [B], by the current ones."""
     old = ops.take(current, slots)

@@ -85,7 +85,7 @@ def encode(spec: BufferSpec) -> Vector:
         "modulus": ring.modulus(spec.capacity),
         "ever": isinstance(sampler, Priorities) and sampler.new_priority == "ever",
         "draws": spec.known.draws,
-        "prioritized": sampler.has_priorities,
+        "prioritized": sampler.has_priorities or sampler.compares_versions,
         "limit": getattr(sampler, "max_times_sampled", None) or 0,
         "newest_first": getattr(sampler, "newest_first", False),
         "length": (sampler.length or 1) if isinstance(sampler, Queue) else 1,

@@ -280,8 +280,7 @@ class Groups(SamplerBase):
             order = ops.argsort(ops.where(good, keys, ops.full_like(keys, min_tree.PADDING)))
         elif self.take == "newest":
             order = ops.argsort(-episode_windows.step_at(ops, Lanes(draft.plan.ring, draft.counters.ends), slots)[1])
-        _, live = draft.locate(ops, draft.handles_of(ops, slots))
-        return key_groups.find(ops, words, live, order, self._least)
+        return key_groups.find(ops, words, draft.stored(ops), order, self._least)
 
     def _keys(self, ops: Ops, draft: Draft, slots: Array) -> Array:
         outline = draft.plan.outline

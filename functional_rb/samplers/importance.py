@@ -140,13 +140,6 @@ def _clip(ops: Ops, whole: Array) -> Array:
     return ops.maximum(ops.minimum(whole, ops.full_like(whole, 126)), ops.full_like(whole, -126))
 
 
-def exponent(who: str, name: str, value: object) -> float:
-    """A field of a sampler that is the exponent of a power, as a float."""
-    if isinstance(value, bool) or not (isinstance(value, int | float) and 0 <= value <= 100):
-        raise ValueError(f"{who}: expected {name} as a number in [0, 100], got {value!r}")
-    return float(value)
-
-
 @dataclasses.dataclass(frozen=True)
 class Priorities(SamplerBase):
     """Items with priorities; see `Prioritized` for the fields."""
@@ -158,7 +151,11 @@ class Priorities(SamplerBase):
     def __post_init__(self) -> None:
         kind = type(self).__name__
         for name in ("alpha", "beta"):
-            object.__setattr__(self, name, exponent(kind, name, getattr(self, name)))
+            value = getattr(self, name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (is_number and math.isfinite(value) and 0 <= value <= 100):
+                raise ValueError(f"{kind}: expected {name} as a number in [0, 100], got {value!r}")
+            object.__setattr__(self, name, float(value))
         if self.new_priority not in ("live", "ever"):
             raise ValueError(f"{kind}: expected new_priority 'live' or 'ever', got {self.new_priority!r}")
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from functional_rb.base import nest
 from functional_rb.base.nest import Key
 from functional_rb.core import soundness
+from functional_rb.core.plan import AuxiliaryArray
 from functional_rb.core.sample import Items, Sample
 from functional_rb.core.strategy import Selection
+from functional_rb.ops import scalars
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers import draw_limits
 from functional_rb.samplers.base import SamplerBase, check_count
 from functional_rb.samplers.importance import (
     clear_leaves,
-    exponent,
-    importance_weights,
     least_share,
     shares,
     write_leaves,
@@ -34,8 +34,12 @@ if TYPE_CHECKING:
 
 # The counter that holds the version of the policy that learns, int32.
 VERSION = "policy_version"
+# int32 [capacity], the version of the policy that made the item in each slot.
+MADE_BY = "made_by_version"
 # Beyond this staleness items are alike: float32 tells whole numbers apart up to here.
 STALEST = 2**24 - 1
+# Up to here the powers of such numbers are normal float32.
+HIGHEST_POWER = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,29 +55,31 @@ class Staleness(SamplerBase):
     Attributes:
         version_key: path of an integer leaf, one number an item.
         max_staleness: items more versions old than this are never drawn; they stay stored. None for no limit.
-        power: 0 draws all items alike that are not too stale, 1 one of staleness 1 half as often as a fresh one.
+        power: an int from 0 to 5. 0 draws all items alike that are not too stale, 1 one of staleness 1 half as often as
+            a fresh one, 2 a quarter as often.
 
     Raises:
-        ValueError: if `max_staleness` is negative or no int, the power is negative, not finite or above 100, or the
-            leaf is missing or no single integer.
+        ValueError: if `max_staleness` is negative or no int, the power is no int from 0 to 5, or the leaf is missing or
+            no single integer.
 
     Example:
         >>> Staleness(max_staleness=4)
-        Staleness(version_key='policy_version', max_staleness=4, power=1.0)
+        Staleness(version_key='policy_version', max_staleness=4, power=1)
     """
 
     version_key: Key = "policy_version"
     max_staleness: int | None = None
-    power: float = 1.0
+    power: int = 1
 
     if TYPE_CHECKING:
 
         def _gives(self, items: Items, /) -> Sample[Items]: ...
 
     def __post_init__(self) -> None:
-        if self.max_staleness is not None and self.max_staleness != 0:
+        if self.max_staleness is not None and (self.max_staleness != 0 or isinstance(self.max_staleness, bool)):
             check_count(self, "max_staleness", "an int from 0 to 2^24 - 1, or None", STALEST)
-        object.__setattr__(self, "power", exponent("Staleness", "power", self.power))
+        if self.power != 0 or isinstance(self.power, bool):
+            check_count(self, "power", f"an int from 0 to {HIGHEST_POWER}", HIGHEST_POWER)
 
     @property
     def single_law(self) -> bool:
@@ -117,10 +123,19 @@ class Staleness(SamplerBase):
         # Fresh bits at every level of the tree.
         return batch, len(sum_tree.geometry(plan.capacity).levels)
 
+    def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
+        # Beside the rows, so that a new version reads 4 bytes of each.
+        return {MADE_BY: AuxiliaryArray((plan.capacity,))}
+
     def added(self, ops: Ops, draft: Draft, write: Write, leaves: Sequence[Array], priorities: Array | None) -> None:
-        versions = row_layout.pick(ops, leaves[self.position(draft.plan)], write.source, write.slots.shape[0])
+        n, all_made_by = write.slots.shape[0], draft.auxiliary[MADE_BY]
+        versions = row_layout.pick(ops, leaves[self.position(draft.plan)], write.source, n)
+        made_by = ops.cast(versions.reshape(n), "int32")
+        if write.live is not None:
+            made_by = ops.where(write.live, made_by, ops.take(all_made_by, write.slots))
+        draft.auxiliary[MADE_BY] = ops.set_at(all_made_by, write.slots, made_by)
         in_order = draft.plan.in_order and draft.plan.ring.lanes == 1
-        write_leaves(ops, draft, write.slots, self._values(ops, draft, versions), write.live, consecutive=in_order)
+        write_leaves(ops, draft, write.slots, self._values(ops, draft, made_by), write.live, consecutive=in_order)
 
     def removed(self, ops: Ops, draft: Draft, removal: Removal) -> None:
         clear_leaves(ops, draft, removal)
@@ -128,22 +143,19 @@ class Staleness(SamplerBase):
     def advanced(self, ops: Ops, draft: Draft, version: Array) -> None:
         # What is fresh changes for all items at once, so every leaf of the tree is set.
         draft.count(**{VERSION: version.reshape(1)})
-        slots = ops.arange(draft.plan.capacity, like=draft.counters.ends.sizes)
-        position = self.position(draft.plan)
-        values = self._values(ops, draft, draft.read(ops, slots, [position])[position])
-        _, live = draft.locate(ops, draft.handles_of(ops, slots))
-        values = ops.where(live, values, ops.full_like(values, 0))
-        write_leaves(ops, draft, slots, values, None, consecutive=True)
+        values = self._values(ops, draft, draft.auxiliary[MADE_BY])
+        values = ops.where(draft.stored(ops), values, ops.full_like(values, 0))
+        write_leaves(ops, draft, ops.arange(draft.plan.capacity, like=version), values, None, consecutive=True)
 
-    # The values in the tree, float32 [n], of items by their versions, integers [n] or [n, 1].
-    def _values(self, ops: Ops, draft: Draft, versions: Array) -> Array:
-        made_by = ops.cast(versions.reshape(versions.shape[0]), "int32")
-        newest = draft.counters.more[VERSION]
+    # The values in the tree, float32 [n], of items by the versions that made them, int32 [n].
+    def _values(self, ops: Ops, draft: Draft, made_by: Array) -> Array:
         none = ops.full_like(made_by, 0)
-        staleness = ops.minimum(ops.maximum(newest - made_by, none), ops.full_like(none, STALEST))
-        one = ops.cast(none + 1, "float32")
-        power = ops.cast(ops.full_like(newest, 0), "float32") + self.power
-        values = importance_weights(ops, ops.cast(staleness + 1, "float32"), one[0], power[0])
+        staleness = ops.maximum(draft.counters.more[VERSION] - made_by, none)
+        counted = ops.minimum(staleness, ops.full_like(none, STALEST))
+        freshness = scalars.reciprocal(ops, ops.cast(counted + 1, "float32"))
+        values = ops.full_like(freshness, 1)
+        for _ in range(self.power):
+            values = values * freshness
         if self.max_staleness is None:
             return values
         return ops.where(staleness <= self.max_staleness, values, ops.full_like(values, 0))

@@ -279,6 +279,14 @@ def item_at(ops: Ops, ring: Ring, ends: RingState, lane: Array, position: Array)
     return slot_of(ring, lane, sequence_number), handle_of(ring, lane, sequence_number)
 
 
+def stored(ops: Ops, ring: Ring, ends: RingState) -> Array:
+    """In which slots an item lies, bool [capacity]."""
+    oldest = retreat(ops, ends.cursors, ends.sizes, ring.limit) % ring.length
+    # How far each slot of a lane is from that of its oldest item.
+    away = retreat(ops, ops.arange(ring.length, like=oldest), oldest[:, None], ring.length)
+    return (away < ends.sizes[:, None]).reshape(ring.capacity)
+
+
 def handle_of_slot(ops: Ops, ring: Ring, ends: RingState, slots: Array) -> Array:
     """The handles of the items that lie in given slots now."""
     lane = slots // ring.length

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -124,7 +123,8 @@ WRONG_MEMBERS: Cases = [
     ("Recency: expected strength as an int from 1 to 64, got 2.0", lambda: frb.Recency(2.0)),
     ("Staleness: expected max_staleness as an int from 0 to .*, or None, got -1", lambda: frb.Staleness("x", -1)),
     ("Staleness: expected max_staleness as an int from 0 to .*, got 2.0", lambda: frb.Staleness("x", 2.0)),
-    ("Staleness: expected power as a number in .0, 100., got nan", lambda: frb.Staleness("x", None, math.nan)),
+    ("Staleness: expected power as an int from 0 to 5, got 0.5", lambda: frb.Staleness("x", None, 0.5)),
+    ("Staleness: expected power as an int from 0 to 5, got 6", lambda: frb.Staleness("x", 1, 6)),
     ("Staleness: the item has no leaf 'policy_version'; name one of", lambda: spec_with(frb.Staleness())),
     ("Staleness: version key 'x': expected one integer an item, got float32", lambda: spec_with(frb.Staleness("x"))),
     ("WithoutReplacement: expected drop_last as a bool, got 32", lambda: frb.WithoutReplacement(32)),

@@ -64,7 +64,7 @@ def check(backend: Backend, state: Any, now: int, stored: dict[int, int]) -> Non
 @pytest.mark.parametrize("name", ["torch", "torch-core", "torch-inplace", "jax-host"])
 def test_any_program_draws_by_what_it_defines(name: str, data: st.DataObject) -> None:
     most = data.draw(st.none() | st.integers(0, 3), "max_staleness")
-    power = data.draw(st.sampled_from([0, 0.5, 1, 3]), "power")
+    power = data.draw(st.sampled_from([0, 1, 2, 5]), "power")
     lanes = data.draw(st.sampled_from([None, 2]), "lanes")
     writer = data.draw(st.sampled_from([None, frb.StopWhenFull(), frb.MaxValue("id")]), "writer")
     with backends.make(name) as backend:
@@ -136,7 +136,7 @@ def test_versions_may_be_traced_and_mapped_over() -> None:
         carry, sample = rb.sample(carry, rb.key(0), 2)
         return carry, sample.probabilities.min()
 
-    after, _ = jax.jit(lambda begin: jax.lax.scan(step, begin, versions))(state)
+    after, _ = jax.jit(lambda begin: jax.lax.scan(step, begin, versions[1:]))(state)
     np.testing.assert_allclose(
         np.asarray(rb.probabilities(after, handles)), law(state.spec.sampler, 4, [0, 1, 2, 3, *[7] * 4])[:4], rtol=1e-5
     )

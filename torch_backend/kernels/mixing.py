@@ -155,7 +155,7 @@ class _Mixing(NamedTuple):
     def known(self, state: State) -> list[torch.Tensor | None]:
         """A buffer's counters, and the rows of its tree that tell what there is to draw; else a `drawing.Status`."""
         spec, tree = state.spec, readable(state).own().tree
-        if spec.known.draws not in BY_THE_ROOT:
+        if spec.known.draws not in BY_THE_ROOT or spec.sampler.compares_versions:
             return [None, execute.look(state, drawing.status), None]
         if tree is None:
             return [state.counters, None, None]
