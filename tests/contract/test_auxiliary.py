@@ -48,6 +48,7 @@ APPLIES: dict[str, Callable[[frb.BufferSpec], bool]] = {
         isinstance(spec.sampler, frb.WithoutReplacement) and not spec.sampler.shuffle
     ),
     "`SlicesWithoutReplacement`": lambda spec: isinstance(spec.sampler, frb.SlicesWithoutReplacement),
+    "`Staleness`": lambda spec: isinstance(spec.sampler, frb.Staleness),
     "`StopWhenFull`": lambda spec: isinstance(spec.writer, frb.StopWhenFull),
     "`Reservoir`": lambda spec: isinstance(spec.writer, frb.Reservoir),
     "`MaxValue`": lambda spec: isinstance(spec.writer, frb.MaxValue),
