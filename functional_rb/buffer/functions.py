@@ -293,8 +293,8 @@ def newest(ops: Ops, state: State | Arrays, spec: BufferSpec, n: int) -> Backend
 
 
 def cursor(ops: Ops, state: State | Arrays, spec: BufferSpec) -> BackendArray:
-    """The handle of each lane's next item, int32 [lanes]."""
-    cursors = Draft.of(state, spec.plan).counters.ends.cursors
+    """The handle of each lane's next item, int32 [lanes]; of stacked states [*axes, lanes]."""
+    cursors = counters.cursors(spec.plan, state.counters)
     return ring.handle_of(spec.plan.ring, ops.arange(spec.plan.ring.lanes, like=cursors), cursors)
 
 

@@ -162,29 +162,6 @@ def newest(backend: Backend, state: State, n: int) -> Array:
     return handles if state.spec.lanes is not None else handles.reshape(-1)
 
 
-def cursor(backend: Backend, state: State) -> Array:
-    """The handle that the next item gets; it will lie in slot `handle % capacity`.
-
-    Args:
-        state: the buffer.
-
-    Returns:
-        int32 scalar; with lanes [E], one for each lane.
-
-    Raises:
-        ValueError: for a writer that chooses slots (`MaxValue`, `Reservoir`).
-
-    Example:
-        >>> state = rb.init(frb.BufferSpec(item=(frb.Unbounded(()),), capacity=2))
-        >>> int(rb.cursor(rb.add(state, (np.zeros(3, np.float32),))))
-        3
-    """
-    check_one(backend, state, "cursor")
-    checks.need_order(state.spec, "cursor")
-    handles = backend.look(state, functions.cursor)
-    return handles if state.spec.lanes is not None else handles[0]
-
-
 def size(backend: Backend, state: State, *, each: bool = False) -> Array:
     """How many items are stored, an int32 scalar; of a hash map its keys, of a forest its observations.
 
@@ -230,7 +207,7 @@ def can_sample(backend: Backend, state: State, n: int | None = None) -> Array:
 
 
 def counts(backend: Backend, state: State) -> Counts:
-    """What the buffer has counted since it was made: what was refused or dropped, and how many epochs are done.
+    """What the buffer has counted since it was made: what was refused or dropped, how many epochs are done; its cursor.
 
     Args:
         state: the buffer, or a mixture, whose buffers are counted together; or a hash map, or a forest, which count
@@ -241,15 +218,25 @@ def counts(backend: Backend, state: State) -> Counts:
         >>> state = rb.add(rb.init(spec), (np.zeros(4, np.float32),))
         >>> state, sample = rb.sample(state, rb.key(0), 3)
         >>> state, short = rb.sample(state, rb.key(1), 3)
-        >>> int(rb.counts(state).epochs_done), int(rb.counts(state).stale), short.mask.tolist()
-        (1, 0, [True, False, False])
+        >>> counts = rb.counts(state)
+        >>> int(counts.epochs_done), int(counts.stale), int(counts.cursor), short.mask.tolist()
+        (1, 0, 4, [True, False, False])
     """
     backend.check_state(state, "counts")
     rejected, stale, invalid = (
         backend.counter(state, k) for k in (counters.REJECTED, counters.STALE, counters.INVALID)
     )
     refused, done = (_more(backend, state, name) for name in (REFUSED, EPOCHS_DONE))
-    return Counts(rejected, stale, invalid, refused, state.lost, done)
+    return Counts(rejected, stale, invalid, refused, state.lost, done, _cursor(backend, state))
+
+
+def _cursor(backend: Backend, state: State) -> Array:
+    if not state.spec.writer.in_order:
+        size = backend.counter(state, counters.SIZE)
+        return size - size - 1
+    if state.spec.lanes is None:  # the handles of a single lane are its serial numbers
+        return backend.counter(state, counters.CURSOR)
+    return backend.look(state, functions.cursor)
 
 
 def epochs_done(backend: Backend, state: State) -> Array:

@@ -125,7 +125,7 @@ def _is_deleted(array: BackendArray) -> bool:
 
 
 class Counts(NamedTuple):
-    """What a buffer has counted since it was made, int32 scalars; each stays at 2^31 - 1 once it is there.
+    """What a buffer has counted since it was made, int32 scalars; each but the cursor stays at 2^31 - 1 once there.
 
     Attributes:
         rejected: bad priorities (NaN, infinite, negative).
@@ -135,6 +135,8 @@ class Counts(NamedTuple):
         lost: items that writers of a shared buffer were adding when they died. They are not in the buffer; of those
             stored it gave up the ones that they were to replace, and no others.
         epochs_done: passes without replacement; 0 for samplers that have none.
+        cursor: the handle that the next item gets, which will lie in slot `handle % capacity`; with lanes [E], one for
+            each lane. -1 for a writer that chooses slots (`MaxValue`, `Reservoir`), and of what is no single buffer.
     """
 
     rejected: BackendArray
@@ -143,12 +145,13 @@ class Counts(NamedTuple):
     refused: BackendArray
     lost: BackendArray
     epochs_done: BackendArray
+    cursor: BackendArray
 
     @classmethod
     def of_refused(cls, refused: BackendArray) -> Counts:
         """The counts of what counts its refusals alone, such as a hash map."""
         nothing = refused - refused
-        return cls(nothing, nothing, nothing, refused, nothing, nothing)
+        return cls(nothing, nothing, nothing, refused, nothing, nothing, nothing - 1)
 
 
 class StateHolder:

@@ -70,6 +70,13 @@ def read(plan: Plan, vector: Array) -> Counters:
     return Counters(ends, vector[REJECTED], vector[STALE], vector[PEAK], vector[INVALID], more)
 
 
+def cursors(plan: Plan, vector: Array) -> Array:
+    """The cursors of the lanes int32 [..., lanes], of a vector or a stack of them."""
+    lanes = plan.ring.lanes
+    start = CURSOR if lanes == 1 else BASE
+    return vector[..., start : start + lanes]
+
+
 def place(plan: Plan, name: str) -> int | None:
     """Where in the vector the first number of a name of the sampler's or the writer's is; None if they have none."""
     lanes = plan.ring.lanes

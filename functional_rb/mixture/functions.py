@@ -240,10 +240,11 @@ def sizes(ops: Ops, paths: Sequence[Place], counters: Sequence[BackendArray]) ->
 
 
 def counts(lib: Lib[A], mixture: Mixture) -> Counts:
-    """What all buffers have counted together."""
+    """What all buffers have counted together; each has a cursor of its own."""
     buffers = check_buffers(lib, mixture, "counts")
     each = [reading.counts(lib.engine(state), state) for state in buffers]
-    return Counts(*(lib.mixtures.carry_out(sum_of, None, one) for one in zip(*each, strict=True)))
+    sums = [lib.mixtures.carry_out(sum_of, None, one) for one in zip(*(one[:-1] for one in each), strict=True)]
+    return Counts(*sums, *[sums[0] - sums[0] - 1])
 
 
 def sum_of(ops: Ops, _: None, counts: Sequence[BackendArray]) -> BackendArray:

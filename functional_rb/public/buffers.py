@@ -34,7 +34,6 @@ NAMES: Final = (
     "clear_",
     "contains",
     "counts",
-    "cursor",
     "decode",
     "encode",
     "enumerate",
@@ -317,11 +316,6 @@ def probabilities(lib: Lib[A], state: State, indices: ArrayLike) -> A:
 @documented_by(reading.newest)
 def newest(lib: Lib[A], state: State, n: int) -> A:
     return lib.as_array(reading.newest(lib.engine(state), state, n), None)
-
-
-@documented_by(reading.cursor)
-def cursor(lib: Lib[A], state: State) -> A:
-    return lib.as_array(reading.cursor(lib.engine(state), state), None)
 
 
 @documented_by(reading.size)

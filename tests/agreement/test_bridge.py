@@ -90,7 +90,7 @@ def update(side: str, state: Any, handles: Any, priorities: Any, items: Any = No
 def told(side: str, state: Any) -> list[bytes]:
     """Of the newest handles: which are live, with which chance each is drawn, its priority and its item."""
     rb = BACKENDS[side]
-    handles = on(side, np.maximum(int(rb.cursor(state)) - np.arange(1, 41, dtype=np.int32), 0))
+    handles = on(side, np.maximum(int(rb.counts(state).cursor) - np.arange(1, 41, dtype=np.int32), 0))
     found = [rb.is_live(state, handles), rb.probabilities(state, handles), *jax.tree.leaves(rb.get(state, handles))]
     if state.spec.sampler.has_priorities:
         found.append(rb.priorities(state, handles))

@@ -57,7 +57,7 @@ def test_what_is_no_file_is_named_and_fallen_back_from(
         assert caught.value.file == str(place / name)
         found = load(place, fall_back=True)
         steps = 3 if name.startswith("0") else 1  # the others belong to both that lie in mapped files
-        assert int(rb.cursor(found)) == steps * STEP_ROWS
+        assert int(rb.counts(found).cursor) == steps * STEP_ROWS
         if name != LOG:  # which is not looked at before it is taken back
             assert name in str(frb.checkpoint.checkpoints(place)[0].problem)
         assert main(["inspect", str(place)]) == 1

@@ -504,7 +504,6 @@ def test_each_function_does_what_it_does_on_one_device() -> None:
             rb.counts(state),
             rb.can_sample(state, 4),
             rb.newest(state, 3),
-            rb.cursor(state),
             rb.get(state, handles),
             rb.items(state),
             rb.is_live(state, handles),

@@ -293,7 +293,7 @@ def told_and_drawn(library: Backend, kind: str) -> None:
 def test_of_what_was_just_added(backend: Backend) -> None:
     rb = backend.rb
     state = rb.init(frb.BufferSpec(STEP, 6, frb.Prioritized(alpha=1.0), lanes=2))
-    assert backend.numpy(rb.cursor(state)).tolist() == [0, 3]
+    assert backend.numpy(rb.counts(state).cursor).tolist() == [0, 3]
     rows = {name: leaf.reshape(2, 2) for name, leaf in steps(0, 1, 2, 3).items()}
     state = backend.add(state, rows, mask=backend.array(np.array([[True, False], [True, True]])))
     handles = rb.newest(state, 2)
@@ -301,16 +301,16 @@ def test_of_what_was_just_added(backend: Backend) -> None:
     state = backend.update(state, handles.reshape(-1), backend.array(np.array([4, 9, 5, 6], np.float32)))
     assert int(rb.counts(state).stale) == 0
     assert backend.numpy(rb.priorities(state, handles.reshape(-1))).tolist() == [4, 0, 5, 6]
-    assert backend.numpy(rb.cursor(state)).tolist() == [2, 4]
+    assert backend.numpy(rb.counts(state).cursor).tolist() == [2, 4]
 
 
 @pytest.mark.parametrize("backend", CORES, indirect=True)
 def test_what_cannot_be_told(backend: Backend) -> None:
     rb = backend.rb
     state = backend.init(frb.BufferSpec(STEP, 6, writer=frb.MaxValue("reward")))
-    for ask in (lambda: rb.newest(state, 1), lambda: rb.cursor(state)):
-        with pytest.raises(ValueError, match=r"MaxValue\(.*chooses slots"):
-            ask()
+    assert int(rb.counts(state).cursor) == -1
+    with pytest.raises(ValueError, match=r"MaxValue\(.*chooses slots"):
+        rb.newest(state, 1)
     with pytest.raises(ValueError, match=r"priorities: the sampler Uniform\(.*has no priorities"):
         rb.priorities(state, np.array([0], np.int32))
     with pytest.raises(TypeError, match="n as a Python int"):
@@ -325,7 +325,7 @@ def test_told_of_a_shared_buffer(library: Backend, tmp_path: Any) -> None:
     assert library.numpy(handles).tolist() == [-1, 0, 1]
     assert library.numpy(rb.priorities(state, handles)).tolist() == [0, 9, 1]
     np.testing.assert_allclose(library.numpy(rb.probabilities(state, handles)), [0, 0.75, 0.25])
-    assert int(rb.cursor(state)) == 2
+    assert int(rb.counts(state).cursor) == 2
 
 
 # --- batches [E, T] -------------------------------------------------------------------------------------------------

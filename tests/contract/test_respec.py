@@ -102,7 +102,7 @@ class Changing(History):
         newest, cursors, current = np.zeros((0, 0)), np.zeros(0), None
         if spec.writer.in_order:
             newest = backend.numpy(backend.rb.newest(after, spec.plan.ring.length)).reshape(-1, spec.plan.ring.lanes).T
-            cursors = backend.numpy(backend.rb.cursor(after)).reshape(-1)
+            cursors = backend.numpy(backend.rb.counts(after).cursor).reshape(-1)
         else:
             current = backend.numpy(after.auxiliary["handle"])
         self.keep(after, backend, models.with_spec(model, spec, newest, cursors, current))

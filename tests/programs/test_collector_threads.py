@@ -262,4 +262,4 @@ def test_environments_of_gymnasium(library: Backend) -> None:
         finally:
             done.set()
         assert sum(collector.result(PATIENCE) for collector in collectors) == len(added)
-    assert int(cell.read(rb.cursor)) == sum(added)
+    assert int(cell.read(rb.counts).cursor) == sum(added)

@@ -34,7 +34,7 @@ def test_states_are_given_by_other_threads(library: Backend, prefetch: int) -> N
 
     found = in_threads(lambda: [told(library, sample) for sample in batches], apply, apply)[0]
     assert len(found) == 30
-    assert int(rb.cursor(batches.state)) == 32 + 3 * 40, "what was applied is there"
+    assert int(rb.counts(batches.state).cursor) == 32 + 3 * 40, "what was applied is there"
 
 
 def test_states_are_assigned_by_other_threads(library: Backend) -> None:
@@ -51,7 +51,7 @@ def test_states_are_assigned_by_other_threads(library: Backend) -> None:
 
     found = in_threads(lambda: [told(library, sample) for sample in batches], assign, assign)[0]
     assert len(found) == 30
-    assert int(rb.cursor(batches.state)) == 32 + 3 * 40
+    assert int(rb.counts(batches.state).cursor) == 32 + 3 * 40
 
 
 def test_a_state_that_is_no_successor_is_refused(library: Backend) -> None:
@@ -67,14 +67,14 @@ def test_a_state_that_is_no_successor_is_refused(library: Backend) -> None:
     refused = pytest.raises(RuntimeError, match=r"exchanged by another thread.*write batches\.apply\(rb\.add, items\)")
     with refused:
         batches.state = rb.add(before, given)
-    assert int(rb.cursor(batches.state)) == 32 + 9
+    assert int(rb.counts(batches.state).cursor) == 32 + 9
     batches.state = rb.add(batches.state, given)
     before = batches.state
     batches.apply(rb.add, given)
     with refused:
         batches.state = rb.add(before, given)
     batches.apply(lambda newest: before)  # as it is wanted so
-    assert int(rb.cursor(batches.state)) == 32 + 12
+    assert int(rb.counts(batches.state).cursor) == 32 + 12
     with refused:  # a thread that has never looked, either
         in_threads(lambda: setattr(batches, "state", before))
     batches.apply(rb.add, given)

@@ -92,7 +92,6 @@ CALLS: dict[str, Call] = {
     "clear_": lambda s, _, key: rb.clear_(rb.init(s.spec)),
     "contains": lambda s, _, key: rb.contains(ITEM, batch()),
     "counts": lambda s, passing, key: (rb.counts(s), rb.counts(passing)),
-    "cursor": lambda s, _, key: rb.cursor(s),
     "decode": lambda s, _, key: rb.decode(frb.specs.OneHot(3), np.array([False, True, False])),
     "encode": lambda s, _, key: rb.encode(frb.specs.OneHot(3), 1),
     "enumerate": lambda s, _, key: rb.enumerate(frb.Categorical(3)),

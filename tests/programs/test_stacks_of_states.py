@@ -58,6 +58,18 @@ def test_a_stack_without_vmap_is_told_of_vmap(library: Backend, name: str) -> No
             rb.can_sample(twice)
 
 
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_a_stack_counts_one_by_one(library: Backend, lanes: int | None) -> None:
+    rb, spec = library.rb, dataclasses.replace(SPEC, lanes=lanes)
+    states = [
+        rb.add(rb.init(spec), {"x": np.ones((n, 2) if lanes is None else (n, 2, 2), np.float32)}) for n in (1, 2, 5)
+    ]
+    found, each = rb.counts(stacked(library.library, states)), [rb.counts(state) for state in states]
+    for name in found._fields:
+        expected = [library.numpy(getattr(one, name)).tolist() for one in each]
+        assert library.numpy(getattr(found, name)).tolist() == expected, name
+
+
 @pytest.mark.parametrize("name", ["add", "sample", "update"])
 def test_arrays_that_were_cut_are_refused(name: str) -> None:
     """Kernels would read and write beyond them; here they are off, so that this fails rather than crashes."""
@@ -102,7 +114,7 @@ def test_what_is_counted_is_read_of_each(member: Member) -> None:
     together = stacked("torch", states)
     assert rb.size(together).tolist() == [int(rb.size(state)) for state in states]
     for found, *each in zip(rb.counts(together), *map(rb.counts, states), strict=True):
-        assert found.tolist() == [int(count) for count in each]
+        assert found.tolist() == [count.tolist() for count in each]
     with pytest.raises(ValueError, match=r"sample: expected one buffer, got a stack"):
         rb.sample(together, rb.key(0), BATCH)
 

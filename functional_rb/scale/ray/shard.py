@@ -280,7 +280,7 @@ class Shard:
         if not self._versioned and not self._ledger.epoch:  # before a restart all items are of the first life
             yield
             return
-        before = self._rb.cursor(self._state)
+        before = self._rb.counts(self._state).cursor
         yield
         slots = self._new_slots(before)
         self._written_in[slots] = self._ledger.epoch
@@ -290,7 +290,7 @@ class Shard:
     def _new_slots(self, before: Array) -> NumpyArray:
         ring = self.spec.plan.ring
         ends = []
-        for cursor in (before, self._rb.cursor(self._state)):
+        for cursor in (before, self._rb.counts(self._state).cursor):
             handles = np.atleast_1d(_numpy(cursor)).astype(np.int64)
             if ring.lanes > 1:  # a handle's number in its lane; see `ring.handle_of`
                 handles = handles // ring.capacity * ring.length + handles % ring.capacity % ring.length
