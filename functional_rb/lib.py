@@ -60,7 +60,6 @@ class Lib(Generic[A]):
         elsewhere: moves a state to the storage of another spec.
         chain: what does a usual call whole, natively, for a state; None where there is nothing, or somebody traces.
         around: what a public function is wrapped in.
-        steps: what a generator between whose steps the caller's code runs is wrapped in.
     """
 
     name: str
@@ -90,7 +89,6 @@ class Lib(Generic[A]):
     elsewhere: Callable[..., Any]
     chain: Callable[..., Any]
     around: Callable[..., Callable[..., Any]]
-    steps: Callable[..., Any]
 
     def within(self, module: str) -> Lib[A]:
         """This `Lib`, for the public functions of a module of the backend."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -47,18 +46,6 @@ def _chain(state: SharedState) -> Any:
     return _writes() if type(state) is SharedState and not tracing.in_program() else None
 
 
-# A generator that may move arrays, but not in place of the caller between its steps.
-def _explicit(draws: Generator[object, object, object]) -> Generator[object, object, None]:
-    following = None
-    while True:
-        with rules.explicit_transfers():
-            try:
-                batch = draws.send(following)
-            except StopIteration:
-                return
-        following = yield batch
-
-
 LIB: Final[Lib[jax.Array]] = Lib(
     name="jax_backend",
     array=jax.Array,
@@ -87,6 +74,5 @@ LIB: Final[Lib[jax.Array]] = Lib(
     elsewhere=restore.elsewhere,
     chain=_chain,
     around=rules.transfers,
-    steps=_explicit,
 )
 add_library(LIB)

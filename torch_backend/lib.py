@@ -64,6 +64,5 @@ LIB: Final[Lib[torch.Tensor]] = Lib(
     elsewhere=restore.elsewhere,
     chain=TORCH.chain_now,
     around=_as_it_is,
-    steps=_as_it_is,
 )
 add_library(LIB)

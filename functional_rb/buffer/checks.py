@@ -302,11 +302,11 @@ def check_epochs(spec: BufferSpec, size: object) -> None:
     """Refuse to go through a buffer whose sampler has no epochs, or in batches of nothing, which never ends."""
     if EPOCHS_DONE not in dict(spec.plan.counter_names):
         raise ValueError(
-            f"epochs: the sampler {spec.sampler} draws with replacement; "
+            f"iterate: the sampler {spec.sampler} draws with replacement and has no epochs; "
             f"use BufferSpec(sampler=frb.WithoutReplacement())"
         )
-    if batch_size(spec, size, "epochs") == 0:
-        raise ValueError("epochs: expected batch_size >= 1, got 0")
+    if batch_size(spec, size, "iterate") == 0:
+        raise ValueError("iterate: expected batch_size >= 1 with epochs, got 0")
 
 
 def check_nonempty(spec: BufferSpec, drawable: bool, size: int) -> None:

@@ -239,11 +239,6 @@ def _cursor(backend: Backend, state: State) -> Array:
     return backend.look(state, functions.cursor)
 
 
-def epochs_done(backend: Backend, state: State) -> Array:
-    """How many epochs are done, an int32 scalar."""
-    return _more(backend, state, EPOCHS_DONE)
-
-
 # One number that sampler or writer keep; 0 for those that do not.
 def _more(backend: Backend, state: State, name: str) -> Array:
     place = counters.place(state.spec.plan, name)

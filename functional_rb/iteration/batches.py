@@ -19,6 +19,7 @@ from functional_rb.buffer.state import SameState, State
 from functional_rb.core.sample import Drawn
 from functional_rb.iteration.cell import Cell, parted
 from functional_rb.iteration.drawing import Batch, Beta, Drawing, release
+from functional_rb.iteration.epochs import Epochs
 from functional_rb.iteration.turns import Turns
 from functional_rb.mixture.layout import form_of, remembers, specs_of
 from functional_rb.mixture.sampling import checked_size
@@ -59,6 +60,7 @@ def iterate(
     batch_size: int | None = None,
     *,
     n: int | None = None,
+    epochs: int | None = None,
     prefetch: int | Prefetch = 2,
     device: DeviceLike = None,
     beta: Beta = None,
@@ -80,6 +82,9 @@ def iterate(
         key: randomness, from `key(seed)` or `split`.
         batch_size: by default the spec's.
         n: how many batches; None for no end.
+        epochs: how many times to go through a buffer whose sampler is `WithoutReplacement` or
+            `SlicesWithoutReplacement`, the last batch of an epoch without its padding. An epoch that is under way
+            counts as the first. Threads wait for each draw, to see whether an epoch is done.
         prefetch: how many batches are drawn and sent ahead of the one in use. 0 is the loop above: no threads.
             `frb.Prefetch(...)` also says by how many threads, and how late states come that it is given.
         device: where the batches go, of torch or JAX (there also a sharding); None leaves them where they are drawn.
@@ -91,15 +96,20 @@ def iterate(
         with `close()`, when the iterator is forgotten, and when the program ends.
 
     Raises:
-        ValueError: for a number that is too small, a missing batch size, or a `lag` with a sampler that remembers or
-            with a cell.
-        TypeError: for what is no backend, state or number, and for `prefetch` within a compiled function.
+        ValueError: for a number that is too small, a missing batch size, a `lag` with a sampler that remembers or with
+            a cell, and for `epochs` with a cell or a sampler that has none.
+        TypeError: for what is no backend, state or number, for `epochs` of a mixture, and for `prefetch`, or `epochs`,
+            within a compiled function.
 
     Example:
         >>> spec = frb.BufferSpec(item=frb.Unbounded(()), capacity=8, batch_size=4)
         >>> state = rb.add(rb.init(spec), np.arange(8, dtype=np.float32))
         >>> [sample.items.shape[0] for sample in frb.iterate(rb, state, rb.key(0), n=3)]
         [4, 4, 4]
+        >>> passes = frb.BufferSpec(frb.Unbounded(()), capacity=8, sampler=frb.WithoutReplacement(shuffle=False))
+        >>> state = rb.add(rb.init(passes), np.arange(5, dtype=np.float32))
+        >>> [sample.items.tolist() for sample in frb.iterate(rb, state, rb.key(0), 2, epochs=1)]
+        [[0.0, 1.0], [2.0, 3.0], [4.0]]
     """
     if not (hasattr(rb, "sample") and hasattr(rb, "split")):
         raise TypeError(f"{WHO}: rb: expected a backend, the module jax_backend or torch_backend, got {rb!r}")
@@ -125,7 +135,8 @@ def iterate(
             f"{WHO}: expected lag=0 with {who}, which remembers what it drew, got {late}: "
             f"the states of a later draw and of an add cannot be joined"
         )
-    if ahead and _is_traced(rb, key):
+    # Asked before the batch size, so that a number in place of the key is told to be none.
+    if _is_traced(rb, key) and ahead:
         raise TypeError(
             f"{WHO}: within a compiled function no other threads can draw ahead, and prefetch is {ahead}; "
             f"give prefetch=0, or iterate outside of it"
@@ -134,14 +145,29 @@ def iterate(
     if device is not None:
         transfer = importlib.import_module(f"{rb.__name__}.interop.transfer").Transfer(device)
     size = checked_size(batch_size) if isinstance(state, Mixture) else checks.batch_size(state.spec, batch_size)
-    drawing = Drawing(rb, form, size, beta, transfer, cell)
+    passes = None if epochs is None else _epochs(rb, state, size, epochs, cell)
+    drawing = Drawing(rb, form, size, beta, transfer, cell, passes)
     return Batches(drawing, state, key, wanted, (ahead, late, workers))
+
+
+def _epochs(rb: ModuleType, state: State | Mixture, size: int, n: int, cell: Cell[Any] | None) -> Epochs:
+    if isinstance(state, Mixture):
+        raise TypeError(
+            f"{WHO}: expected a State with epochs, got Mixture: each of its buffers has its own; go through mixture[k]"
+        )
+    if cell is not None:
+        raise ValueError(
+            f"{WHO}: expected a state with epochs, not a Cell, whose state others exchange meanwhile; give cell.state, "
+            f"or n batches"
+        )
+    checks.check_epochs(state.spec, size)
+    return Epochs(rb, state, checks.count(WHO, "epochs", n))
 
 
 # Whether this is done within a function that is compiled: there all that is computed is traced, of a known key as well.
 def _is_traced(rb: ModuleType, key: PRNGKey) -> bool:
     lib = getattr(rb, "lib", None)  # what stands in for a backend need not have one
-    return lib is not None and bool(lib.LIB.is_traced(rb.split(key)[0]))
+    return lib is not None and bool(lib.LIB.is_traced(rb.split(key)))
 
 
 class Batches(Iterator[Drawn]):
@@ -342,6 +368,8 @@ class Batches(Iterator[Drawn]):
             return None
         try:
             after = batch.drawn.result()
+            if batch.over:
+                return None
             if after is not None:
                 self._newest.put(after)
                 self._exchanges += 1

@@ -17,6 +17,7 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.core.sample import AnySample
 from functional_rb.iteration.cell import Cell
+from functional_rb.iteration.epochs import Epochs
 from functional_rb.mixture.layout import Form, form_of, remembers
 from functional_rb.mixture.value import Mixture
 
@@ -46,13 +47,14 @@ class Batch:
         key: what it is drawn with.
         source: the state that it is drawn from; None for that after the batch before.
         drawn: done once it is drawn; of samplers that remember, the state afterwards.
+        over: whether nothing was drawn, as all epochs were done before.
         sent: what `Drawing.send` made of the sample. Both hold what went wrong, too.
     """
 
-    __slots__ = ("drawn", "key", "number", "sent", "source")
+    __slots__ = ("drawn", "key", "number", "over", "sent", "source")
 
     def __init__(self, number: int, key: PRNGKey, source: State | None) -> None:
-        self.number, self.key, self.source = number, key, source
+        self.number, self.key, self.source, self.over = number, key, source, False
         self.drawn: Future[State | None] = Future()
         self.sent: Future[Nest] = Future()
 
@@ -70,15 +72,23 @@ class Drawing:
         spec: of the state that the iterator was made with, or the form of the mixture; those in a cell may come to have
             another.
         cell: what is drawn from, if that is a cell.
+        epochs: how long it is drawn, and what becomes of the padding; None for batches as they come, without end.
         waiting: the batches that nobody has begun. The iterator appends to it and takes back from that end, threads
             take from the other; single operations of a deque need no lock, which a finalizer might find taken.
     """
 
     def __init__(
-        self, rb: Any, spec: Form, batch_size: int, beta: Beta, transfer: Transfer | None, cell: Cell[Any] | None
+        self,
+        rb: Any,
+        spec: Form,
+        batch_size: int,
+        beta: Beta,
+        transfer: Transfer | None,
+        cell: Cell[Any] | None,
+        epochs: Epochs | None = None,
     ) -> None:
         self._rb, self._batch_size, self._beta, self._transfer = rb, batch_size, beta, transfer
-        self.spec, self.cell = spec, cell
+        self.spec, self.cell, self.epochs = spec, cell, epochs
         self.waiting: deque[Batch] = deque()
         in_turn = remembers(spec) or cell is not None
         self._turn = threading.Lock() if in_turn else contextlib.nullcontext()
@@ -107,7 +117,12 @@ class Drawing:
                 except IndexError:  # it was taken back
                     return
                 source, batch.source = batch.source, None
-                sample, after, spec = self._draw(batch.number, batch.key, self._newest if source is None else source)
+                source = self._newest if source is None else source
+                if self.epochs is not None and source is not None and self.epochs.over(source):
+                    self._newest, batch.over = source, True
+                    batch.drawn.set_result(None)
+                    return
+                sample, after, spec = self._draw(batch.number, batch.key, source)
                 self._newest = after
                 batch.drawn.set_result(self._newest)
             del source, after  # what nobody reads any more need not be kept for this thread
@@ -139,6 +154,8 @@ class Drawing:
             after, sample = self._rb.sample(*arguments)
         else:
             after, sample = self._transfer.drawn(self._rb.sample, *arguments)
+        if self.epochs is not None:
+            sample = self.epochs.unpadded(after, sample)
         return after, (sample, form_of(state))
 
     def _send(self, sample: AnySample[object], spec: Form) -> Nest:
@@ -163,7 +180,7 @@ class Drawing:
         arrays = iter(self._transfer.receive(moving))
         leaves = [next(arrays) for _ in structure.paths]
         is_one = isinstance(spec, BufferSpec)
-        lead = spec.sampler.leading_shape(self._batch_size) if is_one else tuple(sample.indices.shape[:-1])
+        lead = tuple(sample.indices.shape if is_one else sample.indices.shape[:-1])
         items = nest.unflatten(structure, leaves, self._transfer.build_mapping, lead)
         more = {name: next(arrays) for name in extras}
         info = {name: next(arrays) for name in sample._fields if name not in ("items", "extras")}

@@ -6,7 +6,7 @@ Each looks what its state is and hands the call on; what it does is said where a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, TypeVar
 
 from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest, PRNGKey
@@ -15,7 +15,7 @@ from functional_rb.buffer import api, checks, in_place, reading, samples
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import Counts, State
 from functional_rb.core.item_function import ItemFunction
-from functional_rb.core.sample import AnySample, Drawn, Items
+from functional_rb.core.sample import AnySample, Items
 from functional_rb.lib import A, Lib, documented_by
 from functional_rb.mixture import functions as mixed
 from functional_rb.mixture import sampling
@@ -37,7 +37,6 @@ NAMES: Final = (
     "decode",
     "encode",
     "enumerate",
-    "epochs",
     "from_dlpack",
     "get",
     "init",
@@ -354,14 +353,7 @@ def _read(
     return single(lib.engine(state), state, *args, **named)
 
 
-# --- what is built on samples ---------------------------------------------------------------------------------------
-
-
-@documented_by(samples.epochs)
-def epochs(
-    lib: Lib[A], state: State[Drawn], key: A, batch_size: int | None = None, n: int = 1
-) -> Generator[tuple[State[Drawn], Drawn], State[Drawn] | None, None]:
-    return lib.steps(samples.epochs(lib.engine(state), state, key, batch_size, n))
+# --- specs of samples ------------------------------------------------------------------------------------------------
 
 
 @documented_by(samples.map_spec)

@@ -45,8 +45,8 @@ class WithoutReplacement(SamplerBase):
 
     An epoch begins with the first draw after the one before is done, with all that is stored then; what is overwritten
     before its turn drops out. The last batch of an epoch may be short: `sample.mask` marks what is real, and
-    `rb.epochs` gives it without padding. `rb.counts` tells how many epochs are done. All weights are 1; the
-    probability is that of a draw among those left, 1 without shuffling.
+    `frb.iterate(..., epochs=n)` gives it without padding. `rb.counts` tells how many epochs are done. All weights are
+    1; the probability is that of a draw among those left, 1 without shuffling.
 
     Attributes:
         drop_last: give no short batches: an epoch ends when fewer items than a batch are left.

@@ -604,7 +604,7 @@ def test_datasets_and_epochs() -> None:
     now = jax.tree.map(lambda x: x[0], log("without replacement"))
     spec = dataclasses.replace(SPECS["without replacement"], writer=frb.Immutable())
     plain, dealt = (rb.init(spec, items=now.items, **given) for given in ({}, {"sharding": sharding_of(2)}))
-    expected, got = ([sample for _, sample in rb.epochs(state, rb.key(0), 4)] for state in (plain, dealt))
+    expected, got = (list(frb.iterate(rb, state, rb.key(0), 4, epochs=1)) for state in (plain, dealt))
     assert len(got) == 3
     assert_same_bits(got, expected)
     with pytest.raises(ValueError, match="Immutable"):

@@ -36,9 +36,12 @@ def test_torch_epochs(data: st.DataObject) -> None:
         state = filled(backend, spec, count)
         if sampler.drop_last and batch > len(stored):
             with pytest.raises(ValueError, match="full batch"):
-                list(rb.epochs(state, rb.key(1), batch, 1))
+                list(frb.iterate(rb, state, rb.key(1), batch, epochs=1))
             return
-        drawn = [backend.numpy(sample.items["id"]).tolist() for _, sample in rb.epochs(state, rb.key(1), batch, n)]
+        ahead = data.draw(st.integers(0, 3), "ahead")
+        with frb.iterate(rb, state, rb.key(1), batch, epochs=n, prefetch=ahead) as batches:
+            drawn = [backend.numpy(sample.items["id"]).tolist() for sample in batches]
+        assert int(rb.counts(batches.state).epochs_done) == n
     full, rest = divmod(len(stored), batch)
     sizes = [batch] * full + [rest] * (rest > 0 and not sampler.drop_last)
     assert [len(ids) for ids in drawn] == sizes * n
@@ -50,21 +53,32 @@ def test_torch_epochs(data: st.DataObject) -> None:
         assert sampler.shuffle or ids == stored[: len(ids)]
 
 
+def once(rb: Any, *args: Any) -> Any:
+    return frb.iterate(rb, *args, epochs=1, prefetch=0)
+
+
 ARGUMENTS: dict[str, tuple[Callable[[Any, Any], Any], type[Exception], str]] = {
-    "a number for a key": (lambda rb, state: rb.epochs(state, 2), TypeError, "key: expected .* got int"),
-    "in another order": (lambda rb, state: rb.epochs(state, 2, rb.key(0)), TypeError, "key: expected .* got int"),
-    "no batch size": (
-        lambda rb, state: rb.epochs(state, rb.key(0)),
+    "a number for a key": (lambda rb, state: once(rb, state, 2), TypeError, "key: expected .* got int"),
+    "in another order": (lambda rb, state: once(rb, state, 2, rb.key(0)), TypeError, "key: expected .* got int"),
+    "no batch size": (lambda rb, state: once(rb, state, rb.key(0)), ValueError, "batch_size is missing"),
+    "a batch of half": (lambda rb, state: once(rb, state, rb.key(0), 0.5), TypeError, "expected batch_size as"),
+    "less than nothing": (lambda rb, state: once(rb, state, rb.key(0), -1), ValueError, "expected batch_size"),
+    "nothing": (
+        lambda rb, state: once(rb, state, rb.key(0), 0),
         ValueError,
-        r"epochs: batch_size is missing; give epochs\(\.\.\., batch_size=n\)",
+        "iterate: expected batch_size >= 1 with epochs",
     ),
-    "a batch of half": (
-        lambda rb, state: rb.epochs(state, rb.key(0), 0.5),
+    "a text of epochs": (
+        lambda rb, state: frb.iterate(rb, state, rb.key(0), 2, epochs="3"),
         TypeError,
-        "epochs: expected batch_size as",
+        "iterate: expected epochs as",
     ),
-    "less than nothing": (lambda rb, state: rb.epochs(state, rb.key(0), -1), ValueError, "epochs: expected batch_size"),
-    "a text of epochs": (lambda rb, state: rb.epochs(state, rb.key(0), 2, "3"), TypeError, "epochs: expected n as"),
+    "another sampler": (
+        lambda rb, state: once(rb, rb.with_spec(state, frb.BufferSpec(STEP, 6)), rb.key(0), 2),
+        ValueError,
+        r"iterate: the sampler Uniform\(.*\) draws with replacement and has no epochs; use BufferSpec",
+    ),
+    "a cell": (lambda rb, state: once(rb, frb.Cell(state), rb.key(0), 2), ValueError, "not a Cell, .* give cell.state"),
 }
 
 
@@ -82,18 +96,31 @@ def test_an_epoch_goes_on_with_the_state_that_is_sent(library: Backend) -> None:
     rb = library.rb
     state = filled(library, frb.BufferSpec(STEP, 6, frb.WithoutReplacement(shuffle=False)), 6)
     one = {"id": np.array([9], np.int32), "x": np.zeros((1, 2), np.float32), "done": np.array([True])}
-    steps = rb.epochs(state, rb.key(0), 2)
-    state, sample = next(steps)
-    seen = library.numpy(sample.items["id"]).tolist()
+    steps = frb.iterate(rb, state, rb.key(0), 2, epochs=1)
+    seen = library.numpy(next(steps).items["id"]).tolist()
     for _ in range(3):  # overwrites 0, 1 and 2: the epoch loses what it has not shown yet
-        state = rb.add(state, one)
-    state, sample = steps.send(state)
-    seen += library.numpy(sample.items["id"]).tolist()
-    for state, sample in steps:  # noqa: B007  # the last one is looked at
+        steps.state = rb.add(steps.state, one)
+    for sample in steps:
         assert all(len(x) == len(sample.indices) for x in (sample.weights, sample.probabilities, sample.mask))
         seen += library.numpy(sample.items["id"]).tolist()
     assert seen == [0, 1, 3, 4, 5]
-    assert int(rb.counts(state).epochs_done) == 1
+    assert int(rb.counts(steps.state).epochs_done) == 1
+
+
+def test_threads_and_a_device_change_nothing_of_epochs(library: Backend) -> None:
+    rb = library.rb
+    state = filled(library, frb.BufferSpec(STEP, 7, frb.WithoutReplacement()), 7)
+    state, _ = rb.sample(state, rb.key(5), 3)  # an epoch that is under way counts as the first
+    plain = [sample.items["id"].tolist() for sample in frb.iterate(rb, state, rb.key(0), 3, epochs=2, prefetch=0)]
+    assert [len(ids) for ids in plain] == [3, 1, 3, 3, 1]
+    device = "cpu" if library.library == "torch" else __import__("jax").devices()[0]
+    for how in (2, frb.Prefetch(9, threads=3)):
+        with frb.iterate(rb, state, rb.key(0), 3, epochs=2, prefetch=how, device=device) as batches:
+            ahead = [sample.items["id"].tolist() for sample in batches]
+            assert next(batches, None) is None
+        assert ahead == plain
+        assert int(rb.counts(batches.state).epochs_done) == 2
+    assert [sample.items["id"].tolist() for sample in frb.iterate(rb, state, rb.key(0), 3, n=3, epochs=2)] == plain[:3]
 
 
 @pytest.mark.few_on_jax(2)
@@ -146,9 +173,9 @@ def test_torch_epochs_of_windows(data: st.DataObject) -> None:
         state = rb.add(state, {"id": ids, "done": ends})
         if not starts or (drop_last and len(starts) < batch):
             with pytest.raises(ValueError, match="none of"):
-                list(rb.epochs(state, rb.key(2), batch * length if steps else batch))
+                list(once(rb, state, rb.key(2), batch * length if steps else batch))
             return
-        samples = [sample for _, sample in rb.epochs(state, rb.key(2), batch * length if steps else batch, 2)]
+        samples = list(frb.iterate(rb, state, rb.key(2), batch * length if steps else batch, epochs=2))
         drawn = []
         for sample in samples:
             rows = len(sample.weights)
@@ -176,10 +203,10 @@ def test_epochs_that_are_traced_are_refused_in_words(traced: str) -> None:
     spec = frb.BufferSpec(frb.Unbounded(()), 4, frb.WithoutReplacement())
     state, key = rb.add(rb.init(spec), np.ones(3, np.float32)), rb.key(0)
     calls: dict[str, Callable[[], Any]] = {
-        "state": lambda: jax.jit(lambda state: list(rb.epochs(state, key, 2)))(state),
-        "key": lambda: jax.jit(lambda key: list(rb.epochs(state, key, 2)))(key),
-        "nothing": lambda: jax.jit(lambda: list(rb.epochs(state, key, 2)))(),
-        "mapped": lambda: jax.vmap(lambda key: list(rb.epochs(state, key, 2)))(rb.split(key, 2)),
+        "state": lambda: jax.jit(lambda state: list(once(rb, state, key, 2)))(state),
+        "key": lambda: jax.jit(lambda key: list(once(rb, state, key, 2)))(key),
+        "nothing": lambda: jax.jit(lambda: list(once(rb, state, key, 2)))(),
+        "mapped": lambda: jax.vmap(lambda key: list(once(rb, state, key, 2)))(rb.split(key, 2)),
     }
-    with pytest.raises(TypeError, match=r"^epochs: expected a state and a key .* outside of jax\.jit and vmap"):
+    with pytest.raises(TypeError, match=r"^iterate: expected a state and a key .* outside of jax\.jit and vmap"):
         calls[traced]()

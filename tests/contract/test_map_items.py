@@ -343,7 +343,7 @@ def test_batches_and_epochs_have_what_the_function_gives(library: Any) -> None:
     storage = frb.Host() if library.name == "jax" else frb.Device()
     spec = frb.BufferSpec(STEP, 8, frb.WithoutReplacement(), transforms=frb.map_items(stacked), storage=storage)
     state = rb.add(rb.init(spec), batch(5))
-    lengths = [sample.items["both"].shape[0] for _, sample in rb.epochs(state, rb.key(0), 2)]
+    lengths = [sample.items["both"].shape[0] for sample in frb.iterate(rb, state, rb.key(0), 2, epochs=1)]
     assert lengths == [2, 2, 1]
     device = "cpu" if library.name == "torch" else __import__("jax").devices()[0]
     with frb.iterate(rb, state, rb.key(0), 2, n=2, device=device) as batches:

@@ -160,7 +160,9 @@ def test_goals_in_hindsight_may_be_objects(variant: Backend) -> None:
 
 def test_epochs_and_masks(variant: Backend) -> None:
     state = variant.rb.add(variant.init(spec_of(8, sampler=frb.WithoutReplacement(shuffle=False))), batch(*range(5)))
-    assert [values(sample.items["note"]) for _, sample in variant.rb.epochs(state, variant.rb.key(0), 2)] == [
+    assert [
+        values(sample.items["note"]) for sample in frb.iterate(variant.rb, state, variant.rb.key(0), 2, epochs=1)
+    ] == [
         [0, 1],
         [2, 3],
         [4],

@@ -163,7 +163,7 @@ def test_names_of_slices_and_lanes(twin: None) -> None:
 def test_epochs_give_them_with_the_axes_of_the_batch(twin: None, sampler: Any) -> None:
     given = TensorDict({"x": torch.arange(5.0), "done": torch.tensor([0, 0, 1, 0, 1], dtype=torch.bool)}, [5])
     state = rb.add(rb.init(frb.BufferSpec(frb.specs.spec_of(given[0]), 8, sampler)), given)
-    for _, sample in rb.epochs(state, rb.key(0), 2, 1):
+    for sample in frb.iterate(rb, state, rb.key(0), 2, epochs=1):
         assert type(sample.items) is TensorDict
         assert sample.items.batch_size == sample.mask.shape
         assert sample.items["x"].shape == sample.mask.shape

@@ -379,8 +379,8 @@ def test_what_is_counted_is_counted_together(library: Backend) -> None:
     for name in ("newest", "probabilities"):
         with pytest.raises(TypeError, match=rf"{name}: expected a State, got Mixture.*rb\.{name}\(mixture\[k\]"):
             getattr(rb, name)(mixture, 1)
-    with pytest.raises(TypeError, match="epochs: expected a State, got Mixture"):
-        next(rb.epochs(mixture, rb.key(0)))
+    with pytest.raises(TypeError, match="iterate: expected a State with epochs, got Mixture"):
+        frb.iterate(rb, mixture, rb.key(0), 2, epochs=1)
 
 
 def test_what_is_stored_is_read_where_functions_name_the_common_leaves(library: Backend) -> None:

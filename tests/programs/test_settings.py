@@ -68,7 +68,7 @@ def batch() -> dict[str, Any]:
 
 
 def one_pass(state: frb.State, passing: frb.State, key: Any) -> Any:
-    return list(rb.epochs(passing, key, 2))
+    return [list(frb.iterate(rb, passing, key, 2, epochs=1, prefetch=ahead)) for ahead in (0, 2)]
 
 
 def one_device() -> tuple[frb.BufferSpec, jax.sharding.NamedSharding]:
@@ -95,7 +95,6 @@ CALLS: dict[str, Call] = {
     "decode": lambda s, _, key: rb.decode(frb.specs.OneHot(3), np.array([False, True, False])),
     "encode": lambda s, _, key: rb.encode(frb.specs.OneHot(3), 1),
     "enumerate": lambda s, _, key: rb.enumerate(frb.Categorical(3)),
-    "epochs": one_pass,
     "from_dlpack": lambda s, _, key: rb.from_dlpack(np.zeros(16, np.float32), copy=True),
     "get": lambda s, _, key: rb.get(s, HANDLES),
     "init": lambda s, _, key: rb.init(s.spec, items=batch()),
@@ -151,7 +150,7 @@ def test_all_functions_are_called() -> None:
 def test_no_function_transfers_what_it_was_not_asked_for(storage: Any) -> None:
     """What the library is given may be NumPy's, and numbers of its own are not the user's concern."""
     state, passing = states(storage)
-    for name, call in CALLS.items():
+    for name, call in {**CALLS, "iterate": one_pass}.items():
         if isinstance(storage, frb.Host) and name == "jit":
             continue  # such a buffer is out of its reach
         expected = call(state, passing, rb.key(1))
@@ -171,7 +170,7 @@ def test_the_guard_holds_for_what_the_user_does() -> None:
     state, passing = states(frb.Device())
     with jax.transfer_guard("disallow"):
         rb.size(state)
-        for _ in rb.epochs(passing, rb.key(0), 2):
+        for _ in frb.iterate(rb, passing, rb.key(0), 2, epochs=1, prefetch=0):
             with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device"):
                 jnp.zeros(3)
         with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device"):

@@ -42,7 +42,6 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "is_live": lambda rb, s: rb.is_live(s, HANDLES),
     "items": lambda rb, s: rb.items(s),
     "can_sample": lambda rb, s: rb.can_sample(s),
-    "epochs": lambda rb, s: next(rb.epochs(s, rb.key(0))),
 }
 
 

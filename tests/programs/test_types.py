@@ -169,9 +169,9 @@ def test_functions_on_states_keep_what_is_known_of_samples() -> None:
     assert_type(state, State[MaskedSample[Items]])
     state = torch_backend.add_(torch_backend.clear(torch_backend.add(state, BATCH)), BATCH)
     assert_type(state, State[MaskedSample[Items]])
-    for one in torch_backend.epochs(state, torch_backend.key(0), 4):
-        assert_type(one, tuple[State[MaskedSample[Items]], MaskedSample[Items]])
-        assert type(one[1]) is MaskedSample
+    for one in frb.iterate(torch_backend, state, torch_backend.key(0), 4, epochs=1):
+        assert_type(one, MaskedSample[Items])
+        assert type(one) is MaskedSample
     other = torch_backend.with_spec(state, frb.BufferSpec(ITEM, 8))
     assert_type(other, State[frb.Sample[Items]])
     assert_type(frb.Cell(other).state, State[frb.Sample[Items]])

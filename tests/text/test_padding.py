@@ -320,7 +320,7 @@ def test_an_epoch_is_a_pass_and_the_end_is_a_token(library: Backend, tmp_path: P
             assert seen == Counter(dict.fromkeys(all_of(data), (k + 1) // 6))
     assert len(lengths) > 1
     assert len(lengths) <= data.longest // 16 + 1
-    passes = [texts_of(library.numpy, sample.items) for _, sample in rb.epochs(state, rb.key(0), n=2)]
+    passes = [texts_of(library.numpy, sample.items) for sample in frb.iterate(rb, state, rb.key(0), epochs=2)]
     assert Counter(pair for found in passes for pair in found) == Counter(all_of(data) * 2)
 
 
