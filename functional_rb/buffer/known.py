@@ -92,6 +92,8 @@ def what_is_drawn(sampler: Any, writer: WriterBase, chosen: bool) -> Draws:
     kind = type(sampler)
     if chosen and kind not in (Uniform, Prioritized):
         return Draws.NOTHING
+    if kind is Slices and sampler.fresh_first:
+        return Draws.NOTHING
     if kind in (Slices, PrioritizedSlices):
         return Draws.SLICES
     if kind is SlicesWithoutReplacement:
@@ -131,6 +133,8 @@ def keeps_of_new_items(plan: Plan, sampler: object) -> bool:
     """Whether kernels know what a sampler keeps of new items, and how leaves mark the ends of their episodes."""
     slices = Slices, PrioritizedSlices, SlicesWithoutReplacement
     if type(sampler) not in (Uniform, Prioritized, WithoutReplacement, Queue, Recency, InOrder, *slices):
+        return False
+    if isinstance(sampler, Slices) and sampler.fresh_first:
         return False
     if plan.boundaries is None:
         return True

@@ -37,6 +37,7 @@ class State(Generic[Drawn]):
     | `Compact` | frame_at [N], frames [frames, W], frames_... [frames, *shape] | frame_cursor [L] |
     | slices, `n_step` at sampling, `her` | step_in_episode [N] | next_step_in_episode [L], newest_id [ids] |
     | `max_times_sampled` | times [N] | |
+    | `Slices(fresh_first=True)` | windows [N] | completed [L], given [L] |
     | `PrioritizedSlices` | value [N] (float32) | |
     | `WithoutReplacement` | order [N], place [N] | epochs_done [1], remaining [1] |
     | `WithoutReplacement(shuffle=False)` | | epochs_done [1], next [L], end [L] |

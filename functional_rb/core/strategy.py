@@ -52,11 +52,14 @@ class Carried(NamedTuple):
         values: float32 [n], their priorities to the power alpha; None if they have none.
         known: bool [n], of which a priority is known; None if it is of all.
         times: int32 [n], how often each was drawn; None where that was not counted.
+        given: bool [n], which lie at or before the end of a fresh window that was given, or lost; None where windows
+            are not given for being fresh.
     """
 
     values: Array | None = None
     known: Array | None = None
     times: Array | None = None
+    given: Array | None = None
 
 
 class Transform:

@@ -48,5 +48,6 @@ def random_spec(rng: Rng, kind: str) -> frb.BufferSpec:
     elif kind == "without":
         sampler = frb.SlicesWithoutReplacement(**settings, weighting=weighting, drop_last=pick(rng, [False, True]))
     else:
-        sampler = frb.Slices(**settings, weighting=weighting)
+        fresh_first = settings["length"] % settings["period"] == 0 and pick(rng, [False, False, True])
+        sampler = frb.Slices(**settings, weighting=weighting, fresh_first=fresh_first)
     return frb.BufferSpec(item, length * (lanes or 1), sampler, lanes=lanes)

@@ -42,6 +42,7 @@ APPLIES: dict[str, Callable[[frb.BufferSpec], bool]] = {
     "`Compact`": lambda spec: spec.compact is not None,
     "slices, `n_step` at sampling, `her`": asks_for_ends,
     "`max_times_sampled`": lambda spec: getattr(spec.sampler, "max_times_sampled", None) is not None,
+    "`Slices(fresh_first=True)`": lambda spec: getattr(spec.sampler, "fresh_first", False),
     "`PrioritizedSlices`": lambda spec: isinstance(spec.sampler, frb.PrioritizedSlices),
     "`WithoutReplacement`": shuffles,
     "`WithoutReplacement(shuffle=False)`": lambda spec: (

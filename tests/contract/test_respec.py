@@ -37,7 +37,8 @@ def a_sampler(rng: Rng, lanes: int | None, length: int) -> Any:
     strict, span = pick(rng, [(True, False), (False, False), (False, (False, True))])
     settings = a_slice(rng, length) | {"strict_length": strict, "span": span}
     if kind == "slices":
-        return frb.Slices(**settings, weighting=pick(rng, ["trajectory", "window"]))
+        fresh_first = settings["length"] % settings["period"] == 0 and pick(rng, [False, True])
+        return frb.Slices(**settings, weighting=pick(rng, ["trajectory", "window"]), fresh_first=fresh_first)
     if kind == "prioritized slices":
         return frb.PrioritizedSlices(
             **settings, alpha=pick(rng, [0.0, 0.6, 1.0]), new_priority=pick(rng, ["live", "ever"])

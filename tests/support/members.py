@@ -58,6 +58,7 @@ MEMBERS = {
     "slices, by windows": Member(
         frb.Slices(3, weighting="window", strict_length=False, span=True, period=2), lanes=LANES
     ),
+    "slices, fresh ones first": Member(frb.Slices(2, strict_length=False, fresh_first=True), lanes=LANES),
     "slices, flat": Member(frb.Slices(2, batch="steps", flat=True), compiled=False),
     "slices of a dataset": Member(frb.Slices(2, strict_length=False), frb.Immutable(), compiled=False),
     "slices, prioritized": Member(frb.PrioritizedSlices(2), lanes=LANES),
