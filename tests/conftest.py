@@ -93,7 +93,8 @@ FIRST = (
     *("test_in_place", "test_faults", "test_processes", "test_one_process", "test_files_of_buffers"),
     *("test_whole_states", "test_cell", "test_mapped", "test_file_names"),
     # The others from half a minute of processor time down to four seconds.
-    *("test_sanitizers", "test_meshes", "test_members", "test_part_kernels", "test_custom_ops", "test_search_games"),
+    *("test_sanitizers", "test_meshes", "test_members", "test_part_kernels", "test_custom_ops"),
+    *("test_part_kernels_of_steps", "test_search_games"),
     *("test_compiled", "test_jax", "test_generation", "test_sampler_distributions", "test_addresses", "test_sharded"),
     *("test_gpu_rings", "test_every_variant", "test_docs", "test_torch_values", "test_frame_dedup", "test_histories"),
     *(

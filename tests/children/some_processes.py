@@ -22,8 +22,8 @@ jax.distributed.initialize(f"localhost:{sys.argv[2]}", num_processes=int(sys.arg
 import functional_rb as frb  # noqa: E402  # once the processes know each other
 import jax_backend as rb  # noqa: E402
 from functional_rb.core import counters  # noqa: E402
-from tests.children.on_eight_devices import BATCH, SPECS, alone, jitted, log, run, sharding_of  # noqa: E402
 from tests.support.effort import effort  # noqa: E402
+from tests.support.sharded_logs import BATCH, SPECS, alone, jitted, log, run, sharding_of  # noqa: E402
 from tests.support.training import assert_same_bits  # noqa: E402
 
 NAME = "prioritized"

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = [f"tests/children/{name}.py" for name in ("on_eight_devices", "on_four_devices", "trees_on_eight_devices")]
+PROGRAMS = sorted(map(str, (ROOT / "tests" / "children").glob("*_devices.py")))
 
 
 def test_programs_on_eight_devices() -> None:

@@ -24,7 +24,8 @@ ELSEWHERE = os.environ.get("TESTS_DEVICE") == NAME
 ASKED = ELSEWHERE or os.environ.get("TESTS_DEVICE") == "gpu"
 # Modules about the native code of the CPU, about memory that processes share, or about what is installed.
 OF_THE_CPU = {
-    *("test_part_kernels", "test_chain_of_strategies", "test_forged_memory", "test_updates_kernel", "test_switch"),
+    *("test_part_kernels", "test_part_kernels_of_steps", "test_chain_of_strategies", "test_forged_memory"),
+    *("test_updates_kernel", "test_switch"),
     *("test_additions", "test_pages", "test_whole_calls", "test_processes", "test_packaging"),
     "test_draws_to_given_arrays",
     *("test_native", "test_sanitizers", "test_version_chain", "test_version_chain_storms"),

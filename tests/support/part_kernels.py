@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -101,3 +102,32 @@ def jax_by_kernels(function: Callable[..., Any]) -> Callable[..., Any]:
 def torch_by_kernels(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of `ops` and others as one of the others."""
     return _by(torch_ops, torch_kernels.TABLE, function)
+
+
+def assert_same(on: Any, ours: Any, theirs: Any) -> None:
+    """The same shape, dtype and bytes."""
+    assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+    assert on.numpy(ours).tobytes() == on.numpy(theirs).tobytes()
+
+
+def forms(on: Any, function: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """A function of `ops` and arrays as one of the arrays: on plain primitives, and by kernels."""
+    return on.plain(function), on.kernels(function)
+
+
+def assert_same_parts(on: Any, ours: Any, theirs: Any) -> None:
+    """Nests of the same shapes, dtypes and bytes, with the same places empty."""
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for new, expected in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert_same(on, new, expected)
+
+
+def random_values(rng: np.random.Generator, n: int) -> np.ndarray[Any, Any]:
+    """What leaves may hold: zero, and anything from the smallest to the largest."""
+    values = rng.choice([0.0, 2.0**-100, 2.0**95, 1.0], n)
+    return np.where(rng.random(n) < 0.8, 2.0 ** rng.uniform(-40, 20, n), values).astype(np.float32)
+
+
+def custom_calls(text: str) -> set[str]:
+    """The kernels that a compiled program calls."""
+    return set(re.findall(r'custom_call_target="functional_rb_(\w+)"', text))

@@ -23,7 +23,8 @@ FLAGS = {
     "thread": ("-fsanitize=thread", "-Wno-tsan"),  # it knows no fences, of which readers of shared buffers have two
 }
 LIBRARIES = {"address": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}
-AGREEMENT = ["tests/agreement/test_part_kernels.py", "tests/agreement/test_forged_memory.py", "-k", "Numpy or beyond"]
+AGREEMENT = [f"tests/agreement/test_{name}.py" for name in ("part_kernels", "part_kernels_of_steps", "forged_memory")]
+AGREEMENT += ["-k", "Numpy or beyond"]
 MORE = ["tests/agreement", *(f"tests/shared/test_{name}.py" for name in ("one_process", "whole_calls", "interrupts"))]
 MORE += ["-k", "not jax and not Jax and not allocate and not dies and not forks and not interpreters_end and not fails"]
 
