@@ -141,8 +141,8 @@ class Lock:
 
     def hold(self, work: Callable[[], T], finish: Callable[[], object], /) -> T:
         """Work under the lock, and finish under it, even if the work raised."""
-    def reset(self, fd: int, /) -> int:
-        """Lock another descriptor, in place of the one that is returned; no thread of this process has it."""
+    def reset(self, fd: int, /) -> None:
+        """Lock another descriptor, which its owner closes; no thread of this process has it."""
 
 class Shared:
     """A buffer that processes share, as far as it is written to."""

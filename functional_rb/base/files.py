@@ -15,6 +15,9 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterator
+from typing import IO
+
+from functional_rb.base.descriptors import Descriptor
 
 if sys.platform != "win32":
     import fcntl
@@ -68,8 +71,8 @@ def as_path(path: object, who: str) -> str:
     return text
 
 
-def open_regular(path: str, flags: int = os.O_RDONLY) -> tuple[int, int]:
-    """A regular file's descriptor, and its size in bytes. Links are followed only to be read.
+def open_regular(path: str, flags: int = os.O_RDONLY) -> tuple[Descriptor, int]:
+    """A regular file, open, and its size in bytes. Links are followed only to be read.
 
     Raises:
         FileNotFoundError: if there is none of that name.
@@ -79,7 +82,7 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> tuple[int, int]:
     """
     writes = flags & (os.O_WRONLY | os.O_RDWR)
     try:
-        descriptor = os.open(path, flags | _SAFE | (_NO_LINK if writes else 0))
+        file = Descriptor(os.open, path, flags | _SAFE | (_NO_LINK if writes else 0))
     except OSError as error:
         if writes and os.path.islink(path):
             raise LinkedFileError(
@@ -89,39 +92,39 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> tuple[int, int]:
             raise
         raise UnusableFileError(path, f"cannot be opened: {error.strerror}") from error
     # Asked of what was opened, not of the name, behind which another file may have come meanwhile.
-    status = os.fstat(descriptor)
+    status = os.fstat(file.fd)
     if not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
+        file.close()
         raise UnusableFileError(path, "no regular file")
     if writes and status.st_nlink > 1:
-        os.close(descriptor)
+        file.close()
         raise LinkedFileError(
             path,
             f"the file has {status.st_nlink} names (hard links, as cp -l and rsync --link-dest make them), and what is "
             f"written to one is written to all; {_COPY}",
         )
-    return descriptor, status.st_size
+    return file, status.st_size
 
 
-def open_own(path: str, flags: int = os.O_RDWR) -> int:
-    """The descriptor of a regular file, which is made if it is missing; links are not followed.
+def open_own(path: str, flags: int = os.O_RDWR) -> Descriptor:
+    """A regular file, open, which is made if it is missing; links are not followed.
 
     Raises:
         OSError: if a link, a pipe or anything else than a regular file has the name.
     """
-    descriptor = os.open(path, flags | os.O_CREAT | _NO_LINK | _SAFE, 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
+    file = Descriptor(os.open, path, flags | os.O_CREAT | _NO_LINK | _SAFE, 0o666)
+    if not stat.S_ISREG(os.fstat(file.fd).st_mode):
+        file.close()
         raise OSError(errno.EINVAL, "no regular file", path)
-    return descriptor
+    return file
 
 
-def create(path: str) -> int:
-    """The descriptor of a new file, to be written. What had the name is removed, but not the target of a link."""
+def create(path: str) -> Descriptor:
+    """A new file, open to be written. What had the name is removed, but not the target of a link."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     # O_EXCL, as somebody may put a file or a link there between the two calls.
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | _SAFE, 0o666)
+    return Descriptor(os.open, path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | _SAFE, 0o666)
 
 
 def read_text(path: str) -> str:
@@ -131,14 +134,19 @@ def read_text(path: str) -> str:
         UnusableFileError: if it is no regular file, consists mostly of holes, or is no UTF-8.
         OSError: if the process or the machine is short of descriptors or memory.
     """
-    descriptor, size = open_regular(path)
-    with os.fdopen(descriptor, "rb") as file:
-        if not holds(descriptor, size, size):
+    file, size = open_regular(path)
+    with file:
+        if not holds(file.fd, size, size):
             raise UnusableFileError(path, f"{size} bytes of little but holes")
         try:
-            return file.read().decode()
+            return stream(file).read().decode()
         except UnicodeDecodeError as error:
             raise UnusableFileError(path, f"no text in UTF-8: {error}") from None
+
+
+def stream(file: Descriptor, buffering: int = -1) -> IO[bytes]:
+    """An open file, to be read as Python's own are, for as long as it is open."""
+    return open(file.fd, "rb", buffering, closefd=False)
 
 
 def extents(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
@@ -194,31 +202,31 @@ def aside(directory: str) -> Iterator[str]:
         yield path
     finally:
         if lock is not None:
-            os.close(lock)
+            lock.close()
         try:
             os.rmdir(path)  # which takes no descriptor: there may be none left
         except OSError:
             shutil.rmtree(path, ignore_errors=True)
 
 
-# A new directory; where there are locks, also a descriptor of it, locked for as long as this process lives.
-def _made(directory: str) -> tuple[str, int | None]:
+# A new directory; where there are locks, also it as it is open, locked for as long as this process lives.
+def _made(directory: str) -> tuple[str, Descriptor | None]:
     while True:
         path = os.path.join(directory, f".functional_rb-{secrets.token_hex(8)}.part")
         os.mkdir(path, 0o700)
         if sys.platform == "win32":
             return path, None
         try:
-            lock = os.open(path, _DIRECTORY)
+            lock = Descriptor(os.open, path, _DIRECTORY)
         except FileNotFoundError:  # a process that sweeps took it for an abandoned one
             continue
         except OSError:
             os.rmdir(path)
             raise
         # A process that sweeps may have locked it first, and be removing it.
-        if _locked(lock) and is_at(lock, path):
+        if _locked(lock.fd) and is_at(lock.fd, path):
             return path, lock
-        os.close(lock)
+        lock.close()
 
 
 def is_at(descriptor: int, path: str) -> bool:
@@ -233,14 +241,11 @@ def is_at(descriptor: int, path: str) -> bool:
 def _sweep(directory: str) -> None:
     for name in filter(_ASIDE.fullmatch, os.listdir(directory)) if sys.platform != "win32" else ():
         path = os.path.join(directory, name)
-        with contextlib.suppress(OSError):  # it belongs to somebody else, or is gone meanwhile
-            lock = os.open(path, _DIRECTORY)
-            try:
-                # Whoever works in it holds the lock, which the system lets go of when a process dies.
-                if _locked(lock):
-                    shutil.rmtree(path)
-            finally:
-                os.close(lock)
+        # An error: it belongs to somebody else, or is gone meanwhile.
+        with contextlib.suppress(OSError), Descriptor(os.open, path, _DIRECTORY) as lock:
+            # Whoever works in it holds the lock, which the system lets go of when a process dies.
+            if _locked(lock.fd):
+                shutil.rmtree(path)
 
 
 # Take a lock until the descriptor closes; whether it was free.

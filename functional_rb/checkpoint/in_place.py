@@ -58,11 +58,9 @@ class Snapshot:
             for number in undo_log.numbers(directory, prefix):
                 # It may have been folded meanwhile, and what is no file is no log of this buffer's.
                 with contextlib.suppress(FileNotFoundError, UnusableFileError):
-                    fd, _ = open_regular(os.path.join(directory, undo_log.name_of(number, prefix)))
-                    try:
-                        disk.fsync(fd)
-                    finally:
-                        disk.close(fd)
+                    file, _ = open_regular(os.path.join(directory, undo_log.name_of(number, prefix)))
+                    with file:
+                        disk.fsync(file.fd)
 
     def committed(self) -> None:
         self.files.committed.add(self.number)

@@ -204,7 +204,7 @@ class Opened:
         """The rows of an array in a segment as the file has them, copied where they are written to."""
         stored = self.manifest.arrays[name]
         rows = stored.length(self.manifest.segments[k].arrays[name].runs)
-        with os.fdopen(os.dup(self._fds[k]), "rb") as file:
+        with open(self._fds[k], "rb", closefd=False) as file:
             offset = self._places[k].data[name]
             return np.memmap(file, stored.dtype, "c", offset, (rows, *stored.shape[1:]))
 

@@ -217,12 +217,9 @@ class _Save:
                 f"{path}: a manifest of {len(content)} bytes is larger than the {manifests.LARGEST} that are read; "
                 f"save without incremental=True, or describe the items by fewer leaves"
             )
-        fd = disk.create(path + TEMPORARY)
-        try:
-            disk.write(fd, content)
-            disk.fsync(fd)
-        finally:
-            disk.close(fd)
+        with disk.create(path + TEMPORARY) as file:
+            disk.write(file.fd, content)
+            disk.fsync(file.fd)
         # What the manifest names must last before the manifest has its name, by which it counts.
         disk.fsync_directory(self.directory)
         self.committing = True

@@ -92,21 +92,18 @@ def write(
     Of arrays in place these are all that is written.
     """
     tables = {}
-    fd = disk.create(path)
-    try:
-        disk.write(fd, places(runs, len(objects), in_place).header)
+    with disk.create(path) as file:
+        disk.write(file.fd, places(runs, len(objects), in_place).header)
         for name, (stored, has) in runs.items():
             digests = []
             for chunk in chunks(has):
                 content = bytes_of(reader.read(name, *stored.span(chunk)))
                 digests.append(stored.digests(content))
                 if name not in in_place:
-                    disk.write(fd, content)
+                    disk.write(file.fd, content)
                 progress.advance(len(content))
             tables[name] = b"".join(digests)
-        disk.write(fd, objects)
-        disk.write(fd, b"".join(tables.values()))
-        disk.fsync(fd)
-    finally:
-        disk.close(fd)
+        disk.write(file.fd, objects)
+        disk.write(file.fd, b"".join(tables.values()))
+        disk.fsync(file.fd)
     return tables

@@ -118,12 +118,9 @@ def spec_of(description: Description, **more: object) -> BufferSpec:
 def write_description(description: Description, directory: str) -> None:
     content = {"format": FORMAT, "byteorder": sys.byteorder, "item": json.loads(to_json(description.item))}
     content |= {name: getattr(description, name) for name in FIELDS}
-    fd = disk.create(os.path.join(directory, DESCRIPTION))
-    try:
-        disk.write(fd, json.dumps(content, indent=1).encode())
-        disk.fsync(fd)
-    finally:
-        disk.close(fd)
+    with disk.create(os.path.join(directory, DESCRIPTION)) as file:
+        disk.write(file.fd, json.dumps(content, indent=1).encode())
+        disk.fsync(file.fd)
 
 
 def directory_of(source: Source, who: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -53,7 +52,7 @@ def damage(where: str, what: str) -> Iterator[None]:
 def opened(path: str) -> Iterator[File]:
     h5py = imported("h5py", "datasets")
     try:
-        os.close(files.open_regular(path)[0])
+        files.open_regular(path)[0].close()
         file = h5py.File(path, "r")
     except FileNotFoundError:
         raise

@@ -39,10 +39,10 @@ class Appended:
     """
 
     def __init__(self, path: str, size: int) -> None:
-        self.path, self.size, self._fd = path, size, -1
+        self.path, self.size = path, size
         with explained(path):
-            self._fd = files.open_own(path)
-            disk.truncate(self._fd, size)
+            self._file = files.open_own(path)
+            disk.truncate(self._file.fd, size)
         self._sum, self._counted, self._written = checksum.running(), size, size
         self._waiting: list[bytes | memoryview] = []
 
@@ -63,10 +63,10 @@ class Appended:
         content = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
         self._waiting.clear()
         with explained(self.path):
-            disk.write(self._fd, content)
+            disk.write(self._file.fd, content)
         # Else all of it would wait for the sync in the end, while the disk has nothing to do meanwhile.
         if len(content) >= LARGE:
-            disk.begin_to_store(self._fd, self._written, len(content))
+            disk.begin_to_store(self._file.fd, self._written, len(content))
         self._sum.update(content)
         self._written = self.size
 
@@ -74,7 +74,7 @@ class Appended:
         """Make it longer by zeros, which take no room."""
         self.flush()
         with explained(self.path):
-            os.ftruncate(self._fd, size)
+            os.ftruncate(self._file.fd, size)
 
     def since(self) -> list[object]:
         """First and last byte since this was last asked, and the checksum of what lies between them."""
@@ -87,16 +87,10 @@ class Appended:
     def sync(self) -> None:
         self.flush()
         with explained(self.path):
-            disk.fsync(self._fd)
+            disk.fsync(self._file.fd)
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            disk.close(fd)
-
-    def __del__(self) -> None:
-        # Where an error, or an interrupt, came before anybody could close it: as another file could not be opened.
-        self.close()
+        self._file.close()
 
 
 class Journal:

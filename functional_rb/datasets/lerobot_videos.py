@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -89,7 +88,7 @@ class _Video:
 
     def __init__(self, path: str) -> None:
         try:
-            os.close(files.open_regular(path)[0])
+            files.open_regular(path)[0].close()
         except files.UnusableFileError as error:
             raise DatasetError(str(error)) from None
         self._path, self._av = path, imported("av", WHO)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -111,7 +110,7 @@ def _groups_of(path: str, columns: Sequence[str] | None, kind: str, most: int) -
         reads = [functools.partial(table.iter_batches, most, [k], wanted) for k in range(len(counts))]
         return table.schema_arrow, [_Group(path, *group) for group in zip(counts, reads, strict=True)]
     arrow = imported("pyarrow", WHO)
-    os.close(files.open_regular(path)[0])
+    files.open_regular(path)[0].close()
     file = arrow.ipc.open_file(arrow.memory_map(path))
 
     def batches(number: int) -> Iterator[pyarrow.RecordBatch]:
@@ -164,7 +163,7 @@ def bytes_of(column: pyarrow.Array, where: str) -> list[bytes]:
 
 
 def _opened(path: str, columns: Sequence[str]) -> ParquetFile:
-    os.close(files.open_regular(path)[0])
+    files.open_regular(path)[0].close()
     file = imported("pyarrow.parquet", WHO).ParquetFile(path)
     there = file.schema_arrow.names
     if missing := sorted(set(columns) - set(there)):

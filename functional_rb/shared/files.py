@@ -20,13 +20,13 @@ import mmap
 import os
 import sys
 import tempfile
-import weakref
 from multiprocessing import util
 from typing import Final
 
 import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.descriptors import Descriptor
 from functional_rb.base.errors import FULL, StorageFullError
 from functional_rb.base.files import aside, open_regular, read_text
 from functional_rb.buffer.spec import BufferSpec
@@ -110,9 +110,7 @@ class SharedFiles:
     def __init__(self, spec: BufferSpec, directory: str, lock: FileLock) -> None:
         """Map files that are there."""
         self.spec, self.directory, self.lock = spec, directory, lock
-        self._fds: list[int] = []
-        # The list is filled below: what was opened is closed after an error, too.
-        weakref.finalize(self, _close, self._fds)
+        self._files: list[Descriptor] = []
         self._regions = regions(spec)
         arrays = [self._mapped(region) for region in self._regions]
         self.control, self.tree, saved, self.rows = arrays[:4]
@@ -130,17 +128,17 @@ class SharedFiles:
         path = os.path.join(self.directory, region.name)
         with explained(path):
             try:
-                fd, size = open_regular(path, os.O_RDWR)
+                file, size = open_regular(path, os.O_RDWR)
             except FileNotFoundError:
                 raise ValueError(f"{path}: the file is missing; remove the directory") from None
-            self._fds.append(fd)
+            self._files.append(file)
             if size != region.nbytes:
                 raise ValueError(
                     f"{path}: expected {region.nbytes} bytes, got {size}: the file is damaged; remove the directory"
                 )
             if not size:
                 return np.empty(region.shape, region.dtype)
-            return np.frombuffer(mmap.mmap(fd, size), region.dtype).reshape(region.shape)
+            return np.frombuffer(mmap.mmap(file.fd, size), region.dtype).reshape(region.shape)
 
     def reserve(self, slots: int) -> None:
         """Take room on the disk for all slots below a number; called under the lock, before anything is written.
@@ -169,9 +167,9 @@ class SharedFiles:
         self._allocate(0, int(self.control[control.RESERVED]))
 
     def _allocate(self, start: int, stop: int) -> None:
-        for fd, size, region in zip(self._fds[3:], self._item_sizes(), self._regions[3:], strict=True):
+        for file, size, region in zip(self._files[3:], self._item_sizes(), self._regions[3:], strict=True):
             if size and start < stop:
-                _allocate(fd, start * size, (stop - start) * size, os.path.join(self.directory, region.name))
+                _allocate(file.fd, start * size, (stop - start) * size, os.path.join(self.directory, region.name))
 
 
 def _allocate(fd: int, offset: int, size: int, path: str) -> None:
@@ -181,11 +179,6 @@ def _allocate(fd: int, offset: int, size: int, path: str) -> None:
         if error.errno in FULL:
             raise full(path, error.strerror, size) from error
         raise
-
-
-def _close(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)
 
 
 def open_shared(spec: BufferSpec) -> SharedFiles:
@@ -290,13 +283,10 @@ def _make(spec: BufferSpec, directory: str) -> None:
 def _make_file(region: Region, path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        os.ftruncate(fd, region.nbytes)
+    with Descriptor(os.open, path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666) as file:
+        os.ftruncate(file.fd, region.nbytes)
         if region.whole and region.nbytes:
-            _allocate(fd, 0, region.nbytes, path)
-    finally:
-        os.close(fd)
+            _allocate(file.fd, 0, region.nbytes, path)
 
 
 # What all processes must agree on: not where the files lie, nor how many items are usually drawn.

@@ -9,6 +9,7 @@ import weakref
 
 from functional_rb import _native
 from functional_rb.base import files
+from functional_rb.base.descriptors import Descriptor
 from functional_rb.base.errors import LIMIT
 
 
@@ -28,7 +29,8 @@ class FileLock(_native.Lock):
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.reset(files.open_own(path))
+        self._file = files.open_own(path)
+        self.reset(self._file.fd)
         _LOCKS.add(self)
 
     def refuse(self) -> None:
@@ -49,25 +51,24 @@ class FileLock(_native.Lock):
         return files.is_at(self.fd, path)
 
     def close(self) -> None:
-        fd = self.reset(-1)
-        if fd >= 0:
-            os.close(fd)
+        self.reset(-1)
+        self._file.close()
 
     # In a child: open the same file anew, whether it still has a name or not.
     def _after_fork(self) -> None:
         # Whatever fails below, the lock must neither stay the parent's nor use the next file that gets this number.
-        inherited = self.reset(-1)
-        if inherited < 0:  # closed
-            return
-        try:
-            self.reset(os.open(f"/proc/self/fd/{inherited}", os.O_RDWR))
-        except OSError:  # a system without /proc
-            with contextlib.suppress(OSError):  # `refuse` raises it
-                self.reset(os.open(self.path, os.O_RDWR))
-                if not os.path.samestat(os.fstat(self.fd), os.fstat(inherited)):  # another buffer's file
-                    self.close()
-        finally:
-            os.close(inherited)
+        self.reset(-1)
+        with self._file as inherited:
+            if inherited.fd < 0:  # closed
+                return
+            try:
+                self._file = Descriptor(os.open, f"/proc/self/fd/{inherited.fd}", os.O_RDWR)
+            except OSError:  # a system without /proc
+                with contextlib.suppress(OSError):  # `refuse` raises it
+                    own = Descriptor(os.open, self.path, os.O_RDWR)
+                    if os.path.samestat(os.fstat(own.fd), os.fstat(inherited.fd)):  # not another buffer's file
+                        self._file = own
+        self.reset(self._file.fd)
 
 
 _LOCKS: weakref.WeakSet[FileLock] = weakref.WeakSet()

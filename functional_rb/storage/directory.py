@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 
 from functional_rb.base import files, nest
+from functional_rb.base.descriptors import Descriptor
 from functional_rb.base.errors import FULL, LIMIT, MANY, StorageFullError, StorageInUseError
 from functional_rb.base.strict_json import Json
 from functional_rb.buffer.spec import BufferSpec
@@ -75,7 +76,7 @@ class Directory:
         with explained(self.path):
             self._made_directory = not os.path.isdir(self.path)
             os.makedirs(self.path, exist_ok=True)
-            self._held: list[int] = []
+            self._held: list[Descriptor] = []
             # First: an interrupt at any of the next lines lets go of the lock, too.
             self._release = weakref.finalize(self, _unlock, self._held, self._pid)
             _lock(self.join(LOCK), self._held)
@@ -122,7 +123,7 @@ class Directory:
                         json.dump(wanted, file, indent=1)
                     os.replace(new, self.join(DESCRIPTION))
 
-    def open(self, name: str) -> int:
+    def open(self, name: str) -> Descriptor:
         """The file of an array, made if it is missing."""
         path = self.join(file_name(name))
         with explained(path):
@@ -130,7 +131,7 @@ class Directory:
                 return files.open_regular(path, os.O_RDWR)[0]
             self._made.append(file_name(name))
             # O_EXCL: what has come there meanwhile is not ours.
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            return Descriptor(os.open, path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
     def undo(self) -> None:
         """Remove what was made here, as the rest could not be."""
@@ -146,14 +147,15 @@ class Directory:
         """Whether a path names it now: it may have been renamed, and another one made where it was."""
         with contextlib.suppress(OSError):
             same = os.path.samestat(self._identity, os.stat(place))
-            return same and files.is_at(self._held[0], os.path.join(place, LOCK))
+            return same and files.is_at(self._held[0].fd, os.path.join(place, LOCK))
         return False
 
     def remove_with(self, owner: object, spec: BufferSpec) -> None:
         """Remove the files once their owner goes, at the latest when this process ends."""
         names = [self.join(name) for name in (*described(spec)["files"], DESCRIPTION, LOCK)]
         # With a descriptor of its own, as the lock may have been given back by then.
-        clean = _Removal(names, self.path if self._made_directory else None, self._pid, os.dup(self._held[0]))
+        lock = Descriptor(os.dup, self._held[0].fd)
+        clean = _Removal(names, self.path if self._made_directory else None, self._pid, lock)
         weakref.finalize(owner, clean)
 
 
@@ -163,12 +165,12 @@ class _Removal:
     Where they were there may be others by now: the last path is that of the lock, by which they are known.
     """
 
-    def __init__(self, paths: list[str], directory: str | None, pid: int, lock: int) -> None:
+    def __init__(self, paths: list[str], directory: str | None, pid: int, lock: Descriptor) -> None:
         self.paths, self.directory, self.pid, self.lock = paths, directory, pid, lock
 
     def __call__(self) -> None:
-        with os.fdopen(self.lock) as lock:
-            if os.getpid() != self.pid or not files.is_at(lock.fileno(), self.paths[-1]):
+        with self.lock:
+            if os.getpid() != self.pid or not files.is_at(self.lock.fd, self.paths[-1]):
                 return
         for path in self.paths:
             _removed(path)
@@ -263,31 +265,31 @@ def need_posix() -> None:
 
 
 # Hold a lock on a file that is still the one of that name; a process that removed it may have let others in since.
-def _lock(path: str, held: list[int]) -> None:
+def _lock(path: str, held: list[Descriptor]) -> None:
     need_posix()
     while True:
         held.append(files.open_own(path))
         try:
-            fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(held[0].fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(held.pop())
+            held.pop().close()
             raise StorageInUseError(
                 errno.EBUSY,
                 "Memmap: another state, here or in another process, writes to the files of this directory; let go of "
                 "it (del state), give another path, or Memmap(shared=True) for several processes",
                 path,
             ) from None
-        if files.is_at(held[0], path):
+        if files.is_at(held[0].fd, path):
             return
-        os.close(held.pop())
+        held.pop().close()
 
 
 # Give a lock back; a forked process has it too, and must not.
-def _unlock(held: list[int], pid: int) -> None:
+def _unlock(held: list[Descriptor], pid: int) -> None:
     for lock in held:
         if os.getpid() == pid:
-            fcntl.flock(lock, fcntl.LOCK_UN)
-        os.close(lock)
+            fcntl.flock(lock.fd, fcntl.LOCK_UN)
+        lock.close()
 
 
 def _removed(path: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from functional_rb.base import files
+from functional_rb.base.descriptors import Descriptor
 from functional_rb.base.errors import FULL, CheckpointFullError, CheckpointWriteError
 
 T = TypeVar("T")
@@ -32,8 +33,8 @@ def make_directory(path: str) -> None:
     fsync_directory(above)
 
 
-def create(path: str) -> int:
-    """A new file, to be written; the descriptor."""
+def create(path: str) -> Descriptor:
+    """A new file, open to be written."""
     return files.create(path)
 
 
@@ -59,10 +60,6 @@ def fsync(fd: int) -> None:
     os.fsync(fd)
 
 
-def close(fd: int) -> None:
-    os.close(fd)
-
-
 def truncate(fd: int, size: int) -> None:
     os.ftruncate(fd, size)
     os.lseek(fd, size, os.SEEK_SET)
@@ -78,11 +75,8 @@ def unlink(path: str) -> None:
 
 def fsync_directory(path: str) -> None:
     """Wait until the names in a directory last."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    with Descriptor(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as directory:
+        os.fsync(directory.fd)
 
 
 def while_locked(path: str, work: Callable[[], T]) -> T:
@@ -94,9 +88,8 @@ def while_locked(path: str, work: Callable[[], T]) -> T:
     Raises:
         RuntimeError: if this thread holds it, or waits for it: a signal handler has come in the midst of that.
     """
-    fd = files.open_own(path)
-    try:
-        status = os.fstat(fd)
+    with files.open_own(path) as file:
+        status = os.fstat(file.fd)
         place = threading.get_ident(), status.st_dev, status.st_ino
         if place in _locking:
             raise RuntimeError(
@@ -105,13 +98,11 @@ def while_locked(path: str, work: Callable[[], T]) -> T:
             )
         try:
             _locking.add(place)  # before it is held: a handler may come between any two lines
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            fcntl.flock(file.fd, fcntl.LOCK_EX)
             return work()
         finally:
             _locking.discard(place)
-            fcntl.flock(fd, fcntl.LOCK_UN)  # closing would not do: a forked child may have the descriptor too
-    finally:
-        os.close(fd)
+            fcntl.flock(file.fd, fcntl.LOCK_UN)  # closing would not do: a forked child may have the descriptor too
 
 
 @contextlib.contextmanager

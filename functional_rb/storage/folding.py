@@ -44,15 +44,14 @@ def _fold(first: str, later: list[str], arrays: Sequence[Rows]) -> None:
     if not may_go_on(first, torn):
         return
     file, _ = files.open_regular(first, os.O_WRONLY)
-    try:
-        disk.truncate(file, end)
-        _append_missing(file, later, arrays, recorded)
-        disk.fsync(file)
-    except (OSError, CorruptCheckpointError):
-        disk.truncate(file, end)
-        raise
-    finally:
-        disk.close(file)
+    with file:
+        try:
+            disk.truncate(file.fd, end)
+            _append_missing(file.fd, later, arrays, recorded)
+            disk.fsync(file.fd)
+        except (OSError, CorruptCheckpointError):
+            disk.truncate(file.fd, end)
+            raise
     _remove(later)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from functional_rb.base.arrays import BackendArray, NumpyArray
+from functional_rb.base.descriptors import Descriptor
 from functional_rb.base.files import open_regular
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap
@@ -170,7 +171,7 @@ class MappedFiles:
 
     def descriptors(self) -> dict[str, int]:
         """The descriptors of the files, by array; they are closed with the last mapping here."""
-        return {name: array._descriptor for name, array in self._arrays.items()}
+        return {name: array._file.fd for name, array in self._arrays.items()}
 
     def written(self, name: str) -> Iterator[tuple[int, int]]:
         """Rows of an array outside of which nothing was ever written, as (first, stop)."""
@@ -221,7 +222,7 @@ class MappedFiles:
         for array in self._arrays.values():
             if array.array.nbytes:
                 array.array.base.flush()  # type: ignore[union-attr]  # its mapping
-            os.fsync(array._descriptor)
+            os.fsync(array._file.fd)
 
     def copy(self) -> MappedFiles:
         """The same content in files without a name; only what was written takes time and room.
@@ -308,8 +309,8 @@ def open_existing(spec: BufferSpec, directory: str, writable: bool) -> MappedFil
         for name, (shape, dtype) in shapes(spec).items():
             path = os.path.join(os.path.abspath(directory), file_name(name))
             with explained(path):
-                descriptor, _ = open_regular(path, os.O_RDWR if writable else os.O_RDONLY)
-            arrays[name] = MappedArray(descriptor, shape, dtype, path, writable)
+                file, _ = open_regular(path, os.O_RDWR if writable else os.O_RDONLY)
+            arrays[name] = MappedArray(file, shape, dtype, path, writable)
         files = MappedFiles(spec, arrays, held)
     except BaseException:
         if held is not None:  # the error may live on, and the lock with it
@@ -327,16 +328,16 @@ def scratch(spec: BufferSpec, directory: str | None = None) -> MappedFiles:
     arrays = {}
     for name, (shape, dtype) in shapes(spec).items():
         where = directory or tempfile.gettempdir()
-        with explained(where), tempfile.TemporaryFile(dir=where, buffering=0) as file:
-            descriptor = os.dup(file.fileno())
-        arrays[name] = MappedArray(descriptor, shape, dtype, f"{where} (a file without a name)")
+        with explained(where), tempfile.TemporaryFile(dir=where, buffering=0) as unnamed:
+            file = Descriptor(os.dup, unnamed.fileno())
+        arrays[name] = MappedArray(file, shape, dtype, f"{where} (a file without a name)")
     return MappedFiles(spec, arrays, None)
 
 
-def inherited(spec: BufferSpec, descriptors: dict[str, int]) -> MappedFiles:
+def inherited(spec: BufferSpec, shared: Mapping[str, Descriptor]) -> MappedFiles:
     """Files without a name that another process has made, and maps too; they may not be written."""
     where, of = "a file without a name, of another process", shapes(spec)
-    return MappedFiles(spec, {name: MappedArray(fd, *of[name], where) for name, fd in descriptors.items()}, None)
+    return MappedFiles(spec, {name: MappedArray(file, *of[name], where) for name, file in shared.items()}, None)
 
 
 def filled(spec: BufferSpec, arrays: Mapping[str, NumpyArray], directory: str | None = None) -> MappedFiles:

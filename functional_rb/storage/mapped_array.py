@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 import mmap
 import os
-import weakref
 from collections.abc import Iterator
 
 import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.descriptors import Descriptor
 from functional_rb.base.errors import FULL
 from functional_rb.storage import holes
 from functional_rb.storage.directory import explained, full
@@ -35,21 +35,19 @@ class MappedArray:
         path: of the file, as errors show it.
     """
 
-    def __init__(self, descriptor: int, shape: tuple[int, ...], dtype: str, path: str, writable: bool = True) -> None:
+    def __init__(self, file: Descriptor, shape: tuple[int, ...], dtype: str, path: str, writable: bool = True) -> None:
         """Map a file, which is made as long as the array if it is empty."""
-        self._descriptor, self.path = descriptor, path
-        # First, so that whatever fails below leaves no file open.
-        weakref.finalize(self, os.close, descriptor)
+        self._file, self.path = file, path
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         self.item = nbytes // shape[0]
         self.new = False
         self.reserved = np.zeros(-(-nbytes // CHUNK), bool)
         self.complete = not nbytes or not writable
         with explained(path):
-            if writable and not os.fstat(descriptor).st_size:
-                os.ftruncate(descriptor, nbytes)
+            if writable and not os.fstat(file.fd).st_size:
+                os.ftruncate(file.fd, nbytes)
                 self.new = True
-            size = os.fstat(descriptor).st_size
+            size = os.fstat(file.fd).st_size
             if size != nbytes:
                 raise ValueError(
                     f"{path}: expected {nbytes} bytes, {dtype} {list(shape)}, got {size}; give Memmap another path, "
@@ -59,13 +57,13 @@ class MappedArray:
                 self.array = np.empty(shape, dtype)
                 return
             access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-            mapping = mmap.mmap(descriptor, nbytes, mmap.MAP_SHARED, access)
+            mapping = mmap.mmap(file.fd, nbytes, mmap.MAP_SHARED, access)
         self.array = np.ndarray(shape, dtype, mapping)
         self._hide_holes(mmap.PROT_READ)
 
     # Where reading holes takes room, have zeros in their place; what is written there must be reserved before.
     def _hide_holes(self, access: int) -> None:
-        self._hides = holes.take_room(self._descriptor)
+        self._hides = holes.take_room(self._file.fd)
         if self._hides:
             with explained(self.path):
                 end = 0
@@ -103,7 +101,7 @@ class MappedArray:
     def _reserve_chunk(self, chunk: int) -> None:
         start = chunk * CHUNK
         try:
-            allocate(self._descriptor, start, min(CHUNK, self.array.nbytes - start))
+            allocate(self._file.fd, start, min(CHUNK, self.array.nbytes - start))
         except OSError as error:
             if error.errno in FULL:
                 raise full(self.path, error.strerror, CHUNK) from error
@@ -111,7 +109,7 @@ class MappedArray:
         if self._hides:
             with explained(self.path):
                 end = min(start + CHUNK, self.array.nbytes)
-                holes.show(self.array.ctypes.data, start, end, self._descriptor)
+                holes.show(self.array.ctypes.data, start, end, self._file.fd)
         self.reserved[chunk] = True
 
     def copy_to(self, other: MappedArray) -> None:
@@ -121,19 +119,19 @@ class MappedArray:
         other.complete = bool(other.reserved.all())
         with explained(other.path):
             for start, end in self._written():
-                _copy_bytes(self._descriptor, other._descriptor, start, end)
+                _copy_bytes(self._file.fd, other._file.fd, start, end)
                 if other._hides:
-                    holes.show(other.array.ctypes.data, start, end, other._descriptor)
+                    holes.show(other.array.ctypes.data, start, end, other._file.fd)
 
     # The extents of the file that hold data; all of it, where the file system cannot tell.
     def _written(self) -> Iterator[tuple[int, int]]:
         at, size = 0, self.array.nbytes
         while at < size:
             try:
-                at = os.lseek(self._descriptor, at, os.SEEK_DATA)
+                at = os.lseek(self._file.fd, at, os.SEEK_DATA)
             except OSError:  # nothing but a hole until the end
                 return
-            end = os.lseek(self._descriptor, at, os.SEEK_HOLE)
+            end = os.lseek(self._file.fd, at, os.SEEK_HOLE)
             yield at, end
             at = end
 
@@ -147,8 +145,8 @@ class MappedArray:
         if self.array.nbytes and any(True for _ in self._written()):
             with explained(self.path):
                 # Cut to nothing and made long again, a file has holes only, which read as zeros.
-                os.ftruncate(self._descriptor, 0)
-                os.ftruncate(self._descriptor, self.array.nbytes)
+                os.ftruncate(self._file.fd, 0)
+                os.ftruncate(self._file.fd, self.array.nbytes)
             self.reserved[:] = False
             self.complete = False
             self._hide_holes(mmap.PROT_READ)

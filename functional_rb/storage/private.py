@@ -9,7 +9,6 @@ import math
 import mmap
 import os
 import sys
-import weakref
 
 import numpy as np
 
@@ -30,9 +29,8 @@ class PrivateArray(MappedArray):
     def __init__(self, path: str, shape: tuple[int, ...], dtype: str) -> None:
         """Map a file that is there."""
         with explained(path):
-            self._descriptor, size = open_regular(path)
+            self._file, size = open_regular(path)
         self.path = path
-        weakref.finalize(self, os.close, self._descriptor)
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         if size != nbytes:
             raise ValueError(
@@ -44,7 +42,7 @@ class PrivateArray(MappedArray):
         if nbytes:  # nothing cannot be mapped
             flags, access = mmap.MAP_PRIVATE | NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE
             with explained(path):
-                mapping = mmap.mmap(self._descriptor, nbytes, flags, access)
+                mapping = mmap.mmap(self._file.fd, nbytes, flags, access)
             self.array = np.ndarray(shape, dtype, mapping)
             self._hide_holes(access)
 

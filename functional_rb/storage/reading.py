@@ -18,15 +18,14 @@ def open_file(path: str, stack: contextlib.ExitStack) -> tuple[int, int]:
         CheckpointError: if the process or the machine is short of something: an older checkpoint would be no better.
     """
     try:
-        fd, size = files.open_regular(path)
+        file, size = files.open_regular(path)
     except FileNotFoundError:
         raise
     except files.UnusableFileError as error:
         raise CorruptCheckpointError(path, error.reason) from error.__cause__
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be opened now: {error.strerror}; free some, and try again") from error
-    stack.callback(os.close, fd)
-    return fd, size
+    return stack.enter_context(file).fd, size
 
 
 def read_bytes(path: str, fd: int, size: int, at: int, count: int) -> bytes:

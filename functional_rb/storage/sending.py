@@ -14,6 +14,7 @@ from multiprocessing import context, reduction
 from typing import Any, NamedTuple
 
 from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.descriptors import Descriptor
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
 from functional_rb.ops.protocol import Array
@@ -92,7 +93,7 @@ def put_together(spec: BufferSpec, state: Filed) -> tuple[MappedFiles, Arrays]:
     if state.directory is not None:
         files: MappedFiles = PrivateFiles(spec, state.directory)
     elif state.inherited:
-        files = mapped.inherited(spec, {name: sent.detach() for name, sent in state.files.items()})
+        files = mapped.inherited(spec, {name: Descriptor(sent.detach) for name, sent in state.files.items()})
     else:
         files = mapped.pieced(spec, state.files)
     arrays = Arrays(files.rows, files.wide, state.tree, state.counters, state.auxiliary)

@@ -17,7 +17,6 @@ import dataclasses
 import errno
 import os
 import re
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -113,9 +112,8 @@ class UndoLog:
         with disk.typed(self._path):
             # Not exclusive: what a killed save has begun, nobody refers to.
             self._file = files.open_own(self._path, os.O_WRONLY)
-            self._close = weakref.finalize(self, os.close, self._file)
-            if os.fstat(self._file).st_size != self._end:
-                disk.truncate(self._file, self._end)
+            if os.fstat(self._file.fd).st_size != self._end:
+                disk.truncate(self._file.fd, self._end)
 
     def before_write(self, slots: Rows) -> None:
         """Keep what lies in rows that are about to be overwritten.
@@ -149,10 +147,10 @@ class UndoLog:
         done = 0
         try:
             while done < len(content):
-                done += os.pwrite(self._file, content[done:], self._end + done)
+                done += os.pwrite(self._file.fd, content[done:], self._end + done)
             self._end += done
         except BaseException as error:  # an interrupt too: a part of a record must not lie before the next one
-            os.ftruncate(self._file, self._end)
+            os.ftruncate(self._file.fd, self._end)
             if isinstance(error, OSError):
                 raise self._refused(error, slots.size) from error
             raise
@@ -172,8 +170,8 @@ class UndoLog:
 
     def close(self) -> None:
         """Write no more. What lies in the file stays."""
-        self._close()
-        self._file, self._left = -1, 0
+        self._file.close()
+        self._left = 0
 
 
 class Logs:

@@ -54,19 +54,16 @@ def write(padded: Padded, path: str, compression: str | None) -> None:
 def opened(path: str, who: str) -> Iterator[Opened]:
     h5py = imported("h5py", who)
     with sources.naming(path):
-        descriptor, size = files.open_regular(path)
-        try:
-            with h5py.File(path, "r") as file:
-                source = _Trajectories(h5py, file, path, descriptor, size)
-                (full,), (shift,) = source.numbers("is_full", ()), source.numbers("shift", ())
-                if full not in (0, 1):
-                    raise DamagedError(f"{path}: expected is_full as 0 or 1, got {full}; the file is damaged")
-                header = Header(bool(full), shift, tuple(source.numbers("_storage_shape")))
-                names = [EXTRA] if EXTRA in file.attrs else _names_of_pieces()
-                texts = [str(file.attrs[name]) for name in itertools.takewhile(file.attrs.__contains__, names)]
-                yield Opened(sources.checked(header, path), source, "".join(texts) if texts else None)
-        finally:
-            os.close(descriptor)
+        on_disk, size = files.open_regular(path)
+        with on_disk, h5py.File(path, "r") as file:
+            source = _Trajectories(h5py, file, path, on_disk.fd, size)
+            (full,), (shift,) = source.numbers("is_full", ()), source.numbers("shift", ())
+            if full not in (0, 1):
+                raise DamagedError(f"{path}: expected is_full as 0 or 1, got {full}; the file is damaged")
+            header = Header(bool(full), shift, tuple(source.numbers("_storage_shape")))
+            names = [EXTRA] if EXTRA in file.attrs else _names_of_pieces()
+            texts = [str(file.attrs[name]) for name in itertools.takewhile(file.attrs.__contains__, names)]
+            yield Opened(sources.checked(header, path), source, "".join(texts) if texts else None)
 
 
 def _write(padded: Padded, file: Group, compression: str | None) -> None:

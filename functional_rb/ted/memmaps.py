@@ -19,6 +19,7 @@ import numpy as np
 
 from functional_rb.base import files, nest
 from functional_rb.base.arrays import NumpyArray as Array
+from functional_rb.base.descriptors import Descriptor
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.base.nest import Path, show
 from functional_rb.base.strict_json import Json
@@ -119,14 +120,14 @@ def _dump(file: File, value: object) -> None:
 
 
 def _content(file: File) -> bytes:
-    descriptor, size = _opened(file)
-    with os.fdopen(descriptor, "rb") as stream:
-        if not files.holds(descriptor, size, size):
+    opened, size = _opened(file)
+    with opened:
+        if not files.holds(opened.fd, size, size):
             raise DamagedError(f"{file}: {size} bytes that are little but holes; the file is damaged")
-        return stream.read()
+        return files.stream(opened).read()
 
 
-def _opened(file: File) -> tuple[int, int]:
+def _opened(file: File) -> tuple[Descriptor, int]:
     try:
         return files.open_regular(os.fspath(file))
     except FileNotFoundError:
@@ -162,7 +163,7 @@ class _Directory(Source):
         self._look(root, ())
         for path, file_leaf in self.file_leaves.items():  # refuse files of another size before anything is read
             if file_leaf.rows * file_leaf.row_bytes:
-                os.close(self._open(path))
+                self._open(path).close()
 
     def _look(self, place: File, prefix: Path) -> None:
         status = os.stat(place / META)
@@ -186,14 +187,14 @@ class _Directory(Source):
                     f"{meta.get('type')!r:.60}; leave it out before saving"
                 )
 
-    def _open(self, path: Path) -> int:
+    def _open(self, path: Path) -> Descriptor:
         file, file_leaf = self._files[path], self.file_leaves[path]
-        descriptor, size = _opened(file)
+        opened, size = _opened(file)
         expected, shape = file_leaf.rows * file_leaf.row_bytes, (file_leaf.rows, *file_leaf.shape)
         if size != expected:
-            os.close(descriptor)
+            opened.close()
             raise DamagedError(f"{file}: expected {expected} bytes for {file_leaf.dtype} {shape}, got {size}; damaged")
-        return descriptor
+        return opened
 
     def rows(self, path: Path, spans: Sequence[Span]) -> Array:
         file_leaf = self.file_leaves[path]
@@ -203,7 +204,8 @@ class _Directory(Source):
             return values
         content: Any = values.reshape(-1).view(np.uint8)
         into, at = memoryview(content), 0
-        with os.fdopen(self._open(path), "rb", buffering=0) as stream:
+        with self._open(path) as file:
+            stream = files.stream(file, buffering=0)
             for start, stop in spans:
                 stream.seek(start * row)
                 end = at + (stop - start) * row
@@ -216,16 +218,16 @@ class _Directory(Source):
     def written(self, path: Path) -> Iterator[Span]:
         file_leaf = self.file_leaves[path]
         if row := file_leaf.row_bytes:
-            with os.fdopen(self._open(path), "rb", buffering=0) as stream:
-                for start, stop in files.extents(stream.fileno(), file_leaf.rows * row):
+            with self._open(path) as file:
+                for start, stop in files.extents(file.fd, file_leaf.rows * row):
                     yield start // row, -(-stop // row)
 
     def holds(self, claimed: int) -> bool:
         there = 0
         for path, file_leaf in self.file_leaves.items() if claimed > files.SMALL else ():
             if size := file_leaf.rows * file_leaf.row_bytes:
-                with os.fdopen(self._open(path), "rb", buffering=0) as stream:
-                    there += files.written(stream.fileno(), size, -(-claimed // files.DENSEST) - there)
+                with self._open(path) as file:
+                    there += files.written(file.fd, size, -(-claimed // files.DENSEST) - there)
         return files.believed(claimed, there)
 
 

@@ -11,7 +11,9 @@ from typing import Literal
 
 import numpy as np
 
+from functional_rb.base import files
 from functional_rb.base.arrays import Array, Nest, NumpyArray
+from functional_rb.base.descriptors import Descriptor
 from functional_rb.core.item_function import HostFunction
 from functional_rb.specs import Binary, Unbounded
 from functional_rb.storage.host_state import NUMPY
@@ -115,11 +117,10 @@ class _File:
     """A file of tokens that is mapped, and kept open to be asked whether it is there still: sooner than by its name."""
 
     def __init__(self, path: str, dtype: str) -> None:
-        self._number = -1
         try:
             # A spec that somebody else wrote may name a pipe, which would keep who opens it waiting.
-            self._number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-            status = os.fstat(self._number)
+            self._file = Descriptor(os.open, path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+            status = os.fstat(self._file.fd)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "no regular file", path)
         except OSError as error:
@@ -127,16 +128,12 @@ class _File:
                 error.errno, f"the file of tokens: {error.strerror}; prepare the texts anew, or put it back", path
             ) from None
         self._size = status.st_size
-        with os.fdopen(self._number, "rb", closefd=False) as file:
-            self.tokens = np.asarray(np.memmap(file, dtype, "r")) if self._size else np.zeros(0, dtype)
-
-    def __del__(self) -> None:
-        if self._number >= 0:
-            os.close(self._number)
+        mapped = np.memmap(files.stream(self._file), dtype, "r") if self._size else np.zeros(0, dtype)
+        self.tokens = np.asarray(mapped)
 
     def is_there(self) -> bool:
         """Whether it is neither deleted, nor replaced by another file, nor of another size."""
-        status = os.fstat(self._number)
+        status = os.fstat(self._file.fd)
         return status.st_nlink > 0 and status.st_size == self._size
 
 

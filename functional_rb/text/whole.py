@@ -19,13 +19,13 @@ ROWS_AT_ONCE: Final = 2**14
 
 
 def checksum(path: str) -> str:
-    descriptor, size = files.open_regular(path)
-    with os.fdopen(descriptor, "rb", buffering=0) as file:
+    file, size = files.open_regular(path)
+    with file:
         # A forged file may claim a size that no disk has; reading its holes would take for ever.
-        if not files.holds(descriptor, size, size):
+        if not files.holds(file.fd, size, size):
             raise UnusableFileError(path, f"{size} bytes of little but holes")
         digest = hashlib.blake2b(digest_size=16)
-        while content := file.read(CHUNK):
+        while content := os.read(file.fd, CHUNK):
             digest.update(content)
     return digest.hexdigest()
 

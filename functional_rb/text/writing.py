@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from functional_rb.base import files
+from functional_rb.base.descriptors import Descriptor
 from functional_rb.storage import directory
 from functional_rb.storage.directory import need_posix
 from functional_rb.text.prepared import DESCRIPTION, ROWS, TOKENS
@@ -113,22 +114,22 @@ def growing(path: str) -> Iterator[Growing | None]:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
     finally:
-        os.close(lock)
+        lock.close()
 
 
-def _taken(path: str) -> int | None:
+def _taken(path: str) -> Descriptor | None:
     need_posix()
     unfinished = f"{path}.part"
     while not os.path.isdir(path):
         with explained(unfinished):
             os.makedirs(unfinished, exist_ok=True)
         try:
-            lock = os.open(unfinished, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            lock = Descriptor(os.open, unfinished, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:  # it is whole by now, or was given up
             continue
         # Whoever held it may have finished or given up meanwhile: then it is the lock of a directory that is gone.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if files.is_at(lock, unfinished) and not os.path.isdir(path):
+        fcntl.flock(lock.fd, fcntl.LOCK_EX)
+        if files.is_at(lock.fd, unfinished) and not os.path.isdir(path):
             return lock
-        os.close(lock)
+        lock.close()
     return None

@@ -34,7 +34,7 @@ def spec_of(path: Any = None, capacity: int = 10, item: Any = ITEM, **flags: Any
 
 def blocks(files: MappedFiles) -> int:
     """Bytes on the disk."""
-    return sum(os.fstat(array._descriptor).st_blocks * 512 for array in files._arrays.values())
+    return sum(os.fstat(array._file.fd).st_blocks * 512 for array in files._arrays.values())
 
 
 def fill(files: MappedFiles, number: int) -> None:

@@ -59,6 +59,41 @@ def chosen(places: Sequence[Place], most: int | None, seed: int = 0, always: Seq
     return sorted({*wanted, *first[seed % step :: step]})
 
 
+def interrupted_as_a_call_ends(call: int, work: Callable[..., Any], *args: Any) -> list[Place]:
+    """Call a function that is interrupted as the so many-th call of the library's into C, from 0, has ended.
+
+    What the call gives is lost: there Python looks for signals, before anybody has kept it.
+
+    Args:
+        call: -1 for none.
+        work: the function.
+        args: its arguments.
+
+    Returns:
+        The lines with the calls that it came to, one after the other.
+    """
+    seen: list[Place] = []
+    raised: list[KeyboardInterrupt] = []
+
+    def at_event(frame: types.FrameType, event: str, _: Any) -> None:
+        if event == "c_return" and frame.f_code.co_filename.startswith(_OURS):
+            seen.append((frame.f_code.co_filename, frame.f_lineno))
+            if len(seen) > call >= 0 and not _is_finalized(frame):
+                raised.append(KeyboardInterrupt())
+                raise raised[0]
+
+    before = sys.getprofile()
+    sys.setprofile(at_event)
+    try:
+        work(*args)
+    except KeyboardInterrupt as error:
+        if error not in raised:
+            raise
+    finally:
+        sys.setprofile(before)
+    return seen
+
+
 def _traced(line: int, work: Callable[..., Any], args: tuple[Any, ...], everywhere: bool) -> tuple[bool, list[Place]]:
     seen: list[Place] = []
     raised: list[KeyboardInterrupt] = []

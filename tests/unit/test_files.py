@@ -24,8 +24,8 @@ def test_a_row_that_lies_across_the_end_of_a_chunk_has_room_in_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mapped_array, "CHUNK", PAGE)
-    descriptor = os.open(tmp_path / "rows.bin", os.O_RDWR | os.O_CREAT)
-    array = mapped_array.MappedArray(descriptor, (4, 3000), "uint8", "rows.bin")
+    file = files.open_own(str(tmp_path / "rows.bin"))
+    array = mapped_array.MappedArray(file, (4, 3000), "uint8", "rows.bin")
     array.reserve_rows(np.array([0]))
     array.reserve_rows(np.array([1]))
     assert array.reserved.tolist() == [True, True, False]
@@ -35,8 +35,8 @@ def test_a_row_of_several_chunks_has_room_in_all_where_its_ends_have_it_already(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mapped_array, "CHUNK", PAGE)
-    descriptor = os.open(tmp_path / "rows.bin", os.O_RDWR | os.O_CREAT)
-    array = mapped_array.MappedArray(descriptor, (3, PAGE * 9 // 4), "uint8", "rows.bin")
+    file = files.open_own(str(tmp_path / "rows.bin"))
+    array = mapped_array.MappedArray(file, (3, PAGE * 9 // 4), "uint8", "rows.bin")
     array.reserve_rows(np.array([0, 2]))
     assert array.reserved.tolist() == [True, True, True, False, True, True, True]
     array.reserve_rows(np.array([1]))
@@ -126,7 +126,7 @@ def test_a_new_file_is_new(tmp_path: Path) -> None:
     os.link(file, tmp_path / "other")
     (tmp_path / "link").symlink_to(tmp_path / "other")
     for name in ("file", "link"):
-        os.close(files.create(os.fspath(tmp_path / name)))
+        files.create(os.fspath(tmp_path / name)).close()
         assert not (tmp_path / name).is_symlink()
         assert (tmp_path / name).read_text() == ""
         assert (tmp_path / "other").read_text() == "old"

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 
+from functional_rb.base.descriptors import Descriptor
 from functional_rb.base.errors import FULL, StorageFullError
 from functional_rb.base.files import as_path
 from functional_rb.base.strict_json import Json
@@ -50,11 +51,8 @@ def _made(write: Write, reader: Stored, facts: Json, target: str, unfinished: st
         # Libraries of others have written the files, and none of them waits until they last.
         for place, _, names in os.walk(unfinished):
             for name in names:
-                fd = os.open(os.path.join(place, name), os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    disk.fsync(fd)
-                finally:
-                    disk.close(fd)
+                with Descriptor(os.open, os.path.join(place, name), os.O_RDONLY | os.O_CLOEXEC) as file:
+                    disk.fsync(file.fd)
             disk.fsync_directory(place)
         disk.rename(unfinished, target)
     except BaseException as error:

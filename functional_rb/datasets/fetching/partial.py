@@ -39,7 +39,7 @@ class Partial:
         # Names of files may be too long, and have folders in them: a digest is a name that any file system takes.
         stem = os.path.join(folder, hashlib.sha256(name.encode()).hexdigest()[:32])
         self.path, self._journal, self._lock = f"{stem}.part", f"{stem}.json", f"{stem}.lock"
-        self.size, self.origin, self._noted, self._fd = 0, Origin(""), 0, -1
+        self.size, self.origin, self._noted = 0, Origin(""), 0
         make_inside(root, folder)
 
     def while_locked(self, work: Callable[[], None]) -> None:
@@ -47,44 +47,35 @@ class Partial:
         disk.while_locked(self._lock, work)
 
     def __enter__(self) -> Partial:
-        self._fd = files.open_own(self.path)
-        try:
-            # What the journal tells; nothing, if it is not there or was cut.
-            self.origin, self.size = Origin(""), 0
-            with contextlib.suppress(*CUT):
-                line = strict_json.parse(files.read_text(self._journal))
-                synced = line.pop("synced")
-                if type(synced) is int and 0 <= synced <= os.fstat(self._fd).st_size:
-                    self.origin, self.size = Origin(**line), synced
-            # After a machine lost its power, what lies behind the journal's size may be there or not.
-            disk.truncate(self._fd, self.size)
-        except BaseException:
-            disk.close(self._fd)
-            raise
+        self._file = files.open_own(self.path)
+        # What the journal tells; nothing, if it is not there or was cut.
+        self.origin, self.size = Origin(""), 0
+        with contextlib.suppress(*CUT):
+            line = strict_json.parse(files.read_text(self._journal))
+            synced = line.pop("synced")
+            if type(synced) is int and 0 <= synced <= os.fstat(self._file.fd).st_size:
+                self.origin, self.size = Origin(**line), synced
+        # After a machine lost its power, what lies behind the journal's size may be there or not.
+        disk.truncate(self._file.fd, self.size)
         self._noted = self.size
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         try:
-            if self._fd >= 0 and self.size:
+            if self._file.fd >= 0 and self.size:
                 with contextlib.suppress(OSError):  # there may be no room for it: the line before holds still
                     self.note()
         finally:
-            self._close()
-
-    def _close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            disk.close(fd)
+            self._file.close()
 
     def begin(self, origin: Origin) -> None:
         self.origin, self.size = origin, 0
-        disk.truncate(self._fd, 0)
+        disk.truncate(self._file.fd, 0)
         self.note()
 
     def append(self, content: bytes) -> None:
         try:
-            disk.write(self._fd, content)
+            disk.write(self._file.fd, content)
         except OSError as error:
             if error.errno in errors.FULL:
                 raise errors.StorageFullError(
@@ -98,12 +89,9 @@ class Partial:
     def note(self) -> None:
         """Write the journal, of what is safely on the disk."""
         # First the bytes, then the line that speaks of them, by a new file: a line is never cut.
-        disk.fsync(self._fd)
-        fd = disk.create(f"{self._journal}.new")
-        try:
-            disk.write(fd, json.dumps({**dataclasses.asdict(self.origin), "synced": self.size}).encode())
-        finally:
-            disk.close(fd)
+        disk.fsync(self._file.fd)
+        with disk.create(f"{self._journal}.new") as line:
+            disk.write(line.fd, json.dumps({**dataclasses.asdict(self.origin), "synced": self.size}).encode())
         disk.rename(f"{self._journal}.new", self._journal)
         self._noted = self.size
 
@@ -117,8 +105,8 @@ class Partial:
 
     def finish(self, target: str) -> None:
         """Give the part its name: from now on the file is there."""
-        disk.fsync(self._fd)
-        self._close()
+        disk.fsync(self._file.fd)
+        self._file.close()
         # The journal goes first: a file that has its name is complete, and must not be resumed.
         with contextlib.suppress(FileNotFoundError):
             disk.unlink(self._journal)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import lzma
-import os
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -33,8 +32,8 @@ def opened(path: str) -> Iterator[IO[bytes]]:
         descriptor, _ = files.open_regular(path)
     except files.UnusableFileError as error:
         raise DatasetError(str(error)) from None
-    with os.fdopen(descriptor, "rb") as file:
-        yield file
+    with descriptor:
+        yield files.stream(descriptor)
 
 
 class Inflated(io.RawIOBase):

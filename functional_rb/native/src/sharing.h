@@ -72,7 +72,7 @@ inline PyObject* hold(PyObject* self, PyObject* args) {
   return nullptr;
 }
 
-// reset(fd): lock another descriptor, in place of the one that is returned; no thread of this process has it.
+// reset(fd): lock another descriptor, which its owner closes; no thread of this process has it.
 inline PyObject* reset(PyObject* self, PyObject* fd) {
   Lock* lock = reinterpret_cast<Lock*>(self);
   const long new_fd = PyLong_AsLong(fd);
@@ -81,7 +81,8 @@ inline PyObject* reset(PyObject* self, PyObject* fd) {
   // One that is held is let go of by its holder, or by nobody, in the child of a fork.
   if (lock->threads && PyThread_acquire_lock(lock->threads, NOWAIT_LOCK)) PyThread_free_lock(lock->threads);
   lock->threads = threads, lock->holder = 0;
-  return PyLong_FromLong(std::exchange(lock->fd, int(new_fd)));
+  lock->fd = int(new_fd);
+  Py_RETURN_NONE;
 }
 
 inline PyObject* fd_of(PyObject* self, void*) { return PyLong_FromLong(reinterpret_cast<Lock*>(self)->fd); }
@@ -93,7 +94,6 @@ inline PyObject* new_lock(PyTypeObject* type, PyObject*, PyObject*) {
 inline void free_lock(PyObject* self) {
   Lock* lock = reinterpret_cast<Lock*>(self);
   if (lock->threads) PyThread_free_lock(lock->threads);
-  if (lock->fd >= 0) close(lock->fd);
   released(self);
 }
 
