@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import re
 import secrets
@@ -15,7 +16,6 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterator
-from typing import IO
 
 from functional_rb.base.descriptors import Descriptor
 
@@ -144,9 +144,9 @@ def read_text(path: str) -> str:
             raise UnusableFileError(path, f"no text in UTF-8: {error}") from None
 
 
-def stream(file: Descriptor, buffering: int = -1) -> IO[bytes]:
+def stream(file: Descriptor) -> io.BufferedReader:
     """An open file, to be read as Python's own are, for as long as it is open."""
-    return open(file.fd, "rb", buffering, closefd=False)
+    return open(file.fd, "rb", closefd=False)
 
 
 def extents(descriptor: int, size: int) -> Iterator[tuple[int, int]]:

@@ -205,7 +205,7 @@ class _Directory(Source):
         content: Any = values.reshape(-1).view(np.uint8)
         into, at = memoryview(content), 0
         with self._open(path) as file:
-            stream = files.stream(file, buffering=0)
+            stream = files.stream(file)
             for start, stop in spans:
                 stream.seek(start * row)
                 end = at + (stop - start) * row
