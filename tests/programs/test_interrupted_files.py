@@ -49,7 +49,7 @@ def shared(path: Path) -> None:
 
 def dataset(path: Path) -> None:
     frb.datasets.convert(SOURCE, path)
-    frb.datasets.info(path, verify=True)
+    frb.datasets.Dataset(path, verify=True)
     assert int(rb.size(frb.datasets.load(str(path), rb))) == 9
 
 
