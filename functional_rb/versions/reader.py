@@ -80,8 +80,11 @@ def _older_twin(version: Version) -> Version:
     memory, _ = version.newest_memory()
     twin = Version(memory, version.lock)
     twin.memory, twin.saved, twin.next = None, Log(), version
-    ages = [older() is version for older, _ in memory.history]
-    memory.history.insert(ages.index(True) if True in ages else len(ages), (weakref.ref(twin), 0))
+    history = memory.history
+    of_version = [entry for entry in list(history) if entry[0]() is version]
+    # One call finds the place and inserts: between two, a signal handler that saves inserts a version of its own.
+    places = map(history.index, of_version) if of_version else iter([len(history)])
+    list(map(history.insert, places, [(weakref.ref(twin), 0)]))
     return twin
 
 

@@ -6,7 +6,9 @@ import fcntl
 import gc
 import os
 import signal
+import sys
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,45 @@ def test_a_signal_handler_that_saves_amid_a_save_is_refused(
     assert ids(frb.load(tmp_path, rb)) == ids(newer if beside else state)
     frb.save(newer, tmp_path)
     assert ids(frb.load(tmp_path, rb)) == ids(newer)
+
+
+def test_a_signal_handler_that_saves_as_a_save_in_the_background_begins(tmp_path: Path) -> None:
+    """It came while the versions of the state were gone through, and added one: "deque mutated during iteration"."""
+    older = rb.add(rb.init(frb.BufferSpec(STEP, 8)), steps(0, 4))
+    state = rb.add(older, steps(4, 2))
+    seen = 0
+
+    def save_at(line: int) -> None:
+        nonlocal seen
+        seen = 0
+
+        def at_line(frame: types.FrameType, event: str, _: Any) -> Any:
+            nonlocal seen
+            if event == "line":
+                seen += 1
+                if seen - 1 == line:
+                    sys.settrace(None)
+                    frb.save(state, tmp_path / f"{line} by the handler")
+            return at_line
+
+        def at_call(frame: types.FrameType, event: str, _: Any) -> Any:
+            return at_line if frame.f_code.co_filename.endswith("versions/reader.py") else None
+
+        before = sys.gettrace()
+        sys.settrace(at_call)
+        try:
+            saving = frb.save(older, tmp_path / f"{line}", background=True)
+        finally:
+            sys.settrace(before)
+        saving.result()
+
+    save_at(-1)
+    for line in range(seen):
+        save_at(line)
+        assert ids(frb.load(tmp_path / f"{line}", rb)) == [*range(4)], line
+        assert ids(frb.load(tmp_path / f"{line} by the handler", rb)) == [*range(6)], line
+    rb.add(state, steps(6, 4))
+    assert (ids(older), ids(state)) == ([*range(4)], [*range(6)])
 
 
 def test_loading_at_every_line(tmp_path: Path) -> None:
