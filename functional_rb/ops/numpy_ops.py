@@ -107,6 +107,10 @@ def take(x: Vector, index: Vector) -> Vector:
     return x.take(index, 0)
 
 
+def take_along(x: Vector, index: Vector) -> Vector:
+    return np.take_along_axis(x, index, -1)
+
+
 def set_at(x: Vector, index: Vector, values: Vector) -> Vector:
     x[index] = values
     return x

@@ -10,8 +10,8 @@ from functional_rb.base.arrays import ArrayLike, BackendArray, Nest, PRNGKey
 from functional_rb.lib import A
 from functional_rb.ted.steps import from_transitions
 from functional_rb.text import advantages, rollouts
-from functional_rb.text import generation as core
-from functional_rb.text.checks import check_callable, law_of, rows_of, settings_of, shaped, unset, whole
+from functional_rb.text.arguments import rows_of, shaped, unset, whole
+from functional_rb.text.checks import check_callable, law_of, settings_of
 from functional_rb.text.decoding import Decoding, Reward, Score
 from functional_rb.text.generation import Generation, Joined
 from functional_rb.text.lib import EmptyCache, Step, TextLib
@@ -21,7 +21,6 @@ NAMES: Final = (
     "gae",
     "generate",
     "group_advantages",
-    "join",
     "log_probs",
     "pairs_of_groups",
     "rollout",
@@ -141,44 +140,6 @@ def generate(
             f"its dtype, in which numbers may overflow"
         )
     return generation
-
-
-def join(lib: TextLib[A], prompts: ArrayLike, generation: Generation, mask: ArrayLike = None, pad: int = 0) -> Joined:
-    """Prompts and their replies as rows without gaps: the prompt, then the reply, then padding.
-
-    Args:
-        prompts: integers [B, L], as for `generate`.
-        generation: the replies to them.
-        mask: [B, L], which are tokens of the prompts; all if None.
-        pad: what stands behind the replies.
-
-    Returns:
-        N rows of L + n places.
-
-    Raises:
-        TypeError: for arrays of another dtype, naming them.
-        ValueError: for shapes that do not fit, and replies to another number of prompts.
-
-    Example:
-        >>> params = rb.from_dlpack(np.zeros((4, 4), np.float32), copy=True)
-        >>> prompts, mask = np.array([[0, 1], [2, 3]], np.int32), np.array([[False, True], [True, True]])
-        >>> def step(params, cache, ids, positions):
-        ...     return params[ids], None
-        >>> made = rb.text.generate(step, params, prompts, rb.key(0), frb.text.Decoding(2, temperature=0), mask=mask)
-        >>> rows = rb.text.join(prompts, made, mask, pad=3)
-        >>> rows.ids.tolist(), rows.reply.tolist()
-        ([[1, 0, 0, 3], [2, 3, 0, 0]], [[False, True, True, False], [False, False, True, True]])
-    """
-    who = "text.join"
-    ids, there = rows_of(lib, prompts, mask, "prompts", who)
-    kind: type[object] = type(generation)  # users give anything
-    if not issubclass(kind, Generation):
-        raise TypeError(f"{who}: expected generation as rb.text.generate returns it, got {kind.__name__}")
-    tokens, live = rows_of(lib, generation.tokens, generation.mask, "generation.tokens", who)
-    count, rows = int(ids.shape[0]), int(tokens.shape[0])
-    if rows % count:
-        raise ValueError(f"{who}: expected a multiple of {count} replies, as there are prompts, got {rows}")
-    return lib.run(core.join, ids, there, tokens, live, static=(whole(pad, "pad", 0, who),))
 
 
 def log_probs(
@@ -365,7 +326,7 @@ def rollout(
     ids, there = rows_of(lib, prompts, mask, "prompts", who)
     with lib.without_gradients():
         generation = generate(lib, step, params, ids, key, decoding, mask=there, cache=cache)
-        joined = join(lib, ids, generation, there, decoding.pad)
+        joined = generation.join(ids, there, decoding.pad)
         rows = (int(joined.ids.shape[0]),)
         scores = shaped(lib, reward.score(*joined), "float32", rows, "what score gave", who)
         values = lib.values(scores)

@@ -6,8 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from functional_rb.base.arrays import BackendArray
+from functional_rb.base.arrays import ArrayLike, BackendArray
 from functional_rb.ops.protocol import Array, TextOps
+from functional_rb.text.arguments import rows_of, whole
+from functional_rb.text.computing import Computing, computed
 from functional_rb.text.laws import Law, choose, log_prob_slopes, log_probs_of
 
 # The position of what is no token.
@@ -39,6 +41,20 @@ class Settings(NamedTuple):
     stops: bool = True  # whether to look at each token if all replies have ended
 
 
+class Joined(NamedTuple):
+    """Prompts and their replies, N rows of S = L + n places: the prompt from place 0 on, then the reply, then padding.
+
+    Attributes:
+        ids: int32 [N, S].
+        mask: bool [N, S], where tokens are.
+        reply: bool [N, S], which of these are the reply's.
+    """
+
+    ids: BackendArray
+    mask: BackendArray
+    reply: BackendArray
+
+
 class Generation(NamedTuple):
     """Replies to B prompts, r of each: N = B * r rows, reply j to prompt b in row b * r + j.
 
@@ -63,19 +79,33 @@ class Generation(NamedTuple):
     law_log_probs: BackendArray
     rejected: BackendArray
 
+    def join(self, prompts: ArrayLike, mask: ArrayLike = None, pad: int = 0) -> Joined:
+        """Prompts and these replies to them as rows without gaps: the prompt, then the reply, then padding.
 
-class Joined(NamedTuple):
-    """Prompts and their replies, N rows of S = L + n places: the prompt from place 0 on, then the reply, then padding.
+        Args:
+            prompts: integers [B, L], as for `generate`.
+            mask: [B, L], which are tokens of the prompts; all if None.
+            pad: what stands behind the replies.
 
-    Attributes:
-        ids: int32 [N, S].
-        mask: bool [N, S], where tokens are.
-        reply: bool [N, S], which of these are the reply's.
-    """
+        Returns:
+            N rows of L + n places.
 
-    ids: BackendArray
-    mask: BackendArray
-    reply: BackendArray
+        Raises:
+            TypeError: for arrays of another dtype, naming them.
+            ValueError: for shapes that do not fit, and for another number of prompts than these are replies to.
+
+        Example:
+            >>> params = rb.from_dlpack(np.zeros((4, 4), np.float32), copy=True)
+            >>> prompts, mask = np.array([[0, 1], [2, 3]], np.int32), np.array([[False, True], [True, True]])
+            >>> def step(params, cache, ids, positions):
+            ...     return params[ids], None
+            >>> greedy = frb.text.Decoding(2, temperature=0)
+            >>> made = rb.text.generate(step, params, prompts, rb.key(0), greedy, mask=mask)
+            >>> rows = made.join(prompts, mask, pad=3)
+            >>> rows.ids.tolist(), rows.reply.tolist()
+            ([[1, 0, 0, 3], [2, 3, 0, 0]], [[False, True, True, False], [False, False, True, True]])
+        """
+        return computed(_joined, (*self, prompts, mask), self, prompts, mask, pad)
 
 
 def model_of(ops: TextOps, step: Callable[..., object], params: object) -> Model:
@@ -244,6 +274,17 @@ def _blank(ops: TextOps, bits: Array, pad: int) -> tuple[Array, ...]:
     # What stands in place of tokens [...] that were never drawn, for bits [..., 2].
     none = bits[..., 0] * 0
     return none + pad, ops.cast(none, "bool"), ops.cast(none, "float32"), ops.cast(none, "float32")
+
+
+def _joined(lib: Computing, generation: Generation, prompts: ArrayLike, mask: ArrayLike, pad: int) -> Joined:
+    who = "Generation.join"
+    ids, there = rows_of(lib, prompts, mask, "prompts", who)
+    tokens, live = rows_of(lib, generation.tokens, generation.mask, "tokens", who)
+    count, rows = int(ids.shape[0]), int(tokens.shape[0])
+    if rows % count:
+        raise ValueError(f"{who}: expected a multiple of {count} replies, as there are prompts, got {rows}")
+    joined: Joined = lib.run(join, ids, there, tokens, live, static=(whole(pad, "pad", 0, who),))
+    return joined
 
 
 def join(ops: TextOps, prompts: Array, mask: Array, tokens: Array, live: Array, pad: int) -> Joined:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from functional_rb.text.checks import whole
+from functional_rb.text.arguments import whole
 from functional_rb.text.generation import PADDING
 
 Ints = np.ndarray[tuple[int, ...], np.dtype[np.int32]]

@@ -210,7 +210,7 @@ def test_attributes_that_are_documented_are_there() -> None:
 TEXT = torch_backend.text
 
 
-@pytest.mark.parametrize("function", [TEXT.gae, TEXT.generate, TEXT.join, TEXT.rollout, functional_rb.text.pack])
+@pytest.mark.parametrize("function", [TEXT.gae, TEXT.generate, TEXT.rollout, functional_rb.text.pack])
 def test_help_tells_of_each_field_that_functions_of_text_give(function: Any) -> None:
     name = inspect.signature(function).return_annotation
     ours = (x for x in tuple.__subclasses__() if x.__module__.startswith("functional_rb."))

@@ -282,6 +282,7 @@ BOUND = (
     "functional_rb.scale.ray.client",
     "functional_rb.scale.ray.starting",
     "functional_rb.text.api",
+    "functional_rb.text.generation",
     "functional_rb.text.preferences",
     "functional_rb.trees.api",
     "functional_rb.trees.forest",

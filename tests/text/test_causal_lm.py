@@ -54,7 +54,7 @@ def test_log_probs_are_its_own(models: dict[str, Any], kind: str) -> None:
     for side in effort(("left", "anywhere"), ("left", "right", "anywhere")):
         prompts, mask = padded(side)
         found = rb.text.generate(step, model, prompts, rb.key(1), decoding, mask=mask, cache=cache)
-        rows = rb.text.join(prompts, found, mask)
+        rows = found.join(prompts, mask)
         seen.append(found.tokens.tolist())
         told = rb.text.log_probs(step, model, rows.ids, rows.mask).detach()
         for row in effort(range(0, 15, 2), range(15)):

@@ -69,9 +69,12 @@ def test_what_is_told_is_what_the_model_says_of_the_rows(library: Backend) -> No
     """Teacher forcing, of all rows together and of each alone, without any padding."""
     made = generated(library, PROMPTS, MASK)
     rb, (step, _), params = library.rb, gpt2(library), gpt2_params(library)
-    joined = rb.text.join(PROMPTS, made._make(map(library.array, made)), MASK, pad=END)
+    joined = made._make(map(library.array, made)).join(PROMPTS, MASK, pad=END)
     told = library.numpy(rb.text.log_probs(step, params, joined.ids, joined.mask))
     ids, mask, reply = map(library.numpy, joined)
+    for x, y in zip(made.join(PROMPTS, MASK, pad=END), (ids, mask, reply), strict=True):  # of NumPy's arrays alone
+        assert isinstance(x, np.ndarray)
+        np.testing.assert_array_equal(x, y)
     np.testing.assert_allclose(told[reply], made.log_probs[made.mask], atol=1e-5)
     np.testing.assert_array_equal(ids[reply], made.tokens[made.mask])
     assert (told[~mask] == 0).all()
@@ -135,7 +138,7 @@ def test_temperature_changes_the_law_and_not_the_models_log_probs(library: Backe
     np.testing.assert_allclose(plain.law_log_probs, plain.log_probs, atol=1e-5)
     cold = generated(library, PROMPTS, MASK, temperature=0.0)
     rb, (step, _), params = library.rb, gpt2(library), gpt2_params(library)
-    joined = rb.text.join(PROMPTS, cold._make(map(library.array, cold)), MASK, pad=END)
+    joined = cold._make(map(library.array, cold)).join(PROMPTS, MASK, pad=END)
     told = library.numpy(rb.text.log_probs(step, params, joined.ids, joined.mask))
     np.testing.assert_allclose(cold.log_probs[cold.mask], told[library.numpy(joined.reply)], atol=1e-5)
     assert (cold.law_log_probs == 0).all()

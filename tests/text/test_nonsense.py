@@ -23,15 +23,12 @@ def generated(rb: Any) -> Any:
 
 
 JOINED: list[tuple[Any, type[Exception], str]] = [
-    (lambda made: None, TypeError, "expected generation as rb.text.generate returns it, got NoneType"),
-    (lambda made: {"tokens": made.tokens}, TypeError, "expected generation as rb.text.generate returns it, got dict"),
-    (lambda made: tuple(made), TypeError, "expected generation as rb.text.generate returns it, got tuple"),
     (lambda made: made._replace(tokens=made.tokens[:, :1]), ValueError, "mask: expected shape [2, 1], got [2, 2]"),
-    (lambda made: made._replace(tokens=np.zeros((2, 2))), TypeError, "text.join: generation.tokens"),
+    (lambda made: made._replace(tokens=np.zeros((2, 2))), TypeError, "Generation.join: tokens"),
     (
         lambda made: made._replace(tokens=made.tokens[:, 0]),
         ValueError,
-        "generation.tokens: expected shape [rows, token",
+        "tokens: expected shape [rows, token",
     ),
     (lambda made: made._replace(tokens=made.tokens[:0], mask=made.mask[:0]), ValueError, "at least one of each"),
     (lambda made: made._replace(tokens=made.tokens[:1], mask=made.mask[:1]), ValueError, "a multiple of 2 replies"),
@@ -44,10 +41,10 @@ def test_join(library: Backend, change: Any, kind: type[Exception], text: str) -
     rb = library.rb
     made = generated(rb)
     with pytest.raises(kind, match=re.escape(text)):
-        rb.text.join(PROMPTS, change(made))
-    with pytest.raises(ValueError, match=r"text.join: expected pad below 2\^31, as int32 has it, got"):
-        rb.text.join(PROMPTS, made, pad=2**40)
-    assert rb.text.join(PROMPTS, made).ids.shape == (2, 4)
+        change(made).join(PROMPTS)
+    with pytest.raises(ValueError, match=r"Generation\.join: expected pad below 2\^31, as int32 has it, got"):
+        made.join(PROMPTS, pad=2**40)
+    assert made.join(PROMPTS).ids.shape == (2, 4)
 
 
 CONTROLLERS = [frb.text.KLController(0.1), frb.text.KLController(0.1, 6.0, 100.0)]

@@ -139,7 +139,7 @@ def test_replies_of_wrapped_models_have_the_log_probs_that_log_probs_tells(wrapp
         step, cache = rb.text.causal_lm(model)
         decoding = frb.text.Decoding(4, replies=2, eos=1)
         replies = rb.text.generate(step, model, prompts, rb.key(seed), decoding, mask=mask, cache=cache)
-        rows = rb.text.join(prompts, replies, mask)
+        rows = replies.join(prompts, mask)
         told = rb.text.log_probs(step, model, rows.ids, rows.mask)
         own = dict(model.named_parameters())
         by_dict = rb.text.log_probs(step, own, rows.ids, rows.mask)
