@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from functional_rb.base.arrays import BackendArray
 from functional_rb.base.containers import add_rule
+from functional_rb.lib import Lib, library_of
 from functional_rb.ops.protocol import Array, ItemOps
 
 
@@ -41,6 +42,42 @@ class Moments(NamedTuple):
             tensor([-1.,  3.])
         """
         return (self.m2 / self.count.clip(1)).clip(eps) ** 0.5
+
+    def merge(self, other: Moments) -> Moments:
+        """The moments of all that both have met.
+
+        Args:
+            other: moments of the same vectors, of the same backend.
+
+        Raises:
+            TypeError: for what are no moments, or those of another backend.
+            ValueError: for moments of vectors of another shape.
+
+        Example:
+            >>> import torch_backend as rb
+            >>> rb.moments(np.ones(3)).merge(rb.moments(np.full(1, 5.0))).mean.item()
+            2.0
+        """
+        lib = library_of(*self)
+        if lib is None:
+            raise TypeError("merge: expected moments of a backend; bring them over by rb.from_dlpack(moments)")
+        both: Moments = lib.around(_merge)(lib, self, other)
+        return both
+
+
+def _merge(lib: Lib[Any], one: Moments, other: object) -> Moments:
+    if not isinstance(other, Moments):
+        raise TypeError(f"merge: expected moments, as rb.moments makes them, got {type(other).__name__}")
+    for name, x in (*one._asdict().items(), *other._asdict().items()):
+        if not isinstance(x, lib.array):
+            raise TypeError(
+                f"merge: expected moments of one backend, got {name} as {type(x).__name__}; bring them over by "
+                f"rb.from_dlpack(moments)"
+            )
+    ours, theirs = ([tuple(x.shape) for x in (operand.count, operand.mean)] for operand in (one, other))
+    if ours != theirs:
+        raise ValueError(f"merge: expected moments of vectors of the same shape, {ours[1]}, got {theirs[1]}")
+    return merged(lib.ops, one, other)
 
 
 def problem(moments: Moments) -> str | None:
@@ -88,7 +125,7 @@ def moments(ops: ItemOps, x: Array, shape: Sequence[int] = (), mask: Array | Non
         >>> import torch_backend as rb, torch
         >>> seen = rb.moments(torch.zeros(0))
         >>> for batch in ([1.0, 3.0], [5.0]):
-        ...     seen = rb.merge(seen, rb.moments(torch.tensor(batch)))
+        ...     seen = seen.merge(rb.moments(torch.tensor(batch)))
         >>> seen.count, seen.mean, seen.m2
         (tensor(3.), tensor(3.), tensor(8.))
     """

@@ -47,7 +47,6 @@ NAMES: Final = (
     "load_state_dict",
     "lookup",
     "map_spec",
-    "merge",
     "moments",
     "newest",
     "priorities",

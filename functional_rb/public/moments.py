@@ -1,4 +1,4 @@
-"""`rb.moments`, and `rb.merge` of moments: `functional_rb.items.moments`, on what a caller gives."""
+"""`rb.moments`: `functional_rb.items.moments`, on what a caller gives."""
 
 from __future__ import annotations
 
@@ -25,32 +25,6 @@ def moments(lib: Lib[A], x: object, shape: Sequence[int] = (), mask: ArrayLike =
     numbers = _array(lib, x, None, "moments", "x", ("bool", "int", "float"))
     chosen = None if mask is None else _array(lib, mask, numbers, "moments", "mask", ("bool",))
     return core.moments(lib.ops, numbers, shape, chosen)
-
-
-def merge(lib: Lib[A], one: Moments, other: Moments) -> Moments:
-    """What `rb.merge` makes of moments."""
-    for operand in (one, other):
-        check_moments(lib, operand, "merge")
-    ours, theirs = ([tuple(x.shape) for x in (operand.count, operand.mean)] for operand in (one, other))
-    if ours != theirs:
-        raise ValueError(f"merge: expected moments of vectors of the same shape, {ours[1]}, got {theirs[1]}")
-    return core.merged(lib.ops, one, other)
-
-
-def check_moments(lib: Lib[A], moments: object, who: str) -> None:
-    """Refuse what are no moments of the backend.
-
-    Raises:
-        TypeError: with the remedy.
-    """
-    if not isinstance(moments, Moments):
-        raise TypeError(f"{who}: expected moments, as rb.moments makes them, got {type(moments).__name__}")
-    for name, x in zip(Moments._fields, moments, strict=True):
-        if not isinstance(x, lib.array):
-            raise TypeError(
-                f"{who}: expected moments of this backend, got {name} as {type(x).__name__}; bring them over by "
-                f"rb.from_dlpack(moments)"
-            )
 
 
 def _is_shape(shape: object) -> bool:

@@ -6,18 +6,15 @@ Whoever has such a value tells the functions on it here, each of which takes a `
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from functional_rb.base import lazy
 from functional_rb.base.description import refuse
 from functional_rb.hash_maps import functions as hash_maps
 from functional_rb.hash_maps.functions import HashMap
 from functional_rb.hash_maps.spec import HashMapSpec
-from functional_rb.items.moments import Moments
 from functional_rb.lib import A, Lib
-from functional_rb.public import moments
 
-T = TypeVar("T")
 _FUNCTIONS: Final[dict[type, Mapping[str, Callable[..., Any]]]] = {}
 # What of buffers has a function of the same name, for errors.
 _OF_BUFFERS: Final = {"init": "BufferSpec"} | dict.fromkeys(
@@ -48,7 +45,6 @@ register(
     HashMap,
 )
 register({"init": hash_maps.init}, HashMapSpec)
-register({"merge": moments.merge}, Moments)
 
 
 def called_on(value: object, name: str) -> Callable[..., Any]:
@@ -126,32 +122,3 @@ def visits(lib: Lib[A], state: object, keys: object, action: object = None) -> A
         refuse("visits", state, action=action)
     counts: A = function(lib, state, keys) if action is None else function(lib, state, keys, action=action)
     return counts
-
-
-def merge(lib: Lib[A], state: T, other: T) -> T:
-    """One value of two: the moments of all that both have met, or the forest of the steps of both.
-
-    Of forests the result is that of taking the steps of the second into the first, after its own, with the spec of the
-    first: what that has keeps its numbers. For which steps there is no room, they are refused and counted.
-
-    Args:
-        state: moments (see `moments`), or a forest. It stays as it is.
-        other: of the same kind and of the same vectors, or observations and actions. It stays as it is.
-
-    Raises:
-        TypeError: for values of another kind, or of another backend.
-        ValueError: for moments of vectors of another shape; for forests of other observations or actions.
-
-    Example:
-        >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=10, children=2)
-        >>> def walk(start):
-        ...     steps = frb.ted.from_transitions(
-        ...         np.int32(start), np.int32(0), np.float32(1), np.int32(start + 1), np.bool_(False))
-        ...     return rb.add(rb.init(spec), steps)
-        >>> rb.lookup(rb.merge(walk(0), walk(1)), np.array([0, 1, 2], np.int32)).tolist()
-        [0, 1, 2]
-        >>> np.asarray(rb.merge(rb.moments(np.ones(3)), rb.moments(np.full(1, 5.0))).mean).item()
-        2.0
-    """
-    merged: T = called_on(state, "merge")(lib, state, other)
-    return merged

@@ -20,8 +20,9 @@ from functional_rb.base.description import Described, refuse
 from functional_rb.base.steps import ACTION, NEXT, OBSERVATION, REWARD
 from functional_rb.core import soundness
 from functional_rb.hash_maps.functions import check_arrays, check_sizes, checked_mask, packed
-from functional_rb.lib import A, Lib
+from functional_rb.lib import A, Lib, library_of
 from functional_rb.ops.protocol import Array, Ops
+from functional_rb.public.structures import called_on
 from functional_rb.specs.array import Binary, Unbounded
 from functional_rb.specs.functions import as_batch, outline_of
 from functional_rb.specs.values import Outline
@@ -57,6 +58,34 @@ class Forest(Described):
 
     arrays: ForestArrays
     spec: ForestSpec
+
+    def merge(self, other: Forest) -> Forest:
+        """The forest of the steps of both, such as those of two processes.
+
+        The result is that of taking the steps of the other into this one, after its own, with its spec: what this one
+        has keeps its numbers. For which steps there is no room, they are refused and counted.
+
+        Args:
+            other: of the same observations and actions. Both stay as they are.
+
+        Raises:
+            TypeError: for what is no forest, or that of another backend.
+            ValueError: for a forest of other observations or actions.
+
+        Example:
+            >>> spec = frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(2), capacity=10, children=2)
+            >>> def walk(start):
+            ...     steps = frb.ted.from_transitions(
+            ...         np.int32(start), np.int32(0), np.float32(1), np.int32(start + 1), np.bool_(False))
+            ...     return rb.add(rb.init(spec), steps)
+            >>> rb.lookup(walk(0).merge(walk(1)), np.array([0, 1, 2], np.int32)).tolist()
+            [0, 1, 2]
+        """
+        lib = library_of(self.arrays.refused)
+        if lib is None:
+            raise TypeError("merge: expected a forest of a backend; bring it over by rb.from_dlpack(forest)")
+        forest: Forest = lib.around(called_on(self, "merge"))(lib, self, other)
+        return forest
 
     def __repr__(self) -> str:
         return f"Forest({self.spec!r})"

@@ -33,9 +33,9 @@ def test_moments_are_those_of_all_vectors(library: Backend, sizes: list[int], at
     found = others = rb.moments(np.zeros((0, 2), np.float32), (2,))
     for k, x in enumerate(met):
         own = rb.moments(x, (2,))
-        found = rb.merge(found, own) if k <= at else found
-        others = rb.merge(others, own) if k > at else others
-    both, whole = jax.tree.map(library.numpy, rb.merge(found, others)), np.concatenate(met)
+        found = found.merge(own) if k <= at else found
+        others = others.merge(own) if k > at else others
+    both, whole = jax.tree.map(library.numpy, found.merge(others)), np.concatenate(met)
     assert both.count == len(whole)
     if len(whole):
         np.testing.assert_allclose(both.mean, whole.mean(0, np.float64), rtol=1e-6)
@@ -55,7 +55,7 @@ def test_masked_vectors_do_not_count(library: Backend) -> None:
     backwards = rb.moments(x[::-1], (2,), mask[::-1])  # whose strides torch's own functions refuse
     assert backwards.count == mask.sum()
     np.testing.assert_allclose(library.numpy(backwards.mean), x[mask].mean(0), rtol=1e-6)
-    none = rb.merge(found, rb.moments(x, (2,), mask & False))
+    none = found.merge(rb.moments(x, (2,), mask & False))
     assert all(np.array_equal(library.numpy(a), library.numpy(b)) for a, b in zip(none, found, strict=True))
 
 
@@ -64,7 +64,7 @@ def test_both_backends_compute_save_and_normalize(library: Backend, tmp_path: Pa
     start = rb.moments(np.zeros((0, 2), np.float32), (2,))
 
     def both(value: Any) -> Any:
-        value = rb.merge(rb.merge(value, rb.moments(x, (2,))), rb.moments(y, (2,)))
+        value = value.merge(rb.moments(x, (2,))).merge(rb.moments(y, (2,)))
         return value, (x - value.mean) / value.deviation()
 
     if library.library == "jax":
@@ -72,7 +72,7 @@ def test_both_backends_compute_save_and_normalize(library: Backend, tmp_path: Pa
         import jax.numpy as jnp
 
         value, made = jax.jit(both)(start)
-        scanned, _ = jax.lax.scan(lambda m, x: (rb.merge(m, rb.moments(x, (2,))), None), start, jnp.stack([x, y]))
+        scanned, _ = jax.lax.scan(lambda m, x: (m.merge(rb.moments(x, (2,))), None), start, jnp.stack([x, y]))
         for one, other in zip(scanned, value, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4)
     else:
@@ -108,11 +108,11 @@ def test_what_are_no_moments_or_no_numbers_is_refused(library: Backend) -> None:
     seen, single = rb.moments(library.array(x), (2,)), rb.moments(x)
     seen_map, theirs = rb.init(frb.HashMapSpec(frb.Unbounded(()), 2)), other.moments(x, (2,))
     cases: list[tuple[Any, type[Exception], str]] = [
-        (lambda: rb.merge(seen, 3), TypeError, "merge: expected moments, as rb.moments makes them, got int$"),
-        (lambda: rb.merge(seen, seen_map), TypeError, "merge: expected moments, .* makes them, got HashMap$"),
-        (lambda: rb.merge(seen, theirs), TypeError, r"merge: .* this backend, .*; bring them over by rb\.from_dlpack"),
-        (lambda: rb.merge(theirs, seen), TypeError, "merge: expected moments of this backend, got count as"),
-        (lambda: rb.merge(seen, single), ValueError, r"merge: .* the same shape, \(2,\), got \(\)$"),
+        (lambda: seen.merge(3), TypeError, "merge: expected moments, as rb.moments makes them, got int$"),
+        (lambda: seen.merge(seen_map), TypeError, "merge: expected moments, .* makes them, got HashMap$"),
+        (lambda: seen.merge(theirs), TypeError, r"merge: .* one backend, .*; bring them over by rb\.from_dlpack"),
+        (lambda: theirs.merge(seen), TypeError, "merge: expected moments of one backend, got count as"),
+        (lambda: seen.merge(single), ValueError, r"merge: .* the same shape, \(2,\), got \(\)$"),
         (lambda: rb.moments([1.0]), TypeError, "moments: x: expected an array of this backend or NumPy, got builtins"),
         (
             lambda: rb.moments(theirs.mean),
@@ -131,7 +131,7 @@ def test_what_are_no_moments_or_no_numbers_is_refused(library: Backend) -> None:
     for call, kind, text in cases:
         with pytest.raises(kind, match=f"^{text}"):
             call()
-    assert int(rb.merge(seen, rb.from_dlpack(theirs)).count) == 6  # the remedy
+    assert int(seen.merge(rb.from_dlpack(theirs)).count) == 6  # the remedy
     assert float(single.deviation()) == pytest.approx(0.01)
 
 

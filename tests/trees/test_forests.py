@@ -164,10 +164,10 @@ def test_forests_that_grow_and_merge_are_those_of_all_steps(library: Backend, ke
     def check(first: np.ndarray, second: np.ndarray) -> None:
         one, other = (rb.add(rb.init(ROOMY), steps_of(rows)) for rows in (first, second))
         before = jax.tree.map(lambda x: np.array(library.numpy(x)), one.arrays)
-        check_arrays(rb.merge(one, other).arrays, law_of(ROOMY, first, second), library.numpy)
+        check_arrays(one.merge(other).arrays, law_of(ROOMY, first, second), library.numpy)
         larger = rb.with_spec(one, LARGE)
         check_arrays(larger.arrays, law_of(LARGE, first), library.numpy)
-        check_arrays(rb.merge(larger, other).arrays, law_of(LARGE, first, second), library.numpy)
+        check_arrays(larger.merge(other).arrays, law_of(LARGE, first, second), library.numpy)
         larger = rb.add_(larger, steps_of(second))  # in memory of its own
         check_arrays(larger.arrays, law_of(LARGE, first, second), library.numpy)
         jax.tree.map(np.testing.assert_array_equal, before, jax.tree.map(library.numpy, one.arrays))
@@ -191,7 +191,7 @@ def test_what_two_forests_have_no_room_for_is_refused_and_counted(library: Backe
     law.add(0, 1, 5, 1, False)
     law.refused += 1
     law.add(0, 0, 1, 2, False)  # for its edge there is room, and for its result none
-    made = rb.merge(one, other)
+    made = one.merge(other)
     check_arrays(made.arrays, law, library.numpy)
     for sound in (made, rb.with_spec(made, LARGE)):
         frb.save(sound, tmp_path)
@@ -204,7 +204,7 @@ def test_growing_and_merging_compiled(library: Backend) -> None:
     one = rb.add(rb.init(ROOMY), library.tree(steps))
 
     def run(forest: Any) -> Any:
-        return rb.merge(rb.with_spec(forest, LARGE), forest)
+        return rb.with_spec(forest, LARGE).merge(forest)
 
     eager = run(one)
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager") if library.library == "torch" else jax.jit(run)
@@ -223,7 +223,7 @@ def test_forests_of_other_things_are_refused(library: Backend) -> None:
     with pytest.raises(TypeError, match=r"with_spec: expected a ForestSpec, got HashMapSpec"):
         rb.with_spec(one, frb.HashMapSpec(frb.Unbounded(()), 4))
     other = frb.trees.ForestSpec(OBSERVATION, frb.Categorical(2), capacity=8, children=9)
-    for use in (lambda: rb.with_spec(one, other), lambda: rb.merge(one, rb.init(other))):
+    for use in (lambda: rb.with_spec(one, other), lambda: one.merge(rb.init(other))):
         with pytest.raises(ValueError, match="expected the same actions"):
             use()
     with pytest.raises(ValueError, match="outcomes: expected 1 to"):

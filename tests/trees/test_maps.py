@@ -237,8 +237,6 @@ def test_what_does_not_fit_is_refused(library: Backend) -> None:
     for use in (rb.lookup, rb.visits):
         with pytest.raises(TypeError, match=f"{use.__name__}: expected HashMap or Forest, got State"):
             use(rb.init(frb.BufferSpec(frb.Unbounded(()), 3)), PAIRS)
-    with pytest.raises(TypeError, match="merge: expected Moments or Forest, got HashMap"):
-        rb.merge(made, made)
     for use, who, name in (
         (lambda: rb.visits(made, PAIRS, PAIRS), "visits: a HashMap", "action"),
         (lambda: rb.size(made, each=True), "size: a HashMap", "each"),
