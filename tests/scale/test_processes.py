@@ -44,6 +44,7 @@ SAMPLERS = {
     "prioritized": frb.Prioritized(),
     "prioritized, with a limit": frb.Prioritized(alpha=1.0, new_priority="ever", max_times_sampled=2),
     "recency": frb.Recency(3),
+    "staleness": frb.Staleness("episode", max_staleness=1),
     "without replacement": frb.WithoutReplacement(),
     "slices": frb.Slices(3),
     "slices, by windows": frb.Slices(3, weighting="window", strict_length=False, span=True),
@@ -186,6 +187,9 @@ def same_program(group: Any, spec: frb.BufferSpec, in_place: bool) -> None:
             given = new.chunk(dist.get_world_size(group))[dist.get_rank(group)].contiguous()
             sharded = update(sharded, found.indices.reshape(-1), given)
             whole = update(whole, expected.indices.reshape(-1), new)
+            assert torch.equal(sharded.tree, whole.tree)
+        if isinstance(spec.sampler, frb.Staleness):
+            sharded, whole = (update(state, version=turn % 3) for state in (sharded, whole))
             assert torch.equal(sharded.tree, whole.tree)
         assert int(rb.size(sharded)) == int(rb.size(whole))
         assert [x.tolist() for x in rb.counts(sharded)] == [x.tolist() for x in rb.counts(whole)]
