@@ -38,6 +38,7 @@ SAMPLERS = {
     "prioritized, with a limit": frb.Prioritized(alpha=1.0, new_priority="ever", max_times_sampled=2),
     "prioritized, distinct": frb.Prioritized(replacement=False),
     "recency": frb.Recency(3),
+    "staleness": frb.Staleness("episode", max_staleness=12),
     "without replacement": frb.WithoutReplacement(),
     "without replacement, in order": frb.WithoutReplacement(shuffle=False),
     "slices": frb.Slices(3),
@@ -126,7 +127,8 @@ def step(state: frb.State, now: Log, draw: Any = "global", axis_name: str | None
     priorities = now.priorities if spec.sampler.has_priorities else None
     name = "x" if spec.compact is None else "image"  # frames are not rewritten
     new = {name: (sample.items[name] * 2).reshape(-1, *ITEM[name].shape)}
-    return rb.update(state, handles, priorities, new), sample
+    version = 4 * now.keys[-1].astype(np.int32) if isinstance(spec.sampler, frb.Staleness) else None
+    return rb.update(state, handles, priorities, new, version), sample
 
 
 def run(state: frb.State, log: Log) -> Any:
