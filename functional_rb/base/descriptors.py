@@ -17,6 +17,7 @@ class Descriptor:
     """
 
     _held: list[int] | tuple[()] = ()  # an interrupt may come before the first line below, and `__del__` then
+    _closing = staticmethod(os.close)  # what dies as the interpreter ends finds no modules any more
 
     def __init__(self, opening: Callable[..., int], *args: object) -> None:
         """Open and keep what a call with these arguments gives, such as of `os.open` or `os.dup`."""
@@ -31,7 +32,7 @@ class Descriptor:
 
     def close(self) -> None:
         if self._held:
-            list(map(os.close, map(self._held.pop, [0])))  # one call too
+            list(map(self._closing, map(self._held.pop, [0])))  # one call too
 
     def __enter__(self) -> Descriptor:
         return self

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.base import files
+from functional_rb.base import descriptors, files
 from functional_rb.storage import mapped_array
 from tests.support import backends
 from tests.support.children import ROOT, program
@@ -130,3 +130,14 @@ def test_a_new_file_is_new(tmp_path: Path) -> None:
         assert not (tmp_path / name).is_symlink()
         assert (tmp_path / name).read_text() == ""
         assert (tmp_path / "other").read_text() == "old"
+
+
+def test_a_file_that_dies_as_the_interpreter_ends_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules are emptied by then: "'NoneType' object has no attribute 'close'", said for each file."""
+    file = files.create(os.fspath(tmp_path / "file"))
+    number = file.fd
+    with monkeypatch.context() as patch:
+        patch.setattr(descriptors, "os", None)
+        file.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
