@@ -41,6 +41,11 @@ def _check_sampler(spec: BufferSpec) -> None:
     sampler = spec.sampler
     if isinstance(sampler, Queue):
         return
+    if sampler.compares_versions:
+        raise ValueError(
+            f"BufferSpec.sampler: got {sampler}, but shards hear no versions of a policy; use frb.Uniform() with "
+            f"client.add(version=...) and client.sample(oldest=...), which masks what is too old"
+        )
     if not sampler.single_law or sampler.remembers or sampler.takes_out or sampler.steps_in_a_row is not None:
         raise ValueError(
             f"BufferSpec.sampler: expected one whose draws do not depend on each other nor on the order over all "

@@ -290,6 +290,10 @@ def test_rows_lie_where_the_spec_says_after_a_restart_too(storage, tmp_path):
     ("spec", "told"),
     [
         (frb.BufferSpec(ITEM, 64, frb.InOrder()), "draws do not depend on each other nor on the order over all shards"),
+        (
+            frb.BufferSpec({"policy_version": frb.Unbounded((), "int32")}, 64, frb.Staleness()),
+            r"Staleness.* shards hear no versions .*sample\(oldest=",
+        ),
         (frb.BufferSpec(ITEM, 64, writer=frb.MaxValue("reward")), "MaxValue.* decides by all items of the buffer"),
         (frb.BufferSpec(ITEM, 64, writer=frb.Reservoir()), "Reservoir.* decides by all items of the buffer"),
         (frb.BufferSpec(ITEM, 64, storage=frb.Memmap("/nowhere/replay")), "names files that all shards would write to"),
