@@ -134,8 +134,6 @@ def keeps_of_new_items(plan: Plan, sampler: object) -> bool:
     slices = Slices, PrioritizedSlices, SlicesWithoutReplacement
     if type(sampler) not in (Uniform, Prioritized, WithoutReplacement, Queue, Recency, InOrder, *slices):
         return False
-    if isinstance(sampler, Slices) and sampler.fresh_first:
-        return False
     if plan.boundaries is None:
         return True
     ends, trajectory = episodes.leaves_of(plan)

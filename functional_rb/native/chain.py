@@ -23,7 +23,6 @@ from functional_rb.native.switch import switch
 from functional_rb.ops import numpy_ops
 from functional_rb.ops.protocol import Array
 from functional_rb.samplers import SlicesWithoutReplacement, WithoutReplacement, epochs
-from functional_rb.samplers.draw_limits import TIMES
 from functional_rb.samplers.prioritized_slices import VALUE
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.structures import frame_ring, stored_arrays
@@ -38,7 +37,7 @@ from functional_rb.writers import Immutable, StopWhenFull
 INT32, FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 NO_RECORD = np.empty(0, np.int32)
 # What samplers keep that kernels work on.
-BESIDE = *descriptor.KEPT, frame_ring.AT, TIMES, CURRENT
+BESIDE = *descriptor.KEPT, frame_ring.AT
 # Axes of a leaf that the chain takes.
 AXES = 8
 # DLPack's numbers of kinds of dtypes.
@@ -79,9 +78,8 @@ class SavedBlock(_native.Saved):
             if column >= 0:
                 entries.append(Entry(auxiliary_name(name), False, slots, self._numbers(memory, dtype, column, rows)))
         if times >= 0:
-            entries.append(
-                Entry(auxiliary_name(TIMES), False, *self._first(slots, self._numbers(memory, "int32", times, rows)))
-            )
+            name = auxiliary_name(descriptor.counts_of_items(memory.auxiliary))
+            entries.append(Entry(name, False, *self._first(slots, self._numbers(memory, "int32", times, rows))))
         half = moves // 2 if self.holder is not None and at >= 0 else moves  # items came, and others lost their frames
         for first in range(0, moves if deck >= 0 else 0, max(half, 1)):
             for name, column in ((epochs.ORDER, deck + 4 * first), (epochs.PLACE, deck + 8 * room + 4 * first)):
@@ -283,7 +281,8 @@ class Chains:
         makers = None if known is None or gpus is None else gpus.makers(memory, spec)
         if known is None or not (memory.is_ordinary or makers):
             return None
-        beside = tuple(memory.auxiliary.get(name) for name in BESIDE)
+        names = *BESIDE, descriptor.counts_of_items(memory.auxiliary), CURRENT
+        beside = tuple(memory.auxiliary.get(name) for name in names)
         rows_beside = tuple(memory.auxiliary[name] for name in known.names)
         place: _native.Place | None = self._chain.place(
             known, (memory.rows, *memory.wide), memory.tree, beside, makers, rows_beside

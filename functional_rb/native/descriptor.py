@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -22,9 +22,11 @@ from functional_rb.samplers import (
     SlicesWithoutReplacement,
     WithoutReplacement,
     epochs,
+    fresh,
     slices_without_replacement,
     without_replacement,
 )
+from functional_rb.samplers.draw_limits import TIMES
 from functional_rb.samplers.importance import Priorities
 from functional_rb.samplers.prioritized_slices import VALUE
 from functional_rb.samplers.trajectories import Trajectories
@@ -45,11 +47,15 @@ Vector = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 # Arrays beside the rows that samplers keep and kernels work on, in the order in which these are told of them.
 KEPT: Final = epochs.ORDER, epochs.PLACE, STEP_IN_EPISODE, VALUE
 
-
 # How leaves become numbers to rank items by, as `src/records.h` numbers it.
 REDUCTIONS: Final = "sum", "mean", "max", "min", "median", "whole number"
 # The dtypes of rewards that native code adds up, as `src/waiting.h` numbers them.
 REWARDS: Final = "float64", "float32", "float16", "bfloat16"
+
+
+def counts_of_items(names: Collection[str]) -> str:
+    """Of the names of a buffer's arrays that which additions know as `times`: there is one at most."""
+    return fresh.WINDOWS if fresh.WINDOWS in names else TIMES
 
 
 @functools.cache
@@ -173,7 +179,8 @@ def encode_rings(spec: BufferSpec) -> Vector:
     if plan.boundaries is not None:
         marks, trajectory = (_places(plan, leaves) for leaves in episodes.leaves_of(plan))
         ends, windows["ends"], windows["id"] = marks, len(marks), next(iter(trajectory), 0)
-        for field, name in (("next", episodes.NEXT_STEP_IN_EPISODE), ("newest", episodes.NEWEST_ID)):
+        places = ("next", episodes.NEXT_STEP_IN_EPISODE), ("newest", episodes.NEWEST_ID), ("completed", fresh.COMPLETED)
+        for field, name in places:
             windows[field] = counters.place(plan, name) or 0
     return _read_only(record("RingRecord", **_ring(plan.ring), **windows, **_counters_of_rings(spec)) + ends)
 

@@ -58,9 +58,7 @@ STORED: Final = {"float16": 1, "bfloat16": 2, "float32": 3, "complex64": 3, "flo
 MOST_LEAVES: Final = 64
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 # The fields of calls for what samplers keep.
-_KEPT: Final = dict(
-    zip(("order", "place", "in_episode", "kept", "times", "current"), (*descriptor.KEPT, TIMES, CURRENT), strict=True)
-)
+_KEPT: Final = dict(zip(("order", "place", "in_episode", "kept", "current"), (*descriptor.KEPT, CURRENT), strict=True))
 
 
 def add(
@@ -424,6 +422,7 @@ def _epochs(spec: BufferSpec) -> dict[str, descriptor.Vector]:
 def _kept(state: HasArrays) -> dict[str, Any]:
     """All arrays but the counters, None for those that a buffer has not."""
     kept = {field: state.auxiliary.get(name) for field, name in _KEPT.items()}
+    kept["times"] = state.auxiliary.get(descriptor.counts_of_items(state.auxiliary))
     return {"storage": [state.rows, *state.wide], "tree": state.tree, **kept}
 
 

@@ -11,7 +11,9 @@ import functional_rb as frb
 from functional_rb.core import counters
 from functional_rb.core.episodes import NEXT_STEP_IN_EPISODE
 from functional_rb.core.handles import CURRENT
+from functional_rb.samplers.fresh import COMPLETED, GIVEN
 from functional_rb.structures.episode_windows import LONGEST
+from functional_rb.structures.fresh_windows import MOST
 from tests.agreement import added_steps
 from tests.agreement.carriers import noting
 from tests.support import chain_programs as programs
@@ -139,7 +141,8 @@ class Program:
         unit = self.spec.plan.ring.lanes if isinstance(sampler, frb.Queue) else 1  # it gives windows of all lanes
         unit = sampler.length if getattr(sampler, "batch", "") == "steps" else unit
         given = self.key(), int(self.rng.choice([1, 4, 33])) * unit
-        after, sample = self.call("sample", state, *given) or (state, None)
+        natively = bool(self.spec.known.draws)
+        after, sample = self.call("sample", state, *given, natively=natively) or (state, None)
         if sample is None or not (self.backend.numpy(sample.indices) >= 0).any():
             return state, None
         return after, sample
@@ -166,4 +169,7 @@ def near_the_end(backend: Backend, spec: frb.BufferSpec, behind: int) -> Any:
     following = counters.place(spec.plan, NEXT_STEP_IN_EPISODE)
     if following is not None:
         state._counters[following] = LONGEST - 3
+    completed, given = (counters.place(spec.plan, name) for name in (COMPLETED, GIVEN))
+    if completed is not None and given is not None:
+        state._counters[completed], state._counters[given] = MOST - 2, MOST - 2
     return state

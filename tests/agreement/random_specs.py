@@ -52,7 +52,8 @@ def samplers_of_slices(draw: st.DrawFn, *trajectories: str) -> Any:
         case _:
             more = {"weighting": weighting, "flat": draw(st.booleans())}
             both_sides = (0, length - 1) if span and draw(st.booleans()) else span
-            return frb.Slices(length, span=both_sides, **more, **settings)
+            fresh_first = length % settings["period"] == 0 and draw(one_in_three, "fresh first")
+            return frb.Slices(length, span=both_sides, fresh_first=fresh_first, **more, **settings)
 
 
 @st.composite

@@ -26,6 +26,7 @@ RINGS: Final[dict[str, tuple[Any, set[str]]]] = {
         frb.Slices(3, strict_length=False, span=(1, True), flat=True),
         ADDED | {"draw_slices"},
     ),
+    "slices, fresh ones first": (frb.Slices(2, fresh_first=True), ADDED),
     "slices, prioritized": (frb.PrioritizedSlices(2, period=2), ADDED | {"draw_slices", "update"}),
     "without replacement": (frb.WithoutReplacement(drop_last=True), ADDED | {"draw_epoch", "read_epoch"}),
     "trajectories, without replacement": (

@@ -22,6 +22,7 @@ pytestmark = needs_native
 LOSING: dict[str, Any] = {
     "windows": frb.Slices(3, strict_length=False, span=True, end_keys=("done",)),
     "trajectories": frb.Slices(3, strict_length=False, span=True, period=2, weighting="trajectory", end_keys=("done",)),
+    "fresh windows": frb.Slices(3, strict_length=False, fresh_first=True, end_keys=("done",)),
     "by priority": frb.PrioritizedSlices(3, strict_length=False, end_keys=("done",)),
     "windows once": frb.SlicesWithoutReplacement(3, strict_length=False, weighting="window", end_keys=("done",)),
     "trajectories once": frb.SlicesWithoutReplacement(3, strict_length=False, end_keys=("done",)),

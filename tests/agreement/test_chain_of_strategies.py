@@ -54,6 +54,7 @@ LEFT |= {
         {"writer": frb.Reservoir(), "sampler": frb.WithoutReplacement()},
         {"add", "sample", "sample_"},
     ),
+    "fresh slices": ({"sampler": frb.Slices(2, fresh_first=True, **ENDS)}, {"sample", "sample_"}),
     "returns": ({"transforms": AHEAD}, set()),
     "epochs of returns": ({"transforms": AHEAD, "sampler": frb.WithoutReplacement()}, set()),
 }

@@ -39,6 +39,7 @@ LARGE = {
     "best": frb.BufferSpec(ITEM, 5000, frb.Prioritized(), frb.MaxValue("x", reduction="max")),
     "epochs": frb.BufferSpec(ITEM, 6000, frb.WithoutReplacement()),
     "slices": frb.BufferSpec(ITEM, 600 * 12, frb.Slices(4, **ENDS), lanes=600),
+    "fresh slices": frb.BufferSpec(ITEM, 600 * 12, frb.Slices(4, fresh_first=True, **ENDS), lanes=600),
     "priorities of slices": frb.BufferSpec(ITEM, 4500, frb.PrioritizedSlices(4, **ENDS)),
     "epochs of slices": frb.BufferSpec(ITEM, 600 * 12, frb.SlicesWithoutReplacement(4, **ENDS), lanes=600),
     "newer items of lanes": frb.BufferSpec(ITEM, 600 * 12, frb.Recency(3), lanes=600),

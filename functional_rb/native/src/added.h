@@ -34,7 +34,9 @@ class Addition {
     if (c.order && !ring->window_length) renew_items();
     store();
     for (int64_t i = 0; ring->next && i < count; ++i) c.in_episode[slots[i]] = steps[source[i]];
-    for (int64_t i = 0; c.times && i < count; ++i) c.times[slots[i]] = 0;
+    if (ring->completed) count_windows();
+    else
+      for (int64_t i = 0; c.times && i < count; ++i) c.times[slots[i]] = 0;
     if (frames) frames->store(slots.at, source.at, count);
     if (float* kept = ring->window_length ? c.kept : c.tree) value(kept, by_default);
     if (ring->window_length) show();
@@ -77,6 +79,14 @@ class Addition {
       }
       for (int64_t k = 0; k < bytes / 4; ++k) c.new_counters[key + k * lanes] = newest[k];
       c.new_counters[ring->next + lane] = following >= LONGEST ? 0 : int32_t(following);
+    }
+  }
+  // How many windows of its lane are complete with each step: `fresh_windows.note`.
+  void count_windows() {
+    for (int64_t i = 0; i < count; ++i) {
+      int32_t& completed = c.new_counters[ring->completed + lane_of(ring, slots[i])];
+      completed = int32_t((int64_t(completed) + completes(ring, steps[source[i]])) & (MOST_WINDOWS - 1));
+      c.times[slots[i]] = completed;
     }
   }
   // Note what the slots hold beside the rows.

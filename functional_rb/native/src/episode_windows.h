@@ -7,6 +7,11 @@
 FRB_BEGIN
 
 constexpr int64_t LONGEST = int64_t(1) << 30;
+// Windows that come once while they are new are counted modulo this number: `fresh_windows.MOST`.
+constexpr int64_t MOST_WINDOWS = int64_t(1) << 30;
+
+// Whether such a window is complete with the step of its episode that has this number.
+FRB_INLINE bool completes(const Ring& ring, int64_t step) { return short_mod(step + 1, ring->window_length) == 0; }
 
 // One lane as its windows see it: its steps, where its head is, and how many of them are live.
 struct Lane {

@@ -19,7 +19,7 @@ struct Addition {
   // Entries of the tree, or of the sparse set, that change in a lane, and in all; slots that leave or come.
   const int64_t changing, entries, most_moving;
   const bool keeps;  // more than items and counters
-  int32_t *marked, *bases, *rows, *slots, *values, *in_episode, *changed, *numbers;
+  int32_t *marked, *bases, *rows, *slots, *values, *in_episode, *windows, *changed, *numbers;
   int32_t *leaving, *coming, *work, *sources, *targets;
   // Of frames: which steps do not go on with those before, how many frames they and those before them take, and items
   // that lose theirs, and what the sampler counts there afterwards.
@@ -36,7 +36,8 @@ struct Addition {
     const int64_t masked = ranks() ? 1 : 0, kept = keeps ? places : 0;
     marked = call.scratch, bases = marked + (call.mask || call.queue || ring->chooses ? lanes : 0), rows = bases + masked * lanes;
     slots = rows + masked * call.batch, values = slots + kept, in_episode = values + kept;
-    changed = in_episode + (ring->next ? call.batch : 0), numbers = changed + entries;
+    windows = in_episode + (ring->next ? call.batch : 0);
+    changed = windows + (ring->completed ? call.batch : 0), numbers = changed + entries;
     leaving = numbers + entries, coming = leaving + most_moving, work = coming + most_moving;
     sources = work + 4 * most_moving, targets = sources + (call.order ? lanes : 0);
     differ = targets + (call.order ? lanes : 0), frame_ends = differ + (call.frames ? 2 * call.lines * call.batch : 0);

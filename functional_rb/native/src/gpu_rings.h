@@ -50,6 +50,30 @@ template <class Block> FRB_INLINE void count_steps(const Block& block, const Add
   });
 }
 
+// How many windows of its lane are complete with each marked row, lane by lane: `fresh_windows.note`.
+template <class Block> FRB_INLINE void count_windows(const Block& block, const Addition& of) {
+  const Call& call = of.call;
+  const Ring& ring = of.ring;
+  auto completed = [&](int64_t i) {
+    const int64_t lane = short_div(i, of.steps), k = i - lane * of.steps;
+    return int32_t(k >= of.skipped(lane) && k < of.count(lane) && completes(ring, of.in_episode[i]));
+  };
+  auto sum = [](int32_t a, int32_t b) { return a + b; };
+  block.running(of.lanes * of.steps, completed, sum, [&](int64_t i, int32_t found) { of.windows[i] = found; });
+  auto number = [&](int64_t i) {
+    const int64_t lane = short_div(i, of.steps), first = lane * of.steps;
+    const int64_t here = int64_t(of.windows[i]) - of.windows[first] + completed(first);
+    return int32_t((call.counters[ring->completed + lane] + here) & (MOST_WINDOWS - 1));
+  };
+  block.each(of.lanes, [&](int64_t lane) {
+    call.new_counters[ring->completed + lane] = number((lane + 1) * of.steps - 1);
+  });
+  block.each(of.places, [&](int64_t place) {
+    const Addition::At at = of.at(place);
+    if (at.k >= 0) call.times[of.slot_at(place)] = number(at.lane * of.steps + at.k);
+  });
+}
+
 // Let slots leave the sparse set, others take positions over (in lanes that have a target), and new ones come, which
 // are not in this epoch. Returns how many there are then.
 template <class Block>
@@ -269,11 +293,12 @@ template <bool OF_FRAMES, class Block> FRB_INLINE void add_beside(const Block& b
   if (const int64_t left = left_in_order(block, of, call.counters)) note_emptied(block, of, left);
   if (!of.keeps) return;
   if (ring->next) count_steps(block, of);
+  if (ring->completed) count_windows(block, of);
   block.each(of.places, [&](int64_t place) {
     const Addition::At at = of.at(place);
     of.slots[place] = at.k < 0 ? -1 : int32_t(of.slot_at(place));
     if (at.k < 0) return void(of.values[place] = BAD);
-    if (call.times) call.times[of.slots[place]] = 0;
+    if (call.times && !ring->completed) call.times[of.slots[place]] = 0;
     if (call.current) call.current[of.slots[place]] = renewed(plan, of.slots[place], call.current[of.slots[place]]);
     of.values[place] = call.priorities ? value_of(plan, call.priorities[of.row(at.lane, at.k)]) : BAD;
     if (ring->next) call.in_episode[of.slots[place]] = of.in_episode[at.lane * of.steps + at.k];

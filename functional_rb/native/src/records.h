@@ -32,11 +32,12 @@ FRB_RECORD(LeafRecord, storage, offset, bytes);
 // Rings of slots, one a lane, and windows on them; `turns` is how often a lane may be filled before its sequence numbers
 // begin again. From `cursors` on they say where in a state's counters what belongs to the lanes begins (`next` is 0 where
 // no steps in episodes are kept), then which leaf tells trajectories apart, if `newest` is not 0, and how many leaves mark
-// the ends of episodes: behind the record it lies which; `refused` is where what a buffer that is full refuses, or
+// the ends of episodes: behind the record it lies which; `completed` is where it is counted how many windows of each lane
+// are complete, if these come once while they are new, or 0; `refused` is where what a buffer that is full refuses, or
 // items without a rank, are counted, or 0. Of a writer that chooses slots, as `Chooses` numbers it, `seen` is where it counts all
 // items, `rank` the leaf by which they are ranked, and `reduction` how that becomes one number, see `Reduction`.
 FRB_RECORD(RingRecord, capacity, length, lanes, turns, window_length, period, strict, left, right, by_trajectory,
-           counters, cursors, sizes, next, newest, id, ends, refused, chooses, seen, rank, reduction);
+           counters, cursors, sizes, next, newest, id, ends, completed, refused, chooses, seen, rank, reduction);
 
 enum Chooses { IN_ORDER, RESERVOIR, BEST };
 enum Reduction { SUM, MEAN, MAX, MIN, MEDIAN, WHOLE_NUMBER };
