@@ -17,28 +17,38 @@ FRB_ENTRY void interleave(char* to, const char* a, const char* b, const char* c,
   for (int64_t k = 0; k < pixels; ++k) to[4 * k] = a[k], to[4 * k + 1] = b[k], to[4 * k + 2] = c[k], to[4 * k + 3] = d[k];
 }
 
-// Read the stacks of items, and those that follow on them, frame by frame, each leaf from the slots that `slots_of` says, into rows
-// from one on: `frame_ring.read`. Where frames lie others may have made.
+// Read the stack of an item, or the one that follows on it, to a row: `frame_ring.read`.
+inline void load_stack(const Stacks& of, int64_t k, int64_t slot, int64_t row) {
+  const StackRecord& stack = of.stacks[k / 2];
+  const Stacks::Lying frames = of.lying(k, slot);
+  auto stored = [&](int64_t j) { return of.stored(k / 2, frames.place(j)); };
+  auto given = [&](int64_t j) { return of.given(stack, of.leaf(k), row, j); };
+  if (stack.bytes == 1 && stack.depth == 4)  // of images, the usual stack
+    interleave(given(0).at, stored(0).at, stored(1).at, stored(2).at, stored(3).at, stack.outer);
+  else if (of.in_a_row(k / 2) && frames.oldest >= 0)
+    copy(given(0).at, stored(0).at, stack.depth * Stacks::bytes_of(stack));
+  else
+    for (int64_t j = 0; j < stack.depth; ++j) Stacks::copy_frame(stack, stored(j), given(j));
+}
+
+// A small stack is asked for so many items before it is read. Most of a larger one comes by itself, and to ask for it costs time.
+constexpr int64_t ITEMS_AHEAD = 8, MOST_ASKED_FOR = 32 * LINE;
+FRB_INLINE void expect_stack(const Stacks& of, int64_t k, int64_t slot) {
+  const int64_t bytes = of.stacks[k / 2].depth * Stacks::bytes_of(of.stacks[k / 2]);
+  if (bytes <= MOST_ASKED_FOR) expect_bytes(of.stored(k / 2, of.lying(k, slot).place(0)).at, bytes);
+}
+
+// Read the stacks of items, and those that follow on them, each leaf from the slots that `slots_of` says, into rows from one on.
 template <class SlotsOf>
 inline void load_stacks(const Stacks& of, int64_t start, int64_t count, const SlotsOf& slots_of) {
-  const int32_t* at = of.whole.frame_at;
-  const int64_t room = of.chain->room, depth = of.chain->depth;
-  for (int64_t k = 0; k < 2 * of.told->stacks; ++k)
-    if (const int64_t leaf = of.leaf(k); leaf >= 0)
-      for (int64_t i = 0; i < count; ++i) expect(at + slots_of(leaf)[i]);
+  const int64_t stacks = 2 * of.told->stacks;
+  for (int64_t k = 0; k < stacks; ++k)
+    for (int64_t i = 0; of.leaf(k) >= 0 && i < count; ++i) expect(of.whole.frame_at + slots_of(of.leaf(k))[i]);
   for (int64_t i = 0; i < count; ++i) {
-    for (int64_t k = 0; k < 2 * of.told->stacks; ++k) {
-      const StackRecord& stack = of.stacks[k / 2];
-      const int64_t leaf = of.leaf(k);
-      if (leaf < 0) continue;
-      const int64_t slot = slots_of(leaf)[i], code = at[slot], lane = slot / of.chain->length * room;
-      const int64_t newest = floor_mod((code >> 1) + (k % 2 == 0 ? 0 : code & 1 ? depth : 1), room), oldest = newest - stack.depth + 1;
-      auto frame = [&](int64_t j) { return of.stored(k / 2, lane + oldest + j + (oldest + j < 0 ? room : 0)); };
-      if (stack.bytes == 1 && stack.depth == 4)  // of images, the usual stack
-        interleave(of.given(stack, leaf, start + i, 0).at, frame(0).at, frame(1).at, frame(2).at, frame(3).at, stack.outer);
-      else
-        for (int64_t j = 0; j < stack.depth; ++j) Stacks::copy_frame(stack, frame(j), of.given(stack, leaf, start + i, j));
-    }
+    for (int64_t k = 0; k < stacks; ++k)
+      if (of.leaf(k) >= 0 && i + ITEMS_AHEAD < count) expect_stack(of, k, slots_of(of.leaf(k))[i + ITEMS_AHEAD]);
+    for (int64_t k = 0; k < stacks; ++k)
+      if (of.leaf(k) >= 0) load_stack(of, k, slots_of(of.leaf(k))[i], start + i);
   }
 }
 
