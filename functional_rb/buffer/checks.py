@@ -16,6 +16,7 @@ from functional_rb.base import dtypes
 from functional_rb.base.arrays import ArrayLike, BackendArray, Nest, NumpyArray, PRNGKey
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State, StateHolder
+from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.core.counters import BASE, read
 from functional_rb.core.sample import MaskedSample, Sample, SliceSample
 from functional_rb.samplers.epochs import EPOCHS_DONE
@@ -142,6 +143,17 @@ def check_state(state: object, function: str) -> None:
         if isinstance(state, StateHolder):
             hint = state.hint(function)
         raise TypeError(f"{function}: expected a State, got {type(state).__name__}{hint}")
+
+
+def of_other_backend(state: State, function: str, expected: str, got: str) -> TypeError:
+    """The error for a state of another backend than a function's."""
+    remedy, storage = "bring it over by rb.from_dlpack(state)", state.spec.storage
+    if isinstance(storage, Memmap) and storage.shared:  # what is brought over is a copy, to which nobody else adds
+        remedy = (
+            "join the buffer by rb.init(spec), of a spec with its path, frb.Memmap(path, shared=True), or take a copy "
+            "by rb.from_dlpack(state, copy=True)"
+        )
+    return TypeError(f"{function}: expected a state of {expected}, got one of {got}; {remedy}")
 
 
 def check_together(state: object, function: str) -> None:

@@ -47,9 +47,8 @@ def check_state(state: object, function: str) -> None:
     """Refuse what is no state of JAX."""
     checks.check_state(state, function)
     if type(state) is not State:
-        raise TypeError(
-            f"{function}: expected a state of jax_backend, got one of torch; bring it over by rb.from_dlpack(state)"
-        )
+        assert isinstance(state, State)
+        raise checks.of_other_backend(state, function, "jax_backend", "torch")
     state.check_alive()
 
 

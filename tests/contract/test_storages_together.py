@@ -145,3 +145,14 @@ def test_samples_go_on_to_where_those_of_the_target_go() -> None:
     target = rb.init(HOST, device="meta")
     again = rb.load_state_dict(target, rb.state_dict(rb.add(rb.init(HOST), items(1))))
     assert rb.sample(again, rb.key(0), 4)[1].items["x"].device.type == "meta"
+
+
+def test_a_shared_buffer_of_the_other_backend_is_joined(library: Backend, tmp_path: Path) -> None:
+    spec = dataclasses.replace(HOST, storage=frb.Memmap(str(tmp_path), shared=True))
+    rb, other = library.rb, importlib.import_module({"jax": "torch", "torch": "jax"}[library.library] + "_backend")
+    state = other.init(spec)
+    for call in (rb.size, lambda state: rb.add(state, items(1)), lambda state: rb.add_(state, items(1))):
+        with pytest.raises(TypeError, match=r"expected a state of .*; join the buffer by rb\.init\(spec\)"):
+            call(state)
+    rb.add(rb.init(spec), items(3))
+    assert numbers(other, state) == [3] * 16

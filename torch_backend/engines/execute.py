@@ -99,12 +99,10 @@ def _refuse_vmap(state: State, function: str) -> None:
 
 def own_state(state: CoreState, function: str) -> State:
     """A state of this backend, not shared."""
-    if isinstance(state, SharedState):
+    if isinstance(state, SharedState) and state.library.ops is ops.OPS:
         raise TypeError(f"{function}: a shared buffer is written in place anyway; call rb.{function.rstrip('_')}")
     if not isinstance(state, State):
-        raise TypeError(
-            f"{function}: expected a state of torch_backend, got one of JAX; bring it over by rb.from_dlpack(state)"
-        )
+        raise checks.of_other_backend(state, function, "torch_backend", "JAX")
     return state
 
 
