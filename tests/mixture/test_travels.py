@@ -43,6 +43,19 @@ def test_saved_and_loaded(library: Backend, tmp_path: Path) -> None:
         frb.save(mixture, tmp_path, keep=0)
 
 
+def test_loaded_to_a_device_that_numpy_cannot_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a GPU's tensors are, what names the mixture's parts is a tensor there."""
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+    frb.save(frb.Mixture([filled(torch_backend, UNIFORM, 0, 5), filled(torch_backend, UNIFORM, 9, 3)]), tmp_path)
+    monkeypatch.setattr(torch.Tensor, "__array__", refused)
+    monkeypatch.setattr(torch.Tensor, "cpu", torch.Tensor.numpy)
+    loaded = frb.load(tmp_path, "torch")
+    assert [int(torch_backend.size(state)) for state in loaded] == [5, 3]
+
+
 def test_what_loads_is_of_one_save(library: Backend, tmp_path: Path) -> None:
     """However often a save stops between the buffers and the small checkpoint that names them."""
     mixture = nested(library)
