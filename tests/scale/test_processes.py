@@ -48,8 +48,10 @@ SAMPLERS = {
     "without replacement": frb.WithoutReplacement(),
     "slices": frb.Slices(3),
     "slices, by windows": frb.Slices(3, weighting="window", strict_length=False, span=True),
+    "slices, fresh ones first": frb.Slices(2, fresh_first=True),
     "slices, prioritized": frb.PrioritizedSlices(2),
     "groups": frb.Groups(2, "episode", "reward", whole=False),
+    "groups, furthest apart": frb.Groups(2, "episode", "reward", whole=False, take="spread"),
 }
 OTHERS: dict[str, dict[str, Any]] = {
     "n-step": {"sampler": frb.Prioritized(), "transforms": frb.n_step(3, 0.5)},
