@@ -25,7 +25,7 @@ _HOMES = {
     "functional_rb.buffer.frame_dedup": ("Compact",),
     "functional_rb.buffer.spec": ("BufferSpec",),
     "functional_rb.buffer.state": ("State",),
-    "functional_rb.buffer.storage_kinds": ("Device", "Host", "Memmap", "Objects"),
+    "functional_rb.buffer.storage_kinds": ("Device", "Host", "Memmap"),
     "functional_rb.checkpoint": ("load", "save"),
     "functional_rb.core.sample": ("Sample",),
     "functional_rb.hash_maps.spec": ("HashMapSpec",),

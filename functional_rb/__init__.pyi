@@ -15,7 +15,6 @@ from functional_rb.buffer.state import State as State
 from functional_rb.buffer.storage_kinds import Device as Device
 from functional_rb.buffer.storage_kinds import Host as Host
 from functional_rb.buffer.storage_kinds import Memmap as Memmap
-from functional_rb.buffer.storage_kinds import Objects as Objects
 from functional_rb.checkpoint import load as load
 from functional_rb.checkpoint import save as save
 from functional_rb.core.sample import Sample as Sample

@@ -10,6 +10,7 @@ from functional_rb.base import nest, object_arrays
 from functional_rb.base.arrays import BackendArray, Nest
 from functional_rb.buffer.checks import check_dtype, check_prioritized, check_unpacked, check_writable, known_size
 from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.storage_kinds import Host
 from functional_rb.specs import ArraySpec
 
 # Makes an array of the backend, of the spec's dtype or an error: (leaf, its spec, its path as shown) -> array.
@@ -73,7 +74,7 @@ def batch(
 
 # Leaves of which objects are object arrays with the batch axes of the others, and how only these are converted.
 #
-# Where all leaves are objects, an object array is a batch (and in `Objects` a list), and anything else one item.
+# Where all leaves are objects, an object array is a batch (and in `Host` a list), and anything else one item.
 def _with_objects(
     spec: BufferSpec, leaves: list[BackendArray], convert: Convert, time_major: bool
 ) -> tuple[list[BackendArray], Convert]:
@@ -88,7 +89,7 @@ def _with_objects(
             for leaf, leaf_spec in pairs
             if object_arrays.is_object_array(leaf)
         ]
-        if not batches and spec.storage.takes_objects:
+        if not batches and isinstance(spec.storage, Host):
             batches = _listed(spec, leaves, time_major)
         lead = batches[0] if batches else ()
     gathered = list(leaves)

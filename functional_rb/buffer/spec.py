@@ -81,7 +81,7 @@ class BufferSpec(Description, Generic[Drawn]):
         compact: how successive steps share their observations in storage, `frb.Compact()`; None if they do not.
         transforms: what happens between what is added and what is sampled: `n_step`, `her`, `map_items`; one may stand
             alone.
-        storage: where the rows lie: `Device()`, `Host()`, `Memmap(...)`, `Objects()`.
+        storage: where the rows lie: `Device()`, `Host()`, `Memmap(...)`.
         stored: derived: the spec of what is stored of an item: `item`, unless `map_items(at="add")` makes others of it.
         added: derived: the item taken apart.
         on_add, on_sample: derived: the functions of items among the transforms, which the public functions carry out.

@@ -20,12 +20,10 @@ class StorageBase:
 
     Attributes:
         on_host: whether the rows lie in the memory of the host, whatever the device that trains.
-        takes_objects: whether leaves may be Python objects on a backend that cannot have them on its devices.
         shared: whether several processes write and sample the buffer at once.
     """
 
     on_host: bool = True
-    takes_objects: bool = False
     shared: bool = False
 
     def check(self, plan: Plan) -> None:
@@ -61,10 +59,13 @@ class Device(StorageBase):
 
 @dataclasses.dataclass(frozen=True)
 class Host(StorageBase):
-    """Rows in the memory of the host, while training runs on an accelerator.
+    """Rows in the memory of the host, while training runs on an accelerator; Python objects too, on both backends.
 
-    `init(device=...)` names that: what is sampled comes there, from pinned memory without waiting where it is CUDA, and
-    what is added may lie on either.
+    `init(device=...)` names the accelerator: what is sampled comes there, from pinned memory without waiting where it
+    is CUDA, and what is added may lie on either.
+
+    Where all leaves are single Python objects (`NonTensor`), `add` takes a list for a batch of them, one for each item
+    (and an item that is a list itself as `[item]`), and anything but a list or an object array for one item.
 
     Example:
         >>> Host()
@@ -115,26 +116,11 @@ class Memmap(StorageBase):
         if plan.objects:
             raise ValueError(
                 f"Memmap: leaf {plan.first_object!r} holds Python objects, which cannot lie in files; "
-                f"use storage=frb.Objects(), or leave the leaf out of BufferSpec.item"
+                f"use storage=frb.Host(), or leave the leaf out of BufferSpec.item"
             )
 
 
-@dataclasses.dataclass(frozen=True)
-class Objects(StorageBase):
-    """Python objects (`NonTensor` leaves), in the memory of the host, on both backends; arrays may be among the leaves.
-
-    Where all leaves are single objects, `add` takes a list for a batch of them, one for each item (and an item that is
-    a list itself as `[item]`), and anything but a list or an object array for one item.
-
-    Example:
-        >>> Objects().takes_objects
-        True
-    """
-
-    takes_objects = True
-
-
-Storage = Device | Host | Memmap | Objects
+Storage = Device | Host | Memmap
 
 
 def _check_flag(name: str, value: object) -> None:

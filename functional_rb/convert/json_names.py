@@ -17,7 +17,7 @@ _BY_MODULE: Final[dict[str, str]] = {
     ),
     "functional_rb.buffer.spec": "BufferSpec",
     "functional_rb.buffer.frame_dedup": "Compact",
-    "functional_rb.buffer.storage_kinds": "Device Host Memmap Objects",
+    "functional_rb.buffer.storage_kinds": "Device Host Memmap",
     "functional_rb.samplers": (
         "InOrder Groups Prioritized PrioritizedSlices Queue Recency Slices SlicesWithoutReplacement Staleness Uniform "
         "WithoutReplacement"

@@ -134,7 +134,7 @@ def unsupported(dtype: str) -> str | None:
     if dtype == "object":
         return (
             "means Python objects, which JAX can neither have on a device nor trace; give "
-            "BufferSpec(storage=frb.Objects()), which keeps them on the host, or keep them in a list of your own and "
+            "BufferSpec(storage=frb.Host()), which keeps them on the host, or keep them in a list of your own and "
             "store their position as an int32 leaf"
         )
     if dtype in ("int64", "uint64", "float64") and not has_64_bit():

@@ -109,17 +109,9 @@ def unsupported(dtype: str) -> str | None:
     return None if dtype == "object" else execute.unsupported(dtype)
 
 
-def check_leaves(spec: BufferSpec) -> None:
-    """Refuse Python objects where the storage takes none."""
-    for k in spec.plan.objects:
-        if not spec.storage.takes_objects:
-            raise TypeError(f"leaf {spec.plan.names[k]!r}: dtype object {execute.unsupported('object')}")
-
-
 def init(spec: BufferSpec, device: object) -> HostState:
     """An empty state; what is sampled goes to the device."""
     refuse_tracing()
-    check_leaves(spec)
     target = devices.resolve(device)
     return host_state.init(spec, in_place.create(spec) if isinstance(spec.storage, Memmap) else None, target)
 

@@ -61,7 +61,6 @@ def restore(
     if spec.storage.shared:
         return shared.engine.restored(spec, arrays, device)
     if spec.storage.on_host:
-        hosted.check_leaves(spec)
         checks.leaves_for_backend(spec, hosted.unsupported)
         place = devices.resolve(device)
         if files is None and isinstance(spec.storage, Memmap):

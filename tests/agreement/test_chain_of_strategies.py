@@ -181,7 +181,7 @@ def test_steps_without_a_priority_are_not_drawn() -> None:
 def test_slices_of_objects_are_read() -> None:
     item = {"done": frb.Binary(), "text": frb.specs.NonTensor()}
     batch = {"done": np.arange(12) % 5 == 4, "text": [str(k) for k in range(12)]}
-    spec = frb.BufferSpec(item, 16, frb.Slices(3, strict_length=False, **ENDS), storage=frb.Objects())
+    spec = frb.BufferSpec(item, 16, frb.Slices(3, strict_length=False, **ENDS), storage=frb.Host())
     state = rb.add(rb.init(spec), batch)
 
     def life() -> list[Any]:

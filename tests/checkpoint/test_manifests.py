@@ -25,7 +25,7 @@ ITEM = {"x": frb.Bounded(-1.0, 1.0, (2,)), "action": frb.Categorical(5), "image"
 SPECS: dict[str, frb.BufferSpec] = {
     "prioritized": frb.BufferSpec(ITEM, 60, frb.Prioritized(alpha=0.7), batch_size=4),
     "slices": frb.BufferSpec(ITEM | {"done": frb.Binary()}, 40, frb.Slices(2, strict_length=False), lanes=2),
-    "notes": frb.BufferSpec({"x": frb.Unbounded(()), "note": frb.specs.NonTensor()}, 7, storage=frb.Objects()),
+    "notes": frb.BufferSpec({"x": frb.Unbounded(()), "note": frb.specs.NonTensor()}, 7, storage=frb.Host()),
     "reservoir": frb.BufferSpec(ITEM, 20, frb.WithoutReplacement(), writer=frb.Reservoir()),
 }
 IN_PLACE = "in place"
@@ -92,7 +92,7 @@ def changed(told: Any, change: Change) -> Any:
 
 def looked_at(path: Path) -> Bits:
     state = frb.load(path, rb, storage=frb.Host() if (path / "rows.bin").exists() else None)
-    objects = repr(rb.items(state)["note"]) if state.spec.storage == frb.Objects() else ""
+    objects = repr(rb.items(state)["note"]) if state.spec.plan.objects else ""
     return bits(state) | {"objects": (objects, (), b"")}
 
 

@@ -23,7 +23,7 @@ from tests.support.backends import Backend
 from tests.support.checkpoints import bits, lies_in_files
 
 
-@pytest.mark.parametrize("storage", ["host", "objects", "scratch", "path", "device"])
+@pytest.mark.parametrize("storage", ["host", "scratch", "path", "device"])
 def test_loads_into_every_storage(library: Backend, storage: str, tmp_path: Path) -> None:
     spec = frb.BufferSpec(STEP, 8, frb.Prioritized())
     items = {"id": np.arange(5, dtype=np.int32), "x": np.ones((5, 2), np.float32), "done": np.zeros(5, bool)}
@@ -37,7 +37,6 @@ def test_loads_into_every_storage(library: Backend, storage: str, tmp_path: Path
         del old
     where = {
         "host": frb.Host(),
-        "objects": frb.Objects(),
         "scratch": frb.Memmap(),
         "path": frb.Memmap(path, existsok=True),
         "device": frb.Device("cpu"),

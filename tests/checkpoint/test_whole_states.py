@@ -112,7 +112,7 @@ def test_storages_come_back_and_can_be_exchanged(name: str, library: Backend, tm
     rb, item, batch = library.rb, STEP, steps(0, 9)
     if name == "objects":
         item, batch = STEP | {"note": frb.specs.NonTensor()}, batch | {"note": [[k] for k in range(9)]}
-    storages = {"files": frb.Memmap(), "named files": frb.Memmap(str(tmp_path / "rows")), "objects": frb.Objects()}
+    storages = {"files": frb.Memmap(), "named files": frb.Memmap(str(tmp_path / "rows"))}
     spec = frb.BufferSpec(item, 12, frb.Prioritized(), storage=storages.get(name, frb.Host()))
     state = rb.add(rb.init(spec), batch)
     handle = frb.save(state, tmp_path / "saved", background=True)

@@ -435,7 +435,7 @@ WRONG_SPECS: Cases = [
     ("expected alpha as a number", lambda: frb.Prioritized(alpha=True)),
     ("expected new_priority 'live' or 'ever', got 'max'", lambda: frb.Prioritized(new_priority="max")),
     (
-        r"Memmap: leaf 'a' holds Python objects.*frb\.Objects\(\)",
+        r"Memmap: leaf 'a' holds Python objects.*frb\.Host\(\)",
         lambda: frb.BufferSpec({"a": frb.specs.NonTensor()}, 4, storage=frb.Memmap()),
     ),
     ("auto_cleanup=False needs a path", lambda: frb.Memmap(auto_cleanup=False)),

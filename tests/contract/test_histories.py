@@ -23,7 +23,7 @@ WIDE = STEP | {"image": frb.Unbounded((33, 33), "bfloat16")}
 EVERY_DTYPE = STEP | OF_ALL_DTYPES | WIDE_DTYPES
 # Without bfloat16, whose NaNs XLA changes where it compiles quickly (see `conftest`).
 BYTES = {name: OF_ALL_DTYPES[name] for name in ("bytes", "wide", "complex", "half")}
-STORAGES = [*[frb.Device()] * 4, frb.Host(), frb.Memmap(), frb.Objects()]
+STORAGES = [*[frb.Device()] * 4, frb.Host(), frb.Memmap()]
 ON_HOST = [frb.Host(), frb.Memmap()]
 
 

@@ -165,7 +165,7 @@ class Note:
 @pytest.mark.parametrize("backend", ["jax", "torch", "torch-inplace"], indirect=True)
 def test_python_objects_are_let_go(backend: Backend) -> None:
     item = {"id": frb.Unbounded((), "int32"), "note": frb.specs.NonTensor()}
-    spec = frb.BufferSpec(item, 4, storage=frb.Objects())
+    spec = frb.BufferSpec(item, 4, storage=frb.Host())
     note, auxiliary = Note(), Note()
     gone = weakref.ref(note)
     state = backend.add(backend.init(spec), {"id": np.int32(0), "note": note})
@@ -368,7 +368,7 @@ def test_lanes_first_of_objects() -> None:
     state = rb.add(rb.init(spec), {"id": ids, "note": [["a", "b", "c"], ["d", "e", "f"]]}, time_major=False)
     assert rb.get(state, np.arange(6))["note"].tolist() == ["a", "b", "c", "d", "e", "f"]
     alone = rb.add(
-        rb.init(frb.BufferSpec(frb.specs.NonTensor(), 6, lanes=2, storage=frb.Objects())),
+        rb.init(frb.BufferSpec(frb.specs.NonTensor(), 6, lanes=2, storage=frb.Host())),
         [[1, 2, 3], [4, 5, 6]],
         time_major=False,
     )

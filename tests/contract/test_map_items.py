@@ -212,7 +212,7 @@ def test_objects_are_handed_on(library: Any) -> None:
         (frb.map_items(noted, at="add", gives=gives), "twice"),
         (frb.map_items(frb.items.cast("float16", keys=["reward"])), "reward"),
     ):
-        spec = frb.BufferSpec(item, 4, frb.InOrder(), transforms=transform, storage=frb.Objects())
+        spec = frb.BufferSpec(item, 4, frb.InOrder(), transforms=transform, storage=frb.Host())
         state = rb.add(rb.init(spec), {"note": notes, "reward": np.ones(3, np.float32)})
         _, sample = rb.sample(state, rb.key(0), 3)
         assert sample.items["note"].tolist() == notes.tolist()

@@ -309,7 +309,7 @@ def test_where_jax_cannot_go_while_traced() -> None:
 
 @pytest.mark.parametrize("backend", CORES, indirect=True)
 def test_python_objects_come_along(backend: Backend) -> None:
-    rb, storage = backend.rb, frb.Objects() if backend.name != "torch" else frb.Device()
+    rb, storage = backend.rb, frb.Host() if backend.name != "torch" else frb.Device()
     item = {"id": frb.Unbounded((), "int32"), "note": frb.specs.NonTensor(), "wide": frb.Unbounded((1100,), "uint8")}
     spec = frb.BufferSpec(item, 4, storage=storage)
     notes, wide = ["a", {"b": 1}, None, (2,), "e", "f"], np.tile(np.arange(6, dtype=np.uint8)[:, None], 1100)
@@ -317,7 +317,7 @@ def test_python_objects_come_along(backend: Backend) -> None:
     for other in (
         dataclasses.replace(spec, sampler=frb.Prioritized()),
         dataclasses.replace(spec, capacity=3),
-        dataclasses.replace(spec, capacity=9, storage=frb.Objects()),
+        dataclasses.replace(spec, capacity=9, storage=frb.Host()),
     ):
         after = rb.with_spec(state, other)
         count = min(other.capacity, 4)

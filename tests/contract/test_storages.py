@@ -1,4 +1,4 @@
-"""Host, Memmap and Objects, on torch and on JAX: the bits of a device's memory, and the values of states."""
+"""Host and Memmap, on torch and on JAX: the bits of a device's memory, and the values of states."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ VARIANTS = ["torch", "torch-core", *backends.HOST_VARIANTS]
 # Which must give the bits of torch in a device's memory; `test_members` finds these to be those of JAX.
 CARRIERS = [
     *(("jax-host", frb.Host()), ("jax-host-core", frb.Memmap()), ("jax-host", frb.Memmap())),
-    *(("torch", frb.Host()), ("torch", frb.Objects())),
-    *(("torch", frb.Memmap()), ("torch-core", frb.Memmap()), ("torch-inplace", frb.Memmap())),
+    *(("torch", frb.Host()), ("torch", frb.Memmap()), ("torch-core", frb.Memmap()), ("torch-inplace", frb.Memmap())),
 ]
 
 

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 import functional_rb as frb
 import torch_backend as rb
 
-STORAGES = {"host": frb.Host(), "memmap": frb.Memmap(), "objects": frb.Objects()}
+STORAGES = {"host": frb.Host(), "memmap": frb.Memmap()}
 
 
 def stored_in(spec: frb.BufferSpec, storage: Any) -> frb.BufferSpec:
@@ -118,7 +118,7 @@ def test_on_an_accelerator_results_are_those_of_the_host(storage: Any) -> None:
 
 
 def test_objects_alone_one_or_a_list_of_them() -> None:
-    spec = frb.BufferSpec(item=frb.specs.NonTensor(), capacity=4, storage=frb.Objects())
+    spec = frb.BufferSpec(item=frb.specs.NonTensor(), capacity=4, storage=frb.Host())
     state = rb.add(rb.init(spec), {"any": "object"})
     state = rb.add(state, ["a", [1, 2], None])
     assert rb.items(state).tolist() == [{"any": "object"}, "a", [1, 2], None]
@@ -132,7 +132,7 @@ def test_objects_alone_one_or_a_list_of_them() -> None:
 
 
 def test_lists_of_objects_in_lanes_and_in_nests() -> None:
-    spec = frb.BufferSpec({"a": frb.specs.NonTensor(), "b": frb.specs.NonTensor()}, 4, lanes=2, storage=frb.Objects())
+    spec = frb.BufferSpec({"a": frb.specs.NonTensor(), "b": frb.specs.NonTensor()}, 4, lanes=2, storage=frb.Host())
     state = rb.add(rb.init(spec), {"a": ["p", "q"], "b": [1, 2]})
     state = rb.add(state, {"a": [["r", "s"]], "b": [[3, 4]]})
     assert rb.items(state)["a"].tolist() == ["p", "r", "q", "s"]

@@ -109,7 +109,7 @@ BUFFERS = {
     "device": frb.BufferSpec(STEP, 5, storage=frb.Device("cpu")),
     "host": frb.BufferSpec(STEP, 5, storage=frb.Host()),
     "mapped": frb.BufferSpec(STEP, 5, storage=frb.Memmap("somewhere", existsok=True, auto_cleanup=False, shared=True)),
-    "objects": frb.BufferSpec(frb.specs.NonTensor(), 5, storage=frb.Objects()),
+    "objects": frb.BufferSpec(frb.specs.NonTensor(), 5, storage=frb.Host()),
 }
 
 

@@ -72,7 +72,7 @@ def test_what_all_transforms_tell_is_told(library: Backend) -> None:
 
 def test_objects_come_as_they_are(library: Backend) -> None:
     rb, item = library.rb, {"note": frb.specs.NonTensor(), "x": frb.Unbounded(())}
-    spec = frb.BufferSpec(item, 4, storage=frb.Objects())
+    spec = frb.BufferSpec(item, 4, storage=frb.Host())
     states: list[Any] = []
     for name in ("a", "b"):
         notes = np.array([(name, k) for k in range(3)] + [None], object)[:3]

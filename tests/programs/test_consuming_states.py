@@ -194,7 +194,6 @@ def test_a_program_for_both_backends(library: Backend) -> None:
 STORAGES = {
     "device": lambda path: frb.Device(),
     "host": lambda path: frb.Host(),
-    "objects": lambda path: frb.Objects(),
     "files": frb.Memmap,
     "shared": lambda path: frb.Memmap(path, shared=True),
 }

@@ -63,8 +63,7 @@ class Backend:
     def init(self, spec: Any, items: Any = None) -> Any:
         """On the host for the variants that are about it, unless the spec says where."""
         if self.name in HOST_VARIANTS and isinstance(spec.storage, frb.Device):
-            storage = frb.Objects() if spec.plan.objects else frb.Host()
-            spec = dataclasses.replace(spec, storage=storage)
+            spec = dataclasses.replace(spec, storage=frb.Host())
         return self.rb.init(spec, items=items)
 
     def add(self, state: Any, items: Any, mask: Any = None, priorities: Any = None, key: Any = None) -> Any:

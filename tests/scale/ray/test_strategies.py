@@ -231,7 +231,7 @@ def test_frames_that_successive_steps_share_come_back_whatever_comes_between_the
 
 
 OBJECTS = frb.BufferSpec(
-    {"text": frb.specs.NonTensor(), "x": frb.Unbounded(())}, 64, frb.Prioritized(alpha=1.0), storage=frb.Objects()
+    {"text": frb.specs.NonTensor(), "x": frb.Unbounded(())}, 64, frb.Prioritized(alpha=1.0), storage=frb.Host()
 )
 
 
