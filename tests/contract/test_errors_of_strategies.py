@@ -259,11 +259,18 @@ CALLS: Cases = [
     (r"of slices .reshape\(-1\)", spec_with(frb.Slices(2)), (4,), "update", np.zeros((2, 2), np.int32)),
     ("add: priorities were given, but .*InOrder", spec_with(frb.InOrder()), (4,), "add", steps(1), None, floats(1)),
     ("sample: beta was given, but the sampler is Slices", spec_with(frb.Slices(2)), (4,), "sample", 2, 0.5),
-    (r"epochs: the sampler Uniform.* with replacement; use .*WithoutReplacem", spec_with(), (), "epochs", 2),
-    ("epochs: expected n >= 0, got -1", spec_with(frb.WithoutReplacement()), (3,), "epochs", 2, -1),
-    ("epochs: expected batch_size >= 1, got 0", spec_with(frb.WithoutReplacement()), (3,), "epochs", 0),
-    ("TypeError: epochs: expected n as a Python int", spec_with(frb.WithoutReplacement()), (3,), "epochs", 2, 1.5),
-    ("epochs: batch_size is missing", spec_with(frb.WithoutReplacement()), (3,), "epochs"),
+    (r"iterate: the sampler Uniform.* has no epochs; use .*WithoutReplacem", spec_with(), (), "epochs", 2),
+    ("iterate: expected epochs >= 0, got -1", spec_with(frb.WithoutReplacement()), (3,), "epochs", 2, -1),
+    ("iterate: expected batch_size >= 1 with epochs, got 0", spec_with(frb.WithoutReplacement()), (3,), "epochs", 0),
+    (
+        "TypeError: iterate: expected epochs as a Python int",
+        spec_with(frb.WithoutReplacement()),
+        (3,),
+        "epochs",
+        2,
+        1.5,
+    ),
+    ("sample: batch_size is missing", spec_with(frb.WithoutReplacement()), (3,), "epochs"),
 ]
 
 
@@ -327,6 +334,10 @@ def arrays_of(backend: Backend, state: Any) -> list[bytes]:
     ]
 
 
+def epochs(rb: Any, state: Any, key: Any, batch_size: Any = None, n: Any = 1) -> Any:
+    return frb.iterate(rb, state, key, batch_size, epochs=n)
+
+
 @pytest.mark.parametrize("backend", ["jax", "torch", "torch-core", "torch-inplace"], indirect=True)
 def test_calls_that_samplers_and_writers_refuse(backend: Backend) -> None:
     """Each by its words, twice: the first must have changed nothing, nor consumed the state."""
@@ -338,7 +349,7 @@ def test_calls_that_samplers_and_writers_refuse(backend: Backend) -> None:
         fill = fill or isinstance(spec.writer, frb.Immutable)
         state = filled_with(rb, spec, *lead) if fill and lead else rb.init(spec)
         before = arrays_of(backend, state)
-        function = getattr(rb, name + "_" if backend.consumes and name != "epochs" else name)
+        function = partial(epochs, rb) if name == "epochs" else getattr(rb, name + "_" if backend.consumes else name)
         key = [rb.key(0)] if name in ("sample", "epochs") else []
         for _ in range(2):
             with refused(words):
