@@ -73,7 +73,7 @@ def waiting(ops: Ops, length: int, lanes: Lanes, in_episode: Array, windows: Win
     oldest = ops.maximum(size - (length - 1), ops.full_like(size, 1))  # with which the oldest whole one may be complete
     lane = ops.arange(size.shape[0], like=size)
     slots = episode_windows.slot_of(ops, lanes, lane, oldest)
-    whole = _newer(ops, lanes, windows, lane, oldest) + ops.cast(completes(ops, length, in_episode, slots), "int32")
+    whole = _newer(ops, lanes, windows, lane)(oldest) + ops.cast(completes(ops, length, in_episode, slots), "int32")
     whole = ops.where(size >= length, whole, ops.full_like(whole, 0))
     return ops.minimum(whole, (windows.completed - windows.given) & (MOST - 1))
 
@@ -107,9 +107,8 @@ def take_oldest(
     lane = ops.minimum(lane, ops.full_like(lane, there.shape[0] - 1))
     rank = row - (ops.take(up_to, lane) - ops.take(chosen, lane))
     newer = ops.where(live, ops.take(there, lane) - 1 - rank, ops.full_like(rank, 0))
-    back = _furthest(
-        ops, lanes.length, lambda x: _newer(ops, lanes, windows, lane[:, None] + 0 * x, x) <= newer[:, None], lane
-    )
+    completed_after = _newer(ops, lanes, windows, lane[:, None])
+    back = _furthest(ops, lanes.length, lambda x: completed_after(x) <= newer[:, None], lane)
     if there.shape[0] > 1:  # lane by lane so far
         order = ops.argsort(ops.where(live, -back, ops.full_like(back, 0)))
         lane, back = ops.take(lane, order), ops.take(back, order)
@@ -120,13 +119,13 @@ def take_oldest(
 
 # How many of each lane are among the oldest of all, so many: those from some step back on, in the first lanes that one.
 def _chosen_of_lanes(ops: Ops, lanes: Lanes, windows: Windows, there: Array, number: Array) -> Array:
-    lane = ops.arange(there.shape[0], like=there)[:, None]
+    completed_after = _newer(ops, lanes, windows, ops.arange(there.shape[0], like=there)[:, None])
+    all_there, size = there[:, None], lanes.size[:, None]
 
-    # How many of each lane [E, m] are complete so far back or further, int32 [1, m] or [E, m].
+    # How many of each lane are complete so far back or further, int32 [E, m] for [1, m].
     def from_there_on(back: Array) -> Array:
-        back = back + 0 * lane
-        older = there[:, None] - ops.minimum(there[:, None], _newer(ops, lanes, windows, lane + 0 * back, back))
-        return ops.where(back <= lanes.size[:, None], older, ops.full_like(older, 0))
+        older = all_there - ops.minimum(all_there, completed_after(back))
+        return ops.where(back <= size, older, ops.full_like(older, 0))
 
     def enough(back: Array) -> Array:
         summed = ops.cumsum(ops.moveaxis(from_there_on(back), 0, 1))[:, -1]
@@ -139,10 +138,17 @@ def _chosen_of_lanes(ops: Ops, lanes: Lanes, windows: Windows, there: Array, num
     return older + ops.where(ops.cumsum(at_last) <= rest, at_last, ops.full_like(at_last, 0))
 
 
-# How many windows are complete only after the steps so far back, by the lanes' numbers.
-def _newer(ops: Ops, lanes: Lanes, windows: Windows, lane: Array, back: Array) -> Array:
-    number = ops.take(windows.numbers, episode_windows.slot_of(ops, lanes, lane, back))
-    return (ops.take(windows.completed, lane) - number) & (MOST - 1)
+# What tells how many windows are complete only after the steps so far back in some lanes, int32 like both together.
+def _newer(ops: Ops, lanes: Lanes, windows: Windows, lane: Array) -> Callable[[Array], Array]:
+    # Looked up once for all steps that a search looks at.
+    head, first, completed = ops.take(lanes.head, lane), lane * lanes.length, ops.take(windows.completed, lane)
+
+    def newer(back: Array) -> Array:
+        place = head - ops.minimum(back, ops.full_like(back, lanes.length))
+        slots = first + ops.where(place < 0, place + lanes.length, place)
+        return (completed - ops.take(windows.numbers, slots)) & (MOST - 1)
+
+    return newer
 
 
 # The furthest back, 1 to the length, where something holds that holds for all steps in front of it; int32 [n].
