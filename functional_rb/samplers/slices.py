@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -103,7 +102,7 @@ class Slices(Trajectories):
         return scalars.reciprocal(ops, ops.maximum(total, ops.full_like(total, 1)))
 
     # The sampler that cuts the windows that come first.
-    @functools.cached_property
+    @property
     def _pieces(self) -> Slices:
         ends = self.end_keys, self.trajectory_key
         return Slices(self.length, *ends, period=self.length, flat=self.flat, weighting="window")

@@ -132,6 +132,22 @@ def test_other_specs_and_clearing_keep_what_was_given() -> None:
     assert drawn(library, cleared, 1)[1] == [50]
 
 
+def test_a_compiled_program_may_be_the_first_that_draws() -> None:
+    import torch
+
+    import torch_backend as rb
+
+    library = Backend("torch", rb, rb.from_dlpack, np.asarray)
+    # By then nothing has been drawn with this sampler.
+    state = rb.own_(filled(library, frb.Slices(3, fresh_first=True, flat=True)))
+    sample_ = torch.compile(rb.sample_, fullgraph=True, backend="aot_eager")
+    seen = []
+    for key in range(2):
+        state, sample = sample_(state, rb.key(key), 2)
+        seen += firsts(library, sample)
+    assert seen == [0, 5, 8]
+
+
 def test_a_checkpoint_knows_what_was_given(library: Backend, tmp_path: Path) -> None:
     state, _ = drawn(library, filled(library))
     frb.save(state, tmp_path / "saved")
