@@ -44,7 +44,8 @@ class KeyRows:
 
     def __post_init__(self) -> None:
         stored = tuple((path, *_stored(shape, dtype)) for path, shape, dtype in self.leaves)
-        object.__setattr__(self, "layout", row_layout.plan(stored, math.inf))
+        # Not from the cache of plans, of which torch.compile warns: a compiled draw of groups comes here.
+        object.__setattr__(self, "layout", row_layout.plan.__wrapped__(stored, math.inf))
 
     @property
     def words(self) -> int:

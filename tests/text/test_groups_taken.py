@@ -165,3 +165,15 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], text: str
 def test_the_spec_is_a_value() -> None:
     spec = frb.BufferSpec(ITEM, CAPACITY, frb.Groups(2, "prompt", "score", take="spread"))
     assert frb.convert.from_json(frb.convert.to_json(spec)) == spec
+
+
+def test_torch_compiles_a_draw_of_interleaved_groups_without_a_warning() -> None:
+    import torch
+
+    import torch_backend as rb
+
+    state = rb.init(frb.BufferSpec(ITEM, CAPACITY, frb.Groups(2, "prompt", "score", interleaved=True, take="best")))
+    state = rb.add(state, stored_of([(k % 3, float(k)) for k in range(9)]))
+    drawn = torch.compile(rb.sample_, fullgraph=True, backend="aot_eager")
+    _, sample = drawn(rb.own_(state), rb.key(0), 3)
+    assert sorted(sample.items["score"].tolist()) == [[6.0, 3.0], [7.0, 4.0], [8.0, 5.0]]
