@@ -92,7 +92,7 @@ class Staleness(SamplerBase):
 
     @property
     def why_nothing(self) -> str:
-        return f"was made by one of the last {self.max_staleness} versions of the policy; add newer items"
+        return f"has a staleness of at most {self.max_staleness}; add items that a newer policy has made"
 
     def position(self, plan: Plan) -> int:
         """The position of the leaf that tells versions."""
