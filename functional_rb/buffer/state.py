@@ -84,6 +84,13 @@ class State(Generic[Drawn]):
         """What has the arrays as its attributes: asked for together they are copied once, where they must be copied."""
         return self
 
+    def shares(self, other: State) -> bool:
+        """Whether the two have an array in common, as JAX's do after what has changed others alone."""
+        if not (type(self) is type(other) is State):  # all others own what they write
+            return False
+        ours, theirs = ((x.rows, *x.wide, x.tree, x.counters, *x.auxiliary.values()) for x in (self, other))
+        return any(x is y and x is not None for x in ours for y in theirs)
+
     @property
     def axes(self) -> tuple[int, ...]:
         """The shape of the counters: of one buffer (n,), of a stack of buffers with the axes of the stack before."""

@@ -225,9 +225,9 @@ class Mixture(StateHolder, Generic[Drawn]):
 
     @property
     def repeats(self) -> bool:
-        """Whether a buffer is in it more than once: to write it in place would consume it where it is left as it is."""
+        """Whether to write one buffer in place would consume another: one that is there twice, or shares its arrays."""
         # Compared in pairs: of what `id` gives, torch.compile would trace each new state anew.
-        return any(one is other for one, other in itertools.combinations(self.buffers, 2))
+        return any(one is other or one.shares(other) for one, other in itertools.combinations(self.buffers, 2))
 
     @property
     def paths(self) -> tuple[tuple[int, ...], ...]:

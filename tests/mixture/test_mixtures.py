@@ -189,6 +189,19 @@ def test_a_buffer_may_be_in_a_mixture_twice(library: Backend) -> None:
     assert (library.numpy(sample.indices)[:, -1] >= 0).all()
 
 
+def test_buffers_that_share_arrays_are_written_in_place_none_the_less(library: Backend) -> None:
+    """Of JAX, two states have their rows in common once priorities of one buffer were set in each of them."""
+    rb, one = library.rb, filled(library.rb, SKEWED, 0, 4, [1, 1, 1, 1])
+    new = library.array(np.array([5, 7], np.float32))
+    mixture = rb.update(frb.Mixture([one, one], p=[0.5, 0.5]), np.array([[0, 1], [1, 2]], np.int32), new)
+    mixture = rb.update_(mixture, np.array([[0, 0], [1, 0]], np.int32), new)
+    mixture = rb.add_(rb.update(mixture, np.array([[0, 3]], np.int32), new[:1]), {"x": np.zeros(1, np.float32)}, to=0)
+    mixture, _ = rb.sample_(mixture, rb.key(0), 4)
+    told = [library.numpy(rb.priorities(state, np.arange(4, dtype=np.int32))).tolist() for state in mixture]
+    assert told == [[5, 5, 1, 5], [7, 1, 7, 1]]
+    assert [int(rb.size(state)) for state in mixture.buffers] == [5, 4]
+
+
 def test_items_for_several_buffers_are_converted_once(library: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     mixture, execute = pair(library), importlib.import_module(f"{library.library}_backend.engines.execute")
     convert, converted = execute.convert, []
