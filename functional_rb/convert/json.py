@@ -130,6 +130,14 @@ def arguments_of(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind) if field.init)  # type: ignore[arg-type]  # all are
 
 
+# Whether a text may leave an argument out, as those do that were written before there was such a one.
+def _has_default(kind: type, name: str) -> bool:
+    if issubclass(kind, Spec):
+        return False
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]  # all are
+    return fields[name].default is not dataclasses.MISSING or fields[name].default_factory is not dataclasses.MISSING
+
+
 def _check_leaves(spec: object, who: str) -> None:
     name = type(spec).__name__
     if isinstance(spec, Spec) or class_named(name) is not type(spec):
@@ -284,7 +292,7 @@ class _Reader:
         if ours is None:
             there = [*CLASSES]
             raise OtherVersionError(f"from_json: {_shown(path)}: there is no type {kind!r}; expected one of {there}")
-        self._check(data, arguments_of(ours), path)
+        self._check(data, [f"?{name}" if _has_default(ours, name) else name for name in arguments_of(ours)], path)
         arguments = {name: self.read(child, (*path, name)) for name, child in data.items() if name != "type"}
         # Of several keys an array has one each; elsewhere it may be a path.
         several = [name for name in SEVERAL & arguments.keys() if isinstance(arguments[name], tuple)]

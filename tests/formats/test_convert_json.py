@@ -260,6 +260,17 @@ def test_malformed_texts_say_what(text: Any, message: str) -> None:
         frb.convert.from_json(text)
 
 
+def test_texts_from_before_a_setting_was_there_have_its_default() -> None:
+    spec = frb.BufferSpec(STEP, 5, frb.Slices(2))
+    whole = json.loads(frb.convert.to_json(spec))
+    del whole["spec"]["sampler"]["fresh_first"]
+    del whole["spec"]["storage"]
+    assert frb.convert.from_json(json.dumps(whole)) == spec
+    del whole["spec"]["sampler"]["length"]
+    with pytest.raises(ValueError, match=r"expected Slices with \['type', 'length'\], got the names"):
+        frb.convert.from_json(json.dumps(whole))
+
+
 TEXTS = [frb.convert.to_json(spec) for spec in BUFFERS.values()]
 
 

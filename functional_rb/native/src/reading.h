@@ -32,7 +32,7 @@ inline void load_stack(const Stacks& of, int64_t k, int64_t slot, int64_t row) {
 }
 
 // A small stack is asked for so many items before it is read. Most of a larger one comes by itself, and to ask for it costs time.
-constexpr int64_t ITEMS_AHEAD = 8, MOST_ASKED_FOR = 32 * LINE;
+constexpr int64_t ITEMS_AHEAD = 8, MOST_ASKED_FOR = 2048;
 FRB_INLINE void expect_stack(const Stacks& of, int64_t k, int64_t slot) {
   const int64_t bytes = of.stacks[k / 2].depth * Stacks::bytes_of(of.stacks[k / 2]);
   if (bytes <= MOST_ASKED_FOR) expect_bytes(of.stored(k / 2, of.lying(k, slot).place(0)).at, bytes);
