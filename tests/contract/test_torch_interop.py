@@ -72,6 +72,18 @@ def check_compiled_step(sampler: Any, backend: str, device: str = "cpu") -> None
     assert int(rb.counts(state).rejected) == int(rb.counts(eager).rejected)
 
 
+def test_one_compiled_function_draws_from_buffers_of_several_items() -> None:
+    """Whose settings torch would take for sizes that vary, once it has met two of each."""
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda state, key: rb.sample_(state, key, 4), fullgraph=True, backend="aot_eager")
+    for shape, capacity in (((3,), 20), ((5,), 24), ((4, 2), 40)):
+        spec = frb.BufferSpec({"x": frb.Unbounded(shape)}, capacity, frb.Uniform(max_times_sampled=3))
+        state = rb.add(rb.init(spec), {"x": torch.rand(12, *shape)})
+        _, expected = rb.sample(state, rb.key(1), 4)
+        _, drawn = compiled(rb.own_(state), rb.key(1))
+        assert_equal(drawn, expected)
+
+
 STEPPING = (PRIORITIZED, UNIFORM, frb.Prioritized(1.0, 1.0, "ever"))
 
 

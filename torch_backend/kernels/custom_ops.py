@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import inspect
 import json
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -259,7 +260,7 @@ def _apart(nested: object, operands: list[object] | None, static: list[object]) 
     """
     if isinstance(nested, torch.Tensor) or (isinstance(nested, (int, torch.SymInt)) and not isinstance(nested, bool)):
         if operands is None:
-            static.append(int(nested))
+            static.append(operator.index(nested))  # which torch.compile compares, also where it had others before
             return -len(static)
         operands.append(nested)
         return len(operands) - 1
