@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar
 
 from functional_rb.base import lazy
 from functional_rb.base.arrays import Array, NumpyArray
@@ -17,7 +17,9 @@ from functional_rb.base.tracing import constant
 
 P = ParamSpec("P")
 R = TypeVar("R")
-F = TypeVar("F", bound=Callable[..., Any])
+# A function whose arguments its users agree upon.
+Function: TypeAlias = Callable[..., Any]
+F = TypeVar("F", bound=Function)
 A = TypeVar("A", bound=Array)
 """The arrays of a backend: `jax.Array` or `torch.Tensor`."""
 
@@ -68,34 +70,34 @@ class Lib(Generic[A]):
     ops: Any
     convert: Callable[..., A]
     as_array: Callable[..., A]
-    build_mapping: Callable[..., Any]
+    build_mapping: Function
     unsupported: Callable[[str], str | None]
     to_numpy: Callable[..., NumpyArray]
     is_traced: Callable[[object], bool]
-    outline: Callable[..., Any]
+    outline: Function
     draw: Callable[..., Mapping[int, A]]
     inside: Callable[..., Sequence[A]]
     nearest: Callable[..., Mapping[int, A]]
     encoded: Callable[..., A]
     decoded: Callable[..., A]
-    carry_out: Callable[..., Any]
-    engine: Callable[..., Any]
-    engine_for: Callable[..., Any]
-    in_place: Callable[..., Any]
+    carry_out: Function
+    engine: Function
+    engine_for: Function
+    in_place: Function
     mapper: ModuleType
     host: ModuleType
     mixtures: ModuleType
     sharded: ModuleType
-    elsewhere: Callable[..., Any]
-    chain: Callable[..., Any]
-    around: Callable[..., Callable[..., Any]]
+    elsewhere: Function
+    chain: Function
+    around: Callable[..., Function]
 
     def within(self, module: str) -> Lib[A]:
         """This `Lib`, for the public functions of a module of the backend."""
         return dataclasses.replace(self, name=f"{self.name}.{module}")
 
     @classmethod
-    def of(cls, lib: Lib[Any], **more: object) -> Self:
+    def of(cls, lib: AnyLib, **more: object) -> Self:
         """A backend's `Lib` with what it has besides, or in place of that, for a kind of functions."""
         return cls(**{field.name: getattr(lib, field.name) for field in dataclasses.fields(lib)} | more)
 
@@ -128,18 +130,19 @@ class Lib(Generic[A]):
         return " ".join(words)
 
 
+AnyLib: TypeAlias = Lib[Any]
 # Of the backends that are in use, each of which adds its own.
-_IN_USE: list[Lib[Any]] = []
+_IN_USE: list[AnyLib] = []
 # Of a backend and a module of it, such as `text`, what that has more than its `Lib`.
 _MORE: dict[tuple[str, str], Any] = {}
 
 
-def add_library(lib: Lib[Any]) -> None:
+def add_library(lib: AnyLib) -> None:
     """Have the methods of records find a backend by its arrays."""
     _IN_USE.append(lib)
 
 
-def library_of(*values: object) -> Lib[Any] | None:
+def library_of(*values: object) -> AnyLib | None:
     """The backend that an array among some values is of; None if there are only NumPy's, numbers and other things."""
     for value in values:
         for lib in _IN_USE:
@@ -155,7 +158,7 @@ def _look_up(backend: str, module: str) -> bool:
     return True
 
 
-def more_of(lib: Lib[Any], module: str) -> Any:
+def more_of(lib: AnyLib, module: str) -> Any:
     """What a module of a backend, such as `text`, has more than its `Lib`; it is imported when it is first used."""
     _look_up(lib.name, module)
     return _MORE[lib.name, module]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from functional_rb.base.arrays import BackendArray
 from functional_rb.base.containers import add_rule
-from functional_rb.lib import Lib, library_of
+from functional_rb.lib import AnyLib, library_of
 from functional_rb.ops.protocol import Array, ItemOps
 
 
@@ -65,7 +65,7 @@ class Moments(NamedTuple):
         return both
 
 
-def _merge(lib: Lib[Any], one: Moments, other: object) -> Moments:
+def _merge(lib: AnyLib, one: Moments, other: object) -> Moments:
     if not isinstance(other, Moments):
         raise TypeError(f"merge: expected moments, as rb.moments makes them, got {type(other).__name__}")
     for name, x in (*one._asdict().items(), *other._asdict().items()):

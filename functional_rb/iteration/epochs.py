@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
 
 from functional_rb.base import nest
 from functional_rb.base.arrays import BackendArray, Nest
@@ -20,7 +20,7 @@ ARRAYS = OF_DRAWS | {"indices", "mask", "is_first", "is_last", "truncated"}
 class Epochs:
     """So many passes from a state on; one that is under way counts as the first."""
 
-    def __init__(self, rb: Any, state: State, n: int) -> None:
+    def __init__(self, rb: ModuleType, state: State, n: int) -> None:
         self._rb = rb
         self._wanted = self._done(state) + n
 
@@ -43,7 +43,9 @@ class Epochs:
         return number
 
 
-def _unpadded(rb: Any, state: State, sample: AnySample[object], build_mapping: nest.BuildMapping) -> AnySample[Nest]:
+def _unpadded(
+    rb: ModuleType, state: State, sample: AnySample[object], build_mapping: nest.BuildMapping
+) -> AnySample[Nest]:
     spec, mask = state.spec, sample.mask
     assert mask is not None
     rows = _known(mask.reshape(sample.weights.shape[0], -1)[:, 0].sum())

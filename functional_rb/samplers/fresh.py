@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from functional_rb.base.arrays import BackendArray
 from functional_rb.core import soundness
 from functional_rb.core.episodes import STEP_IN_EPISODE
 from functional_rb.core.plan import AuxiliaryArray
@@ -112,7 +113,7 @@ def merged(ops: Ops, live: Array, fresh: Drawn, usual: Drawn, length: int) -> Dr
         return ops.where(live if one.shape == live.shape else steps.reshape(one.shape), one, other)
 
     told = "handles", "weights", "probabilities", "mask", "is_first", "is_last", "truncated"
-    fields: dict[str, Any] = {name: chosen(getattr(fresh[1], name), getattr(usual[1], name)) for name in told}
+    fields: dict[str, BackendArray] = {name: chosen(getattr(fresh[1], name), getattr(usual[1], name)) for name in told}
     return slots, usual[1]._replace(**fields)
 
 
