@@ -49,13 +49,9 @@ def check(plan: Plan, length: int, who: str) -> None:
 
 def note(ops: Ops, draft: Draft, write: Write, length: int) -> None:
     """Count what new steps complete, now that their places in their episodes are known."""
-    ring = draft.plan.ring
-    n, lanes, in_episode = (
-        write.slots.shape[0] // ring.lanes,
-        Lanes(ring, write.after),
-        draft.auxiliary[STEP_IN_EPISODE],
-    )
-    _keep(draft, fresh_windows.note(ops, length, lanes, in_episode, _of(draft), write.written, n))
+    ring, in_episode = draft.plan.ring, draft.auxiliary[STEP_IN_EPISODE]
+    n = write.slots.shape[0] // ring.lanes
+    _keep(draft, fresh_windows.note(ops, length, Lanes(ring, write.after), in_episode, _of(draft), write.written, n))
 
 
 def take(ops: Ops, draft: Draft, length: int, batch: int) -> tuple[Array, Array]:

@@ -17,12 +17,7 @@ from functional_rb.ops import scalars
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers import draw_limits
 from functional_rb.samplers.base import SamplerBase, check_count
-from functional_rb.samplers.importance import (
-    clear_leaves,
-    least_share,
-    shares,
-    write_leaves,
-)
+from functional_rb.samplers.importance import clear_leaves, least_share, shares, write_leaves
 from functional_rb.samplers.prioritized import draw_weighed
 from functional_rb.structures import row_layout, sum_tree
 

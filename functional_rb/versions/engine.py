@@ -128,7 +128,9 @@ class Engine:
 
     def advance(self, state: V, version: object, consume: bool = False) -> V:
         """Tell the sampler the version of the policy that learns."""
-        number = self.library.number(version, readable(state).own(), "int32")
+        own = readable(state)
+        with self.library.lock(own):
+            number = self.library.number(version, own.own(), "int32")
         return self.write_by(state, functions.advance, number, consume=consume)
 
     def _write(

@@ -233,6 +233,25 @@ def check_by_priority(
     check_told(told, ids, truth, {k: (value / smallest) ** -beta for k, value in values.items()})
 
 
+def advanced(ops: Any, spec: Any, arrays: Any, version: Any) -> Any:
+    return functions.advance(ops, arrays, spec, version)
+
+
+@every_way
+@pytest.mark.parametrize("power", [1, 3])
+def test_staleness_over_lanes(way: str, power: int) -> None:
+    story = Story(16, frb.Staleness("id", max_staleness=202, power=power), RAGGED, masked=1)
+    story.arrays = on_torch(NONE, advanced, story.spec, story.arrays, np.int32(302))
+    choices = leaves_of(story)
+    _, ids, told = story.draw(way, both_ends(choices))
+    staleness = {step.id: 302 - step.id for step in story.steps}
+    values = {k: (s + 1) ** -power for k, s in staleness.items() if s <= 202}  # all but those of the first lane
+    truth = {k: value / sum(values.values()) for k, value in values.items()}
+    assert len(truth) == 3
+    check_law(law_of(ids.tolist(), choices), truth)
+    check_told(told, ids.tolist(), truth)
+
+
 @pytest.mark.few_on_jax(1, by="way")
 @every_way
 @pytest.mark.parametrize("sampler", [frb.Uniform(max_times_sampled=2), frb.Prioritized(0.7, max_times_sampled=2)])

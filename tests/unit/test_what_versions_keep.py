@@ -320,6 +320,18 @@ def test_what_a_failing_function_has_made_of_the_state_stays(function: str, samp
         assert rb.items(found)["achieved_goal"][:6, 0].tolist() == [1.0, 1.0, 1.0, 1.0, last, 0.0]
 
 
+def test_an_older_state_hears_of_a_version_with_its_lock_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    rebuild, held = Version._rebuild, []
+    monkeypatch.setattr(Version, "_rebuild", lambda self: (held.append(self.lock._is_owned()), rebuild(self))[1])
+    spec = frb.BufferSpec({"policy_version": frb.Unbounded((), "int32")}, 4, frb.Staleness(max_staleness=0))
+    older = rb.add(rb.init(spec), {"policy_version": torch.arange(2, dtype=torch.int32)})
+    newer = rb.add(older, {"policy_version": torch.arange(3, dtype=torch.int32)})
+    after = rb.update(older, version=1)
+    assert held == [True]
+    assert rb.probabilities(after, torch.arange(2)).tolist() == [0, 1]
+    assert int(rb.size(newer)) == 4
+
+
 def test_a_draw_in_place_whose_function_fails_costs_no_copy() -> None:
     def failing(items: Any) -> Any:
         raise ArithmeticError("a failing function")
