@@ -90,6 +90,7 @@ def conversion_of(conversion: Conversion | None, who: str) -> Conversion:
 class Plan(NamedTuple):
     """What a conversion makes of a reader, and where."""
 
+    who: str  # the public function that was called
     reader: Reader
     target: str
     form: Form
@@ -108,7 +109,7 @@ class Plan(NamedTuple):
             _expect_same(read_description(self.target), self)
             return True
         if os.path.lexists(self.target):
-            raise FileExistsError(f"{WHO}: {self.target} is there already, and no dataset; give another path")
+            raise FileExistsError(f"{self.who}: {self.target} is there already, and no dataset; give another path")
         return False
 
 
@@ -117,12 +118,13 @@ def planned(
     path: Path,
     conversion: Conversion | None = None,
     facts: Mapping[str, object] | None = None,
+    who: str = WHO,
 ) -> Plan:
     """The plan of a conversion, whose arguments are those of `datasets.convert`; nothing is written."""
-    target = os.path.abspath(as_path(path, WHO))
+    target = os.path.abspath(as_path(path, who))
     if not hasattr(reader, "spec") or not hasattr(reader, "episodes"):
-        raise TypeError(f"{WHO}: expected a reader, got {reader!r:.80}; load takes the name of a dataset")
-    how = conversion_of(conversion, WHO)
+        raise TypeError(f"{who}: expected a reader, got {reader!r:.80}; load takes the name of a dataset")
+    how = conversion_of(conversion, who)
     steps = reader.spec(how.narrow)
     compact = is_large(steps.observation) if how.compact is None else how.compact
     options = how.choices()
@@ -134,9 +136,9 @@ def planned(
         all_facts = reader_facts | cast("Json", finite(dict(facts or {})))
         json.dumps(all_facts)
     except (TypeError, ValueError) as error:  # before hours of conversion, at the end of which they are written
-        raise DatasetError(f"{WHO}: {reader.name}: facts: expected values of JSON: {error}") from None
+        raise DatasetError(f"{who}: {reader.name}: facts: expected values of JSON: {error}") from None
     options |= {"infos": list(form.infos), "compact": compact}
-    return Plan(reader, target, form, options, reader_facts, all_facts, how)
+    return Plan(who, reader, target, form, options, reader_facts, all_facts, how)
 
 
 def carry_out(plan: Plan) -> None:
@@ -147,7 +149,7 @@ def carry_out(plan: Plan) -> None:
 
 # Called while no other process makes the same.
 def _make(plan: Plan) -> None:
-    reader, target, form, options, reader_facts, all_facts, how = plan
+    who, reader, target, form, options, reader_facts, all_facts, how = plan
     # Another process may have made it while this one waited for the lock.
     if plan.is_done():
         return
@@ -157,7 +159,7 @@ def _make(plan: Plan) -> None:
     is_folder = os.path.isdir(unfinished) and not os.path.islink(unfinished)
     if not is_folder or ((names := os.listdir(unfinished)) and JOURNAL not in names):
         raise FileExistsError(
-            f"{WHO}: {unfinished} is there already, and no unfinished conversion; move it, or give another path"
+            f"{who}: {unfinished} is there already, and no unfinished conversion; move it, or give another path"
         )
     # Names, sizes and times tell the files of a dataset from others: hashing terabytes would take hours.
     stats = [(os.path.abspath(name), os.stat(name)) for name in reader.files]
@@ -184,7 +186,7 @@ def _expect_same(there: Description, plan: Plan) -> None:
     for what in sorted(wanted.keys() | got.keys()):
         if wanted.get(what) != got.get(what):
             raise FileExistsError(
-                f"{WHO}: {target} has another dataset in it: expected as {what} {wanted.get(what)!r:.80}, got "
+                f"{plan.who}: {target} has another dataset in it: expected as {what} {wanted.get(what)!r:.80}, got "
                 f"{got.get(what)!r:.80}; remove it, or give another path"
             )
 

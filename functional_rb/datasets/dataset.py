@@ -80,6 +80,10 @@ class Dataset(Description):
     def __fspath__(self) -> str:
         return self.path
 
+    def __repr__(self) -> str:
+        # Not the item and the facts, which are attributes, and may be pages long.
+        return f"Dataset({self.name!r:.80}, {self.steps} steps in {self.episodes} episodes, at {self.path!r})"
+
     def map(self, function: Callable[[Episode], Episode], to: Path, workers: int = 0) -> Dataset:
         """A dataset with a function applied to each episode: done once, and not at every draw.
 
@@ -92,8 +96,9 @@ class Dataset(Description):
             workers: so many threads call the function; 0 for the one that calls this.
 
         Raises:
-            ValueError: if what the function gives does not fit together. What the function raises comes with a note of
-                the episode.
+            ValueError: if what the function gives does not fit together; for fewer than 0 workers. What the function
+                raises comes with a note of the episode.
+            TypeError: for what is no function.
             FileExistsError: if something is at `to`, as it may have been made by another function.
         """
         return _made(derived.mapped(Stored(self), function, to, workers))
@@ -107,6 +112,7 @@ class Dataset(Description):
 
         Raises:
             ValueError: if no episode stays.
+            TypeError: for what is no function.
             FileExistsError: if something else is at `to`.
         """
         return _made(derived.filtered(Stored(self), keep, to))

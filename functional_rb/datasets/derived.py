@@ -15,9 +15,10 @@ import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.arrays import Nest
+from functional_rb.base.dtypes import whole_number
 from functional_rb.base.files import as_path
 from functional_rb.datasets.convert import Conversion, Plan, planned
-from functional_rb.datasets.description import Path, Summary
+from functional_rb.datasets.description import Path, Summary, is_dataset
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
 from functional_rb.datasets.pieces import spec_of_values
 from functional_rb.datasets.reader import Reader
@@ -29,14 +30,16 @@ from functional_rb.ted.check import is_leaf
 
 
 def filtered(of: Stored, keep: Callable[[Summary], bool], to: Path) -> Plan:
+    who = "Dataset.filter"
+    _expect_callable(keep, f"{who}: expected keep as a function of a Summary")
     chosen = []
     for summary in of.description.summaries():
-        with _noted(f"Dataset.filter: {of.path}, episode {summary.number}"):
+        with _noted(f"{who}: {of.path}, episode {summary.number}"):
             if keep(summary):
                 chosen.append(summary.number)
     if not chosen:
-        raise DatasetError(f"Dataset.filter: {of.path}: none of its {of.counts['episodes']} episodes was kept")
-    return _planned(_Chosen(of, chosen, "filter"), of, to)
+        raise DatasetError(f"{who}: {of.path}: none of its {of.counts['episodes']} episodes was kept")
+    return _planned(_Chosen(of, chosen, "filter"), of, to, who)
 
 
 def parts(
@@ -46,16 +49,19 @@ def parts(
     seed: int,
     by: Callable[[Summary], Hashable] | None,
 ) -> list[Plan]:
+    who = "Dataset.split"
     for name, kind, values in (("shares", "numbers", shares), ("to", "directories", to)):
         if isinstance(values, str | os.PathLike) or not hasattr(values, "__len__"):
-            raise TypeError(f"Dataset.split: expected {name} as a list of {kind}, got {values!r:.80}")
+            raise TypeError(f"{who}: expected {name} as a list of {kind}, got {values!r:.80}")
     if not all(isinstance(share, int | float | np.number) for share in shares):
-        raise TypeError(f"Dataset.split: expected shares as a list of numbers, got {shares!r:.80}")
+        raise TypeError(f"{who}: expected shares as a list of numbers, got {shares!r:.80}")
     if len(shares) != len(to) or any(share < 0 for share in shares) or not sum(shares) <= 1 + 1e-9:
-        raise ValueError(f"Dataset.split: expected {len(to)} shares that sum to 1 or less, got {list(shares)}")
+        raise ValueError(f"{who}: expected {len(to)} shares that sum to 1 or less, got {list(shares)}")
+    if by is not None:
+        _expect_callable(by, f"{who}: expected by as a function of a Summary")
     groups: dict[Hashable, list[int]] = {}
     for summary in of.description.summaries():
-        with _noted(f"Dataset.split: {of.path}, episode {summary.number}"):
+        with _noted(f"{who}: {of.path}, episode {summary.number}"):
             groups.setdefault(summary.number if by is None else by(summary), []).append(summary.number)
     # The bit generator is named, as NumPy may give `default_rng` another one.
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(groups))
@@ -70,27 +76,39 @@ def parts(
     for share, subset in zip(shares, subsets, strict=True):
         if not subset:
             raise ValueError(
-                f"Dataset.split: {of.path}: a share of {share} of its {sizes[-1]} episodes has none; give a larger one"
+                f"{who}: {of.path}: a share of {share} of its {sizes[-1]} episodes has none; give a larger one"
             )
-    places = [os.path.realpath(as_path(place, "Dataset.split")) for place in to]
+    places = [os.path.realpath(as_path(place, who)) for place in to]
     for outer, inner in itertools.permutations(places, 2):
         if os.path.commonpath([outer, inner]) == outer:
             where = "twice" if inner == outer else f"in {outer}"
-            raise ValueError(
-                f"Dataset.split: expected a directory for each share, got {inner} {where}; give another path"
-            )
-    plans = [_planned(_Chosen(of, subset, "split"), of, place) for subset, place in zip(subsets, to, strict=True)]
+            raise ValueError(f"{who}: expected a directory for each share, got {inner} {where}; give another path")
+    plans = [_planned(_Chosen(of, subset, "split"), of, place, who) for subset, place in zip(subsets, to, strict=True)]
     for plan in plans:
         plan.is_done()  # which refuses what else is there
     return plans
 
 
 def joined(each: Sequence[Stored], to: Path) -> Plan:
-    return _planned(_Joined(each), each[0], to)
+    return _planned(_Joined(each), each[0], to, "Dataset.concat")
 
 
 def mapped(of: Stored, function: Callable[[Episode], Episode], to: Path, workers: int) -> Plan:
-    return _planned(_Mapped(of, function, workers), of, to)
+    who = "Dataset.map"
+    _expect_callable(function, f"{who}: expected a function of an Episode")
+    if whole_number(workers, who, "workers as a number of threads") < 0:
+        raise ValueError(f"{who}: expected workers >= 0, got {workers}")
+    if is_dataset(as_path(to, who)):
+        raise FileExistsError(
+            f"{who}: {os.path.abspath(to)} has a dataset in it already, which another function may have made; open it "
+            f"with frb.datasets.Dataset, remove it, or give another path"
+        )
+    return _planned(_Mapped(of, function, workers), of, to, who)
+
+
+def _expect_callable(function: object, expected: str) -> None:
+    if not callable(function):
+        raise TypeError(f"{expected}, got {function!r:.80}")
 
 
 @contextlib.contextmanager
@@ -103,9 +121,9 @@ def _noted(where: str) -> Iterator[None]:
 
 
 # Observations are stored as they were, whatever their size: filtering must not change how they are drawn.
-def _planned(reader: Reader, of: Stored, to: Path) -> Plan:
+def _planned(reader: Reader, of: Stored, to: Path, who: str) -> Plan:
     narrow, compact = of.description.options["narrow"], of.description.spare is not None
-    return planned(reader, to, Conversion(narrow, infos=True, compact=compact))
+    return planned(reader, to, Conversion(narrow, infos=True, compact=compact), who=who)
 
 
 class _Chosen(Stored):
@@ -125,7 +143,7 @@ class _Joined:
         for other in others:
             if other.description.item != first.description.item:
                 raise DatasetError(
-                    f"{other.path}: expected items as in {first.path}, {first.description.item}, got "
+                    f"Dataset.concat: {other.path}: expected items as in {first.path}, {first.description.item}, got "
                     f"{other.description.item}; Dataset.map makes them the same"
                 )
         self.name = " + ".join(dict.fromkeys(reader.name for reader in of))

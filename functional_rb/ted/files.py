@@ -22,4 +22,4 @@ def write(padded: Padded, path: str, compression: str | None, nested: bool) -> N
 
 
 def opened(path: str, who: str) -> AbstractContextManager[Opened]:
-    return hdf5.opened(path, who) if path.endswith(SUFFIXES) else memmaps.opened(path)
+    return hdf5.opened(path, who) if path.endswith(SUFFIXES) else memmaps.opened(path, who)

@@ -52,9 +52,16 @@ def write(padded: Padded, directory: str, nested: bool) -> None:
 
 
 @contextlib.contextmanager
-def opened(directory: str) -> Iterator[Opened]:
+def opened(directory: str, who: str) -> Iterator[Opened]:
     root = File(directory)
     with sources.naming(str(root)):
+        try:
+            os.lstat(root / META)
+        except FileNotFoundError:
+            raise FileNotFoundError(
+                f"{who}: {root / META} is missing, so no form is there; give the path that form.save wrote, or of a "
+                f"dumped ReplayBuffer its directory 'storage'; a file of HDF5 ends with .h5 or .hdf5"
+            ) from None
         leaves = _Directory(root)
         shape: Any = _json(root / "_storage_shape" / META).get("data")  # a single number where there is one axis
         shape = tuple(shape) if isinstance(shape, list) else (shape,)

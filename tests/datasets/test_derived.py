@@ -208,16 +208,15 @@ def test_what_is_there_is_not_taken_for_something_else(tmp_path: Path) -> None:
         "filter": lambda: Dataset(made).filter(lambda x: x.number < 1, to),
         "split": lambda: Dataset(made).split([1], [to]),
         "concat": lambda: Dataset(made).concat(made, to=to),
-        "map": lambda: Dataset(made).map(lambda episode: episode, to),
         "name": lambda: convert(MadeUp([2], name="made_up:others"), made),
         "narrow": lambda: convert(MadeUp([3, 1, 6]), made, frb.datasets.Conversion(narrow=False)),
     }
     for what, make in others.items():
         with pytest.raises(FileExistsError, match=r"has another dataset in it: expected as \w+ .*another path") as told:
             make()
-        assert f"expected as {what} " in str(told.value) or what in ("split", "concat", "map")
+        assert f"expected as {what} " in str(told.value) or what in ("split", "concat")
     Dataset(made).map(lambda episode: episode, tmp_path / "mapped")
-    with pytest.raises(FileExistsError, match="expected as map "):
+    with pytest.raises(FileExistsError, match=r"Dataset\.map: .*mapped has a dataset in it already, which another"):
         Dataset(made).map(lambda episode: episode, tmp_path / "mapped")
 
 
@@ -271,3 +270,64 @@ def test_statistics_are_those_of_all_numbers(tmp_path: Path, monkeypatch: pytest
         for what, number in told.items():
             shape = (2,) if name.startswith("obs") else ()
             np.testing.assert_allclose(found["leaves"][name][what], np.full(shape, number), rtol=1e-12)
+
+
+def test_errors_name_the_function_that_was_called(tmp_path: Path) -> None:
+    made = convert(MadeUp([3, 1]), tmp_path / "made")
+    other, file = convert(MadeUp([2]), tmp_path / "other").path, tmp_path / "file"
+    file.write_text("mine")
+
+    def kept(x: Any) -> Any:
+        return x
+
+    for name, make in {
+        "map": lambda to: made.map(kept, to),
+        "filter": lambda to: made.filter(kept, to),
+        "concat": lambda to: made.concat(made, to=to),
+        "split": lambda to: made.split([1.0], [to]),
+    }.items():
+        for taken in (other, file):
+            with pytest.raises(FileExistsError, match=rf"^Dataset\.{name}: {taken} (has|is there)"):
+                make(taken)
+        (tmp_path / f"{name}.part").mkdir()
+        (tmp_path / f"{name}.part" / "notes").write_text("mine")
+        with pytest.raises(FileExistsError, match=rf"^Dataset\.{name}: .*\.part is there already, and no unfinished"):
+            make(tmp_path / name)
+        with pytest.raises(TypeError, match=rf"^Dataset\.{name}: expected a path"):
+            make(3)
+
+
+def test_what_is_no_function_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    made = convert(MadeUp([3, 1]), tmp_path / "made")
+    before = sorted(os.listdir(tmp_path))
+    wrong: Any = "speed"
+    for name, make in {
+        "map": lambda: made.map(wrong, tmp_path / "x"),
+        "filter": lambda: made.filter(wrong, tmp_path / "x"),
+        "split": lambda: made.split([1.0], [tmp_path / "x"], by=wrong),
+    }.items():
+        with pytest.raises(TypeError, match=rf"Dataset\.{name}: expected .*function of an? .*, got 'speed'"):
+            make()
+    with pytest.raises(ValueError, match=r"Dataset\.map: expected workers >= 0, got -1"):
+        made.map(lambda episode: episode, tmp_path / "x", workers=-1)
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_function_is_not_called_for_a_dataset_that_is_there(tmp_path: Path) -> None:
+    made = convert(MadeUp([3, 1]), tmp_path / "made")
+    calls = []
+
+    def noted(episode: Episode) -> Episode:
+        calls.append(episode)
+        return episode
+
+    made.map(noted, tmp_path / "mapped")
+    before = len(calls)
+    with pytest.raises(FileExistsError):
+        made.map(noted, tmp_path / "mapped")
+    assert len(calls) == before
+
+
+def test_a_dataset_is_shown_in_a_line(tmp_path: Path) -> None:
+    made = convert(MadeUp([3, 1]), tmp_path / "made")
+    assert repr(made) == f"Dataset('made_up:episodes', 4 steps in 2 episodes, at {made.path!r})"

@@ -177,6 +177,13 @@ def test_missing_files_are_named(flat: Any, tmp_path: Path) -> None:
             ted.to_form((tmp_path / name).parent)
 
 
+def test_a_directory_without_a_form_is_refused_with_the_remedy(flat: Any, tmp_path: Path) -> None:
+    flat.save(tmp_path / "storage")
+    for call in (ted.to_form, ted.from_form):
+        with pytest.raises(FileNotFoundError, match=rf"^ted\.{call.__name__}: .*meta\.json is missing.*'storage'"):
+            call(tmp_path)
+
+
 def test_shapes_that_cannot_be_are_damage(flat: Any, tmp_path: Path) -> None:
     ted.to_form(flat, "nested").save(tmp_path / "x")
     file = tmp_path / "x" / "done.shape.memmap"
