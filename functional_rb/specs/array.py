@@ -13,7 +13,17 @@ from functional_rb.base import dtypes
 from functional_rb.base.arrays import Array, ArrayLike, Nest, NumpyArray
 from functional_rb.ops.protocol import SpecOps
 from functional_rb.specs import numpy_ops, order, random_numbers
-from functional_rb.specs.base import Change, Domain, SpecNest, Table, Unit, as_table, broadcast, checked_shape
+from functional_rb.specs.base import (
+    Change,
+    Domain,
+    SpecNest,
+    Table,
+    Unit,
+    as_table,
+    broadcast,
+    changed_shape,
+    checked_shape,
+)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -39,8 +49,11 @@ class ArraySpec(Unit):
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", checked_shape(self.shape))
-        object.__setattr__(self, "dtype", dtypes.name_of(self.dtype))
+        self._begin(self.shape, self.dtype)
+
+    def _begin(self, shape: object, dtype: object) -> None:
+        object.__setattr__(self, "shape", checked_shape(shape))
+        object.__setattr__(self, "dtype", dtypes.name_of(dtype))
 
     @property
     def domain(self) -> Domain:
@@ -53,8 +66,7 @@ class ArraySpec(Unit):
 
     def changed(self, k: int, change: Change) -> SpecNest:
         arguments = {name: getattr(self, name) for name in self.arguments}
-        # A probe of stride 0, which takes one byte whatever the shape is, finds out what a change makes of it.
-        arguments["shape"] = change(np.broadcast_to(np.int8(0), self.shape)).shape
+        arguments["shape"] = changed_shape(self.shape, change)
         for name in self.tables:  # their values move with the elements
             if isinstance(arguments[name], tuple):
                 arguments[name] = change(self.table(name))
@@ -225,9 +237,7 @@ class Bounded(ArraySpec):
     high: Table = 0
 
     def __init__(self, low: ArrayLike, high: ArrayLike, shape: tuple[int, ...] = (), dtype: object = "float32") -> None:
-        object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "dtype", dtype)
-        super().__post_init__()
+        self._begin(shape, dtype)
         kind = dtypes.kind_of(self.dtype)
         if kind in ("bool", "complex"):
             remedy = "write Binary(shape)" if kind == "bool" else "write Unbounded(shape, dtype)"

@@ -326,6 +326,11 @@ def checked_shape(shape: object) -> tuple[int, ...]:
     return sizes
 
 
+def changed_shape(shape: tuple[int, ...], change: Change) -> tuple[int, ...]:
+    """What a change makes of a shape: of a probe of stride 0, which takes one byte whatever the shape is."""
+    return change(np.broadcast_to(np.int8(0), shape)).shape
+
+
 def broadcast(value: object, shape: tuple[int, ...], who: str, name: str) -> NumpyArray:
     """Numbers as `numbers` reads them, broadcast to a shape; a single number stays a scalar."""
     array = numbers(value, who, name)

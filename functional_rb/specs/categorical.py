@@ -8,7 +8,7 @@ from typing import ClassVar
 from functional_rb.base.arrays import ArrayLike
 from functional_rb.base.dtypes import whole_number
 from functional_rb.specs.base import Domain
-from functional_rb.specs.choices import Numbers, Vectors, check_last_axis, check_range
+from functional_rb.specs.choices import Numbers, Vectors, check_range
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
@@ -88,11 +88,7 @@ class OneHot(Vectors):
         self, n: int, mask: ArrayLike = None, shape: tuple[int, ...] | None = None, dtype: object = "bool"
     ) -> None:
         object.__setattr__(self, "n", whole_number(n, "OneHot: n"))
-        check_range("OneHot", "int32", [self.n], [0])
-        self._begin((self.n,) if shape is None else shape, dtype)
-        check_last_axis(self, self.n)
-        self._refuse_complex()
-        self._set_mask(mask)
+        self._begin_vectors(shape, dtype, mask)
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -106,6 +102,3 @@ class OneHot(Vectors):
             Categorical(3, shape=(2,))
         """
         return Categorical(self.n, self.mask, self.axes, dtype, start)
-
-    def defaults(self) -> dict[str, object]:
-        return super().defaults() | {"shape": (self.n,)}

@@ -50,11 +50,6 @@ class Choices(ArraySpec):
         """The axes in front of the choices side by side."""
         return self.axes
 
-    def _begin(self, shape: object, dtype: object) -> None:
-        object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "dtype", dtype)
-        super().__post_init__()
-
     def _set_mask(self, mask: ArrayLike) -> None:
         # Keep a mask in its one form, None if it forbids nothing.
         if mask is None or 0 in self.choice_axes:
@@ -100,22 +95,33 @@ class Choices(ArraySpec):
         counts = [np.broadcast_to(one.counts, one.of.shape) for one in self.allowed]
         return np.stack(counts, -1) if self.several else counts[0]
 
-    def _drawn(self, ops: SpecOps, bits: Array) -> Array:
-        # int32 [N, *choice_axes]; of several choices side by side [N, *choice_axes, len(counts)].
-        parts, start = [], 0
-        for one in self.allowed:
-            parts.append(one.draw(ops, bits[:, start : start + one.words]))
-            start += one.words
-        return self._together(ops, parts)
-
     def _allowed_nearest(self, ops: SpecOps, index: Array) -> Array:
         pairs = zip(self.allowed, self._apart(index), strict=True)
         return self._together(ops, [permitted.nearest(ops, choice) for permitted, choice in pairs])
 
     def _together(self, ops: SpecOps, parts: Sequence[Array]) -> Array:
+        # int32 [N, *choice_axes]; of several choices side by side [N, *choice_axes, len(counts)].
         return ops.concat([choice[..., None] for choice in parts], -1) if self.several else parts[0]
 
+    @property
+    def _between(self) -> bool:
+        # Whether the values are all the numbers between two bounds.
+        return False
+
     @functools.cached_property
+    def words(self) -> int:
+        return super().words if self._between else sum(one.words for one in self.allowed)
+
+    def draw(self, ops: SpecOps, bits: Array) -> Array:
+        if self._between:
+            return super().draw(ops, bits)
+        parts, start = [], 0
+        for one in self.allowed:
+            parts.append(one.draw(ops, bits[:, start : start + one.words]))
+            start += one.words
+        return self._made(ops, self._together(ops, parts))
+
+    @property
     def words_among(self) -> int:
         """How many random words `draw_among` takes."""
         return self.allowed[0].words_among
@@ -147,13 +153,6 @@ class Numbers(Choices):
     @property
     def _float(self) -> bool:
         return dtypes.kind_of(self.dtype) == "float"
-
-    @functools.cached_property
-    def words(self) -> int:
-        return super().words if self._between else sum(one.words for one in self.allowed)
-
-    def draw(self, ops: SpecOps, bits: Array) -> Array:
-        return super().draw(ops, bits) if self._between else self._made(ops, self._drawn(ops, bits))
 
     def inside(self, ops: SpecOps, x: Array) -> Array:
         if self._between:
@@ -201,6 +200,18 @@ class Numbers(Choices):
 class Vectors(Choices):
     """Choices as vectors with a one."""
 
+    def _begin_vectors(self, shape: tuple[int, ...] | None, dtype: object, mask: ArrayLike) -> None:
+        who = type(self).__name__
+        check_range(who, "int32", self.counts, [0])
+        self._begin((self.choices,) if shape is None else shape, dtype)
+        check_last_axis(self, self.choices)
+        if dtypes.kind_of(self.dtype) == "complex":
+            raise TypeError(f"{who}: expected a real dtype, got {self.dtype}; write dtype='float32'")
+        self._set_mask(mask)
+
+    def defaults(self) -> dict[str, object]:
+        return super().defaults() | {"shape": (self.choices,)}
+
     @property
     def domain(self) -> Domain:
         """The values zero and one."""
@@ -210,13 +221,6 @@ class Vectors(Choices):
     def axes(self) -> tuple[int, ...]:
         """The shape without the last axis, which is one value."""
         return self.shape[:-1]
-
-    @functools.cached_property
-    def words(self) -> int:
-        return sum(one.words for one in self.allowed)
-
-    def draw(self, ops: SpecOps, bits: Array) -> Array:
-        return self._made(ops, self._drawn(ops, bits))
 
     def inside(self, ops: SpecOps, x: Array) -> Array:
         # A single one, where it is allowed, and zeros elsewhere.
@@ -281,10 +285,6 @@ class Vectors(Choices):
         ]
         together = ops.concat(ones, -1) if self.several else ones[0]
         return together if self.dtype == "bool" else ops.cast(together, self.dtype)
-
-    def _refuse_complex(self) -> None:
-        if dtypes.kind_of(self.dtype) == "complex":
-            raise TypeError(f"{type(self).__name__}: expected a real dtype, got {self.dtype}; write dtype='float32'")
 
 
 def check_range(who: str, dtype: str, counts: object, starts: object) -> None:

@@ -9,12 +9,10 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, TypeAlias, TypeGuard
 
-import numpy as np
-
 from functional_rb.base.arrays import Nest
 from functional_rb.base.containers import Registered, apart, check_depth, of_fields
 from functional_rb.base.nest import Path, Structure, parts_of
-from functional_rb.specs.base import Change, Spec, SpecNest, checked_shape
+from functional_rb.specs.base import Change, Spec, SpecNest, changed_shape, checked_shape
 
 # What each part has of a field, such as its shape, by name: nested as the parts are.
 PartFields: TypeAlias = dict[str, Nest]
@@ -220,8 +218,8 @@ class Composite(Mapping[str, SpecNest], Spec):
         return self._batch_shape
 
     def changed(self, k: int, change: Change) -> Composite:
-        shape = change(np.broadcast_to(np.int8(0), self._batch_shape)).shape
-        return self.with_parts({name: changed(child, k, change) for name, child in self._parts.items()}, shape)
+        parts = {name: changed(child, k, change) for name, child in self._parts.items()}
+        return self.with_parts(parts, changed_shape(self._batch_shape, change))
 
     def cardinality(self) -> int | float:
         return cardinality(self._parts)

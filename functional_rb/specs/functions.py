@@ -164,13 +164,10 @@ def contains(lib: Lib[A], spec: SpecNest, x: Nest) -> A:
     outline = outline_of(lib, spec, "contains")
     try:
         leaves = nest.flatten_as(outline.structure, x)
-    except ValueError:
-        return lib.ops.zeros((), "bool")
-    if any(_misfit(leaf, unit) for leaf, unit in zip(leaves, outline.leaves, strict=True)):
-        return lib.ops.zeros((), "bool")
-    try:
+        if any(_misfit(leaf, unit) for leaf, unit in zip(leaves, outline.leaves, strict=True)):
+            return lib.ops.zeros((), "bool")
         arrays, lead = as_batch(lib, outline, leaves)
-    except ValueError:  # batch axes that differ
+    except ValueError:  # another structure, or batch axes that differ
         return lib.ops.zeros((), "bool")
     masks: Sequence[BackendArray] = lib.inside(outline, arrays)
     if not masks:

@@ -14,12 +14,12 @@ import numpy as np
 from functional_rb.base import dtypes
 from functional_rb.base.arrays import Array, Nest, NumpyArray
 from functional_rb.ops.protocol import SpecOps
-from functional_rb.specs import rows
+from functional_rb.specs import random_numbers, rows
 from functional_rb.specs.array import Bounded
 from functional_rb.specs.base import SpecNest
 from functional_rb.specs.categorical import Categorical
 from functional_rb.specs.composite import Composite, cardinality
-from functional_rb.specs.padded import Cut, Padded, all_last, all_of, in_front
+from functional_rb.specs.padded import Padded, all_last, all_of, in_front
 from functional_rb.specs.varying import Varying
 
 
@@ -100,7 +100,7 @@ class Graph(Varying):
 
     def draw(self, ops: SpecOps, bits: Array) -> dict[str, Nest]:
         # The numbers of nodes and edges are uniform, and so are the nodes that each edge links.
-        cut, lead = Cut(bits), self.batch_shape
+        cut, lead = random_numbers.Cut(bits), self.batch_shape
         nodes, n_nodes = self._nodes.draw(ops, cut, lead)
         if self.edge is None:
             return {"nodes": nodes, "n_nodes": n_nodes}

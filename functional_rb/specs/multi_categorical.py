@@ -12,9 +12,9 @@ import numpy as np
 from functional_rb.base.arrays import ArrayLike, NumpyArray
 from functional_rb.base.dtypes import kind_of, whole_number
 from functional_rb.specs.allowed import Allowed
-from functional_rb.specs.base import Change, Domain, SpecNest, Table, as_table, broadcast, numbers
+from functional_rb.specs.base import Change, Domain, SpecNest, Table, as_table, broadcast, changed_shape, numbers
 from functional_rb.specs.categorical import Categorical
-from functional_rb.specs.choices import Numbers, Vectors, check_last_axis, check_range
+from functional_rb.specs.choices import Numbers, Vectors, check_range
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
@@ -136,12 +136,12 @@ class MultiCategorical(Numbers):
 
     def changed(self, k: int, change: Change) -> SpecNest:
         # Each element keeps its choices, and a single one becomes a `Categorical`.
-        probe = change(np.broadcast_to(np.int8(0), self.shape))
+        shape = changed_shape(self.shape, change)
         nvec, start = (change(self.table(name)) for name in self.tables)
         mask = None if self.mask is None or not nvec.size else self._changed_mask(change)
-        if not probe.shape:
+        if not shape:
             return Categorical(int(nvec), mask, (), self.dtype, int(start))
-        return MultiCategorical(nvec, mask, probe.shape, self.dtype, start)
+        return MultiCategorical(nvec, mask, shape, self.dtype, start)
 
     def _changed_mask(self, change: Change) -> NumpyArray:
         # Padded to one row for each element, so that the mask moves with the element.
@@ -190,13 +190,8 @@ class MultiOneHot(Vectors):
     ) -> None:
         if not np.ndim(nvec) == 1 or not len(nvec):
             raise ValueError(f"MultiOneHot: expected nvec as a sequence of numbers of choices, got {nvec!r:.80}")
-        counts = tuple(whole_number(n, "MultiOneHot: nvec") for n in nvec)
-        object.__setattr__(self, "nvec", counts)
-        check_range("MultiOneHot", "int32", counts, [0])
-        self._begin((sum(counts),) if shape is None else shape, dtype)
-        check_last_axis(self, sum(counts))
-        self._refuse_complex()
-        self._set_mask(mask)
+        object.__setattr__(self, "nvec", tuple(whole_number(n, "MultiOneHot: nvec") for n in nvec))
+        self._begin_vectors(shape, dtype, mask)
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -210,6 +205,3 @@ class MultiOneHot(Vectors):
             MultiCategorical((3, 5))
         """
         return MultiCategorical(self.nvec, self.mask, (*self.axes, len(self.nvec)), dtype, start)
-
-    def defaults(self) -> dict[str, object]:
-        return super().defaults() | {"shape": (sum(self.nvec),)}

@@ -6,9 +6,7 @@ import dataclasses
 import math
 from typing import ClassVar
 
-import numpy as np
-
-from functional_rb.specs.base import Change, Spec, checked_shape
+from functional_rb.specs.base import Change, Spec, changed_shape, checked_shape
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -50,4 +48,4 @@ class NonTensor(Spec):
         return math.inf if math.prod(self.shape) else 1
 
     def changed(self, k: int, change: Change) -> NonTensor:
-        return NonTensor(change(np.broadcast_to(np.int8(0), self.shape)).shape)
+        return NonTensor(changed_shape(self.shape, change))

@@ -12,11 +12,11 @@ import numpy as np
 
 from functional_rb.base.arrays import Array, Nest, NumpyArray
 from functional_rb.ops.protocol import SpecOps
-from functional_rb.specs import rows
+from functional_rb.specs import random_numbers, rows
 from functional_rb.specs.base import SpecNest
 from functional_rb.specs.categorical import Categorical
 from functional_rb.specs.composite import Composite, cardinality
-from functional_rb.specs.padded import Cut, all_of, draw_length, in_front, in_rows, length_words
+from functional_rb.specs.padded import all_of, in_front, in_rows
 from functional_rb.specs.varying import Varying
 
 
@@ -65,12 +65,15 @@ class OneOf(Varying):
 
     @property
     def words(self) -> int:
-        return self._many * (length_words(1, len(self.options)) + sum(rows.words(option) for option in self.options))
+        return self._many * (self._choices.words + sum(rows.words(option) for option in self.options))
+
+    @property
+    def _choices(self) -> random_numbers.Whole:
+        return random_numbers.between(0, len(self.options) - 1)
 
     def draw(self, ops: SpecOps, bits: Array) -> dict[str, Nest]:
-        cut = Cut(bits)
-        some = cut(self._many * length_words(1, len(self.options)))
-        choice = draw_length(ops, some, self.batch_shape, 0, len(self.options) - 1)
+        cut = random_numbers.Cut(bits)
+        choice = cut.numbers(ops, self._choices, self.batch_shape)
         options = []
         for i, option in enumerate(self.options):
             option_bits = cut(self._many * rows.words(option)).reshape(bits.shape[0] * self._many, rows.words(option))

@@ -16,29 +16,6 @@ from functional_rb.specs.base import SpecNest
 from functional_rb.specs.composite import changed
 
 
-class Cut:
-    """Cuts pieces off random bits [N, words], one after the other."""
-
-    def __init__(self, bits: Array) -> None:
-        self.bits, self.start = bits, 0
-
-    def __call__(self, count: int) -> Array:
-        self.start += count
-        return self.bits[:, self.start - count : self.start]
-
-
-def length_words(low: int, high: int) -> int:
-    """How many words of random bits a length from low to high takes."""
-    return random_numbers.whole_words(np.asarray(high - low + 1, object))
-
-
-def draw_length(ops: SpecOps, bits: Array, lead: tuple[int, ...], low: int, high: int) -> Array:
-    """Uniform lengths int32 [N, *lead] from low to high."""
-    of_each = bits.reshape(bits.shape[0], *lead, length_words(low, high))
-    counts = np.asarray(high - low + 1, object)
-    return random_numbers.Whole(np.asarray(low, object), counts, "int32").draw(ops, of_each)
-
-
 @dataclasses.dataclass(frozen=True)
 class Padded:
     """Rows of which `least` to `size` are real; behind these lies padding, which is zero."""
@@ -51,16 +28,20 @@ class Padded:
 
     @property
     def words(self) -> int:
-        return length_words(self.least, self.size) + self.size * rows.words(self.nest)
+        return self._lengths.words + self.size * rows.words(self.nest)
+
+    @property
+    def _lengths(self) -> random_numbers.Whole:
+        return random_numbers.between(self.least, self.size)
 
     def cardinality(self, of_row: int | float) -> int | float:
         """How many values there are, of all lengths, where a row has so many: sum_n of_row^n."""
         return math.inf if of_row == math.inf else sum(of_row**n for n in range(self.least, self.size + 1))
 
-    def draw(self, ops: SpecOps, cut: Cut, lead: tuple[int, ...]) -> tuple[Nest, Array]:
+    def draw(self, ops: SpecOps, cut: random_numbers.Cut, lead: tuple[int, ...]) -> tuple[Nest, Array]:
         """Random rows [N, *lead, size, ...], and their lengths int32 [N, *lead], which are uniform."""
         many, words = math.prod(lead), rows.words(self.nest)
-        length = draw_length(ops, cut(many * length_words(self.least, self.size)), lead, self.least, self.size)
+        length = cut.numbers(ops, self._lengths, lead)
         # Bits are drawn for padding too: how many there are must not depend on the lengths, which may be traced.
         bits = cut(many * self.size * words)
         drawn = rows.draw(ops, self.nest, bits.reshape(bits.shape[0] * many * self.size, words))

@@ -60,6 +60,27 @@ class Whole:
         return self._low.behind(ops, digits)
 
 
+def between(low: int, high: int) -> Whole:
+    """Numbers int32 from `low` to `high`."""
+    return Whole(np.asarray(low, object), np.asarray(high - low + 1, object), "int32")
+
+
+class Cut:
+    """Cuts pieces off random bits [N, words], one after the other."""
+
+    def __init__(self, bits: Array) -> None:
+        self.bits, self.start = bits, 0
+
+    def __call__(self, count: int) -> Array:
+        self.start += count
+        return self.bits[:, self.start - count : self.start]
+
+    def numbers(self, ops: SpecOps, numbers: Whole, lead: tuple[int, ...]) -> Array:
+        """Numbers int32 [N, *lead], drawn from the next bits."""
+        bits = self(math.prod(lead) * numbers.words)
+        return numbers.draw(ops, bits.reshape(bits.shape[0], *lead, numbers.words))
+
+
 class Low:
     """The lowest of some whole numbers, Python ints that broadcast to the shape."""
 

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 from functional_rb.base.arrays import Array, Nest
 from functional_rb.ops.protocol import SpecOps
-from functional_rb.specs import rows
+from functional_rb.specs import random_numbers, rows
 from functional_rb.specs.array import Bounded
 from functional_rb.specs.base import SpecNest
 from functional_rb.specs.composite import Composite, cardinality
-from functional_rb.specs.padded import Cut, Padded, all_of, in_front
+from functional_rb.specs.padded import Padded, all_of, in_front
 from functional_rb.specs.varying import Varying
 
 
@@ -68,7 +68,7 @@ class Sequence(Varying):
         return self._many * self._padded.words
 
     def draw(self, ops: SpecOps, bits: Array) -> dict[str, Nest]:
-        elements, length = self._padded.draw(ops, Cut(bits), self.batch_shape)
+        elements, length = self._padded.draw(ops, random_numbers.Cut(bits), self.batch_shape)
         return {"elements": elements, "length": length}
 
     def inside(self, ops: SpecOps, x: Nest) -> Array:

@@ -17,6 +17,7 @@ from functional_rb.ops.protocol import SpecOps
 from functional_rb.specs import allowed, random_numbers
 from functional_rb.specs.array import ArraySpec
 from functional_rb.specs.base import Domain
+from functional_rb.specs.choices import check_last_axis
 
 ALPHANUMERIC = "".join(sorted(string.ascii_letters + string.digits))
 # The code point behind the end of a text; no text contains it.
@@ -71,10 +72,8 @@ class Text(ArraySpec):
         if not characters or chr(PADDING) in characters:
             raise ValueError(f"Text: expected a charset of some characters but NUL, which is the end, got {charset!r}")
         object.__setattr__(self, "charset", characters)
-        object.__setattr__(self, "shape", (self.max_length,) if shape is None else shape)
-        super().__post_init__()
-        if not self.shape or self.shape[-1] != self.max_length:
-            raise ValueError(f"Text: expected a shape whose last axis is {self.max_length}, got {self.shape}")
+        self._begin((self.max_length,) if shape is None else shape, self.dtype)
+        check_last_axis(self, self.max_length)
 
     @property
     def domain(self) -> Domain:
@@ -99,10 +98,9 @@ class Text(ArraySpec):
 
     def draw(self, ops: SpecOps, bits: Array) -> Array:
         # Lengths are uniform, and so are characters: not the texts, of which nearly all have the greatest length.
-        count, split = bits.shape[0], math.prod(self.axes) * self._lengths.words
-        length = self._lengths.draw(ops, bits[:, :split].reshape(count, *self.axes, self._lengths.words))
-        of_characters = bits[:, split:].reshape(count, *self.shape, self._characters.words)
-        which = self._characters.draw(ops, of_characters)
+        cut = random_numbers.Cut(bits)
+        length = cut.numbers(ops, self._lengths, self.axes)
+        which = cut.numbers(ops, self._characters, self.shape)
         points = ops.take(ops.table(self._points, "int32", bits), which.reshape(-1)).reshape(which.shape)
         return ops.where(self._positions(ops, bits) < length[..., None], points, which * PADDING)
 
@@ -154,12 +152,11 @@ class Text(ArraySpec):
 
     @functools.cached_property
     def _lengths(self) -> random_numbers.Whole:
-        count = np.asarray(self.max_length - self.min_length + 1, object)
-        return random_numbers.Whole(np.asarray(self.min_length, object), count, "int32")
+        return random_numbers.between(self.min_length, self.max_length)
 
     @functools.cached_property
     def _characters(self) -> random_numbers.Whole:
-        return random_numbers.Whole(np.zeros((), object), np.asarray(len(self.charset), object), "int32")
+        return random_numbers.between(0, len(self.charset) - 1)
 
     @property
     def _points(self) -> NumpyArray:

@@ -7,12 +7,10 @@ import dataclasses
 import math
 from typing import Self
 
-import numpy as np
-
 from functional_rb.base.dtypes import whole_number
 from functional_rb.base.nest import Structure
 from functional_rb.specs import rows
-from functional_rb.specs.base import Change, SpecNest, Unit, checked_shape
+from functional_rb.specs.base import Change, SpecNest, Unit, changed_shape, checked_shape
 from functional_rb.specs.composite import Composite, PartFields, checked, consolidate
 from functional_rb.specs.non_tensor import NonTensor
 
@@ -80,7 +78,7 @@ class Varying(Unit):
         return self.batch_shape
 
     def changed(self, k: int, change: Change) -> SpecNest:
-        shape = change(np.broadcast_to(np.int8(0), self.batch_shape)).shape
+        shape = changed_shape(self.batch_shape, change)
         return dataclasses.replace(self, batch_shape=shape)  # type: ignore[type-var]  # each kind is a dataclass
 
     def _nest_parts(self) -> tuple[Structure, list[object]]:
