@@ -44,6 +44,8 @@ from functional_rb.specs.regrouped import plain as plain
 
 # The specs of an item's leaves by their paths.
 Specs = dict[Path, ArraySpec | NonTensor]
+# How long the axes are that a batch has in front of its items: [B], or [B, T] of slices.
+Lead = tuple[int, ...]
 # The leaves of a batch by their paths, [*lead, *shape]; NumPy arrays of objects for `NonTensor`.
 Leaves = dict[Path, BackendArray]
 
@@ -72,9 +74,7 @@ class ItemFunction(abc.ABC):
         """
 
     @abc.abstractmethod
-    def apply(
-        self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
-    ) -> Leaves:
+    def apply(self, ops: ItemOps, leaves: Leaves, lead: Lead, draws: Array | None, mask: Array | None) -> Leaves:
         """What it gives of a batch: a leaf [*lead, *shape] for each of `spec`, with its shape and dtype.
 
         Args:
@@ -133,7 +133,7 @@ def item_after(function: ItemFunction, item: object, lead: int = 1) -> object:
     return regrouped(item, function.spec(leaves_of(item), lead))
 
 
-def check_leaves(who: str, expected: Specs, leaves: Leaves, lead: tuple[int, ...]) -> None:
+def check_leaves(who: str, expected: Specs, leaves: Leaves, lead: Lead) -> None:
     """Refuse leaves that a function gives and that are not those of its spec, each [*lead, *shape]."""
     if leaves.keys() != expected.keys():
         path = next(iter(leaves.keys() ^ expected.keys()))
@@ -205,6 +205,6 @@ def _dtype(leaves: Any, path: Path) -> str:
     return shown(leaves[path].dtype)
 
 
-def by_item(numbers: Array, leaf: Array, lead: tuple[int, ...]) -> Array:
+def by_item(numbers: Array, leaf: Array, lead: Lead) -> Array:
     """Numbers [N], one for each item of a batch, in a shape that broadcasts to a leaf [*lead, *shape]."""
     return numbers.reshape(*lead, *(1,) * (len(leaf.shape) - len(lead)))

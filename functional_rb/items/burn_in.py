@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from functional_rb.base import dtypes, nest
 from functional_rb.base.nest import Key
-from functional_rb.core.item_function import ItemFunction, Leaves, Specs
+from functional_rb.core.item_function import ItemFunction, Lead, Leaves, Specs
 from functional_rb.items.in_slices import LONGEST, InSlices
 from functional_rb.items.leafwise import name_of, path_of
 from functional_rb.items.names import Select
@@ -38,9 +38,7 @@ class BurnIn(InSlices):
             )
         return leaves | {path_of(self.out): Binary(())}
 
-    def apply(
-        self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
-    ) -> Leaves:
+    def apply(self, ops: ItemOps, leaves: Leaves, lead: Lead, draws: Array | None, mask: Array | None) -> Leaves:
         # The first steps, as long as they are of the slice's first episode.
         first = self.starts(ops, leaves, lead)
         marked = (first == 0) & (ops.arange(lead[1], like=first)[None, :] < self.n)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from functional_rb.base import dtypes, nest
 from functional_rb.base.nest import Key
-from functional_rb.core.item_function import plain
+from functional_rb.core.item_function import Lead, plain
 from functional_rb.items.leafwise import NUMBERS, Invertible
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec
@@ -31,10 +31,10 @@ class Cast(Invertible):
     def leaf_spec(self, spec: ArraySpec, name: str) -> ArraySpec:
         return plain(spec.shape, self.dtype)
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: Lead, common: object) -> Array:
         return ops.cast(x, self.dtype)
 
-    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
+    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: Lead) -> Array:
         return ops.cast(x, before.dtype)
 
 

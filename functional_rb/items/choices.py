@@ -11,6 +11,7 @@ import numpy as np
 from functional_rb.base import dtypes, nest
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.nest import Key
+from functional_rb.core.item_function import Lead
 from functional_rb.items.leafwise import Invertible, needed_keys
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec, Bounded, Categorical, MultiCategorical, OneHot
@@ -43,7 +44,7 @@ class OneHotted(Invertible):
         mask = spec.mask if isinstance(spec, Categorical) and spec.n == self.n else None
         return OneHot(self.n, mask, (*spec.shape, self.n), self.dtype)
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: Lead, common: object) -> Array:
         # Compare with every number; a number that is none of them has no one.
         dtype = dtypes.shown(x.dtype)
         if dtypes.ITEMSIZE[dtype] < 4:  # which need not hold all n numbers
@@ -51,7 +52,7 @@ class OneHotted(Invertible):
         ones = x[..., None] == ops.cast(ops.arange(self.n, like=x), dtype)
         return ones if self.dtype == "bool" else ops.cast(ones, self.dtype)
 
-    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
+    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: Lead) -> Array:
         return ops.cast(ops.argmax(ops.cast(x, "int32") if "bool" in str(x.dtype) else x), before.dtype)
 
 
@@ -97,14 +98,14 @@ class ActionDiscretize(Invertible):
             return Categorical(int(np.asarray(self.bins)))
         return MultiCategorical(self.bins, shape=spec.shape)
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: Lead, common: object) -> Array:
         # `floor((x - low) bins / (high - low))`, between 0 and bins - 1.
         low, width, count = (ops.table(values, self.space.dtype, x) for values in self._tables())
         place = (x - low) / width * count
         place = ops.minimum(ops.maximum(place, ops.full_like(place, 0)), ops.full_like(place, 0) + (count - 1))
         return ops.cast(place, "int32")
 
-    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
+    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: Lead) -> Array:
         place = ops.cast(x, self.space.dtype)
         low, width, count = (ops.table(values, self.space.dtype, place) for values in self._tables())
         return low + (place + {"center": 0.5, "low": 0.0, "high": 1.0}[self.within]) * width / count

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from functional_rb.base import nest
 from functional_rb.base.nest import Key
+from functional_rb.core.item_function import Lead
 from functional_rb.items.grayscale import check_colours, luma
 from functional_rb.items.images import (
     Channels,
@@ -55,30 +56,29 @@ class ColorJitter(ImageFunction):
             check_colours(self.who, name, count)
         return Bounded(0, 1, spec.shape)
 
-    def common(self, ops: ItemOps, arrays: Sequence[Array], lead: tuple[int, ...], draws: Array | None) -> list[Array]:
+    def common(self, ops: ItemOps, arrays: Sequence[Array], lead: Lead, draws: Array | None) -> list[Array]:
         # Numbers in [0, 1) for each of the four, [n, 1, 1, 1, 1].
         assert draws is not None
         draws = drawn_per(ops, draws, lead, self.per)
         return [fraction(ops, draws[:, k]).reshape(-1, 1, 1, 1, 1) for k in range(4)]
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: list[Array]) -> Array:
-        shape, amounts = tuple(x.shape[len(lead) :]), common
+    def leaf(self, ops: ItemOps, x: Array, lead: Lead, common: list[Array]) -> Array:
+        shape = tuple(x.shape[len(lead) :])
         where, (rows, columns, count) = self.where(shape), self.sizes(shape)
         # Frames that were stacked along the channels are changed alike, but each has a mean brightness of its own.
         frames = (count // 3, 3) if count % 3 == 0 else (count, 1)
         images = channels_first(ops, x, where).reshape(math.prod(lead), *frames, rows, columns)
         if self.brightness:
-            images = _between(ops, images * _factor(amounts[0], self.brightness))
+            images = _between(ops, images * _factor(common[0], self.brightness))
         if self.contrast:
             pixels = luma(ops, images).reshape(*images.shape[:2], rows * columns)
             mean = (ops.total(pixels) / float(rows * columns)).reshape(*images.shape[:2], 1, 1, 1)
-            images = _blended(ops, images, mean, _factor(amounts[1], self.contrast))
+            images = _blended(ops, images, mean, _factor(common[1], self.contrast))
         if self.saturation:
-            images = _blended(ops, images, luma(ops, images), _factor(amounts[2], self.saturation))
+            images = _blended(ops, images, luma(ops, images), _factor(common[2], self.saturation))
         if self.hue:
-            images = _turned(ops, images, (amounts[3] * 2.0 - 1.0) * self.hue)
-        images = images.reshape(*lead, count, rows, columns)
-        return channels_back(ops, images, where)
+            images = _turned(ops, images, (common[3] * 2.0 - 1.0) * self.hue)
+        return channels_back(ops, images.reshape(*lead, count, rows, columns), where)
 
 
 # Uniform between `max(0, 1 - strength)` and `1 + strength`, of numbers in [0, 1).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from functional_rb.core.item_function import ItemFunction, Leaves, Specs, item_after
+from functional_rb.core.item_function import ItemFunction, Lead, Leaves, Specs, item_after
 from functional_rb.ops.protocol import Array, ItemOps
 
 
@@ -30,9 +30,7 @@ class Compose(ItemFunction):
             leaves = function.spec(leaves, lead)
         return leaves
 
-    def apply(
-        self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
-    ) -> Leaves:
+    def apply(self, ops: ItemOps, leaves: Leaves, lead: Lead, draws: Array | None, mask: Array | None) -> Leaves:
         start = 0
         for function in self.functions:
             words = function.words

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 from functional_rb.base import dtypes, nest
 from functional_rb.base.nest import Key
+from functional_rb.core.item_function import Lead
 from functional_rb.items.images import Channels, ImageFunction, Per, check_per, drawn_per, pair, repeated
 from functional_rb.items.leafwise import within
 from functional_rb.ops.part_kernels import replaceable
@@ -63,7 +64,7 @@ class Windows(ImageFunction):
     def corner(self, ops: ItemOps, words: Array, rows: int, columns: int) -> tuple[Array, Array]:
         """The first row and column of each window, int32 [n], for words int32 [n, w]."""
 
-    def common(self, ops: ItemOps, arrays: Sequence[Array], lead: tuple[int, ...], draws: Array | None) -> Corners:
+    def common(self, ops: ItemOps, arrays: Sequence[Array], lead: Lead, draws: Array | None) -> Corners:
         # The first row and column of each window, for images of so many rows and columns.
         words, corners = draws, {}
         for x in arrays:
@@ -78,7 +79,7 @@ class Windows(ImageFunction):
         rows, columns, count = self.sizes(spec.shape)
         return within(spec, self.shape(*self.window(rows, columns), count, spec.shape))
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Corners) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: Lead, common: Corners) -> Array:
         shape = tuple(x.shape[len(lead) :])
         (rows, columns, count), n = self.sizes(shape), math.prod(lead)
         size, (top, left) = self.window(rows, columns), common[rows, columns]
@@ -142,7 +143,7 @@ class RandomWindows(Windows):
         # Two random words: one number below how many places there are.
         return 2
 
-    def common(self, ops: ItemOps, arrays: Sequence[Array], lead: tuple[int, ...], draws: Array | None) -> Corners:
+    def common(self, ops: ItemOps, arrays: Sequence[Array], lead: Lead, draws: Array | None) -> Corners:
         # Of each step by its own words, or of its slice.
         assert draws is not None
         return super().common(ops, arrays, lead, drawn_per(ops, draws, lead, self.per))

@@ -9,7 +9,7 @@ from typing import ClassVar
 from functional_rb.base import nest
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key
-from functional_rb.core.item_function import ItemFunction, Leaves, Specs, chosen, plain
+from functional_rb.core.item_function import ItemFunction, Lead, Leaves, Specs, chosen, plain
 from functional_rb.items.in_slices import InSlices
 from functional_rb.items.leafwise import array_spec, name_of, path_of
 from functional_rb.items.names import Select
@@ -61,9 +61,7 @@ class RewardToGo(InSlices):
             to: plain(leaves[origin].shape, array_spec(leaves[origin]).dtype) for origin, to in pairs.items()
         }
 
-    def apply(
-        self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
-    ) -> Leaves:
+    def apply(self, ops: ItemOps, leaves: Leaves, lead: Lead, draws: Array | None, mask: Array | None) -> Leaves:
         # Add up from behind.
         sums, ends = {}, self.ends(ops, leaves, lead)
         for origin, to in self._pairs(leaves).items():

@@ -10,7 +10,7 @@ import numpy as np
 
 from functional_rb.base import dtypes, nest
 from functional_rb.base.nest import Key, Path
-from functional_rb.core.item_function import ItemFunction, Leaves, Specs, chosen, plain
+from functional_rb.core.item_function import ItemFunction, Lead, Leaves, Specs, chosen, plain
 from functional_rb.items.images import channels_of
 from functional_rb.items.in_slices import LONGEST, InSlices
 from functional_rb.items.leafwise import array_spec, inverted, needed_keys
@@ -63,9 +63,7 @@ class FrameStack(InSlices):
             low, high = np.minimum(low, 0), np.maximum(high, 0)
         return Bounded(low, high, tuple(sizes), spec.dtype)
 
-    def apply(
-        self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
-    ) -> Leaves:
+    def apply(self, ops: ItemOps, leaves: Leaves, lead: Lead, draws: Array | None, mask: Array | None) -> Leaves:
         # Gather the steps before, from the oldest on, and join them.
         batch, steps = lead
         first = self.starts(ops, leaves, lead)
@@ -87,7 +85,7 @@ class FrameStack(InSlices):
             stacked[path] = joined.reshape(*lead, *joined.shape[1:])
         return leaves | stacked
 
-    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
+    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: Lead) -> Array:
         # The newest observation of each stack.
         axis = len(lead) + axis_of(before.shape or (1,), self.axis)
         size = x.shape[axis] // self.n

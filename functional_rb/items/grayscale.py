@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 
 from functional_rb.base import nest
 from functional_rb.base.nest import Key
+from functional_rb.core.item_function import Lead
 from functional_rb.items.images import Channels, ImageFunction, channels_back, channels_first
 from functional_rb.items.leafwise import within
 from functional_rb.ops.protocol import Array, ItemOps
@@ -48,7 +49,7 @@ class Grayscale(ImageFunction):
         check_colours(self.who, name, count)
         return within(spec, self.shape(rows, columns, count // 3, spec.shape))
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: Lead, common: object) -> Array:
         where = self.where(tuple(x.shape[len(lead) :]))
         return channels_back(ops, luma(ops, channels_first(ops, x, where)), where)
 

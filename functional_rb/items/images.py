@@ -11,7 +11,7 @@ from functional_rb.base import nest
 from functional_rb.base.arrays import BackendArray
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key, Path
-from functional_rb.core.item_function import Leaves, Specs, chosen
+from functional_rb.core.item_function import Lead, Leaves, Specs, chosen
 from functional_rb.items.leafwise import Leafwise
 from functional_rb.ops.protocol import Array, ItemOps, Ops
 from functional_rb.specs import ArraySpec, NonTensor
@@ -59,11 +59,6 @@ class ImageFunction(Leafwise):
             raise ValueError(f"{self.who}: expected channels as 'first' or 'last', got {self.channels!r}")
 
     def chosen(self, leaves: Specs | Leaves, lead: int) -> Sequence[Path]:
-        """The paths of the leaves that are images.
-
-        Raises:
-            ValueError: if there are none, or what is named is none.
-        """
         if self.keys is None:
             images = [path for path, leaf in leaves.items() if not self._problem(leaf, lead)]
             if not images:
@@ -80,7 +75,8 @@ class ImageFunction(Leafwise):
         return paths
 
     def _problem(self, leaf: ArraySpec | NonTensor | BackendArray, lead: int) -> str | None:
-        shape = _shape(leaf, lead)
+        # Arrays, which have no domain, have the axes in front too.
+        shape = tuple(leaf.shape) if hasattr(leaf, "domain") else tuple(leaf.shape[lead:])
         if shown(leaf.dtype) not in self.dtypes:
             return f"expected dtype {' or '.join(self.dtypes)}, got {shown(leaf.dtype)}; cast it first"
         if len(shape) != 3:
@@ -105,11 +101,6 @@ class ImageFunction(Leafwise):
         return (count, rows, columns) if self.where(like) == "first" else (rows, columns, count)
 
 
-# The shape of an item's leaf; of arrays, which are no specs, behind the axes in front.
-def _shape(leaf: ArraySpec | NonTensor | BackendArray, lead: int) -> tuple[int, ...]:
-    return tuple(leaf.shape) if hasattr(leaf, "domain") else tuple(leaf.shape[lead:])
-
-
 def channels_first(ops: ItemOps, x: Array, where: Channels) -> Array:
     """Images [..., C, H, W], by other strides where that can be."""
     return ops.moveaxis(x, -1, -3) if where == "last" else x
@@ -132,7 +123,7 @@ def check_per(per: object, who: str) -> None:
         raise ValueError(f"{who}: expected per as 'slice' or 'step', got {per!r}")
 
 
-def drawn_per(ops: Ops, draws: Array, lead: tuple[int, ...], per: Per) -> Array:
+def drawn_per(ops: Ops, draws: Array, lead: Lead, per: Per) -> Array:
     """The words of each step, int32 [n, w], given one row for each: of slices all may have those of the first step."""
     if per == "step":
         return draws
@@ -146,11 +137,7 @@ def repeated(ops: Ops, x: Array, times: int) -> Array:
 
 
 def pair(size: object, who: str) -> tuple[int, int]:
-    """Rows and columns, of two numbers or of one for both.
-
-    Raises:
-        ValueError: if they are not whole numbers from 1 on.
-    """
+    """Rows and columns, whole numbers from 1 on, of two numbers or of one for both."""
     both = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, tuple | list) else ()
     if len(both) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in both):
         raise ValueError(f"{who}: expected size as a number of rows and columns, or two, from 1 on, got {size!r}")

@@ -10,7 +10,7 @@ from typing import Final
 from functional_rb.base import nest
 from functional_rb.base.nest import Key, Keys
 from functional_rb.core.boundaries import EpisodeBoundaries
-from functional_rb.core.item_function import ItemFunction, Leaves, Specs
+from functional_rb.core.item_function import ItemFunction, Lead, Leaves, Specs
 from functional_rb.items.leafwise import array_spec
 from functional_rb.ops.protocol import Array, ItemOps
 
@@ -39,11 +39,7 @@ class InSlices(ItemFunction):
         object.__setattr__(self, "end_keys", nest.checked_keys(self.end_keys, "end_keys", self.who))
 
     def check_slices(self, leaves: Specs, lead: int) -> None:
-        """Refuse single items, and leaves that cannot tell where episodes end.
-
-        Raises:
-            ValueError: naming what is wrong.
-        """
+        """Refuse single items, and leaves that cannot tell where episodes end."""
         if lead != 2:
             raise ValueError(
                 f"{self.who}: needs slices [B, T], and these are single items; "
@@ -59,7 +55,7 @@ class InSlices(ItemFunction):
                     f"{spec.shape}; name another leaf"
                 )
 
-    def ends(self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...]) -> Array | None:
+    def ends(self, ops: ItemOps, leaves: Leaves, lead: Lead) -> Array | None:
         """Whether an episode ends with each step, bool [B, T]; for the slice's last step anything; None for never."""
         boundaries = self._boundaries(leaves)
         parts = [leaves[self._path(leaves, key)].reshape(lead) for key in boundaries.end_keys]
@@ -71,24 +67,19 @@ class InSlices(ItemFunction):
             together = flags if together is None else together | flags
         return together
 
-    def starts(self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...]) -> Array:
-        """The step, counted from the slice's first, with which the part of an episode begins that each is of.
-
-        int32 [B, T], from 0 on.
-        """
+    def starts(self, ops: ItemOps, leaves: Leaves, lead: Lead) -> Array:
+        """The step of the slice, from 0 on, with which the part of an episode begins that each is of, int32 [B, T]."""
         ends = self.ends(ops, leaves, lead)
         like = next(iter(leaves.values())) if ends is None else ends
         step = ops.arange(lead[1], like=like)[None, :] + ops.arange(lead[0], like=like)[:, None] * 0
-        if ends is None:
-            return step * 0
         zero = step * 0
+        if ends is None:
+            return zero
         begins = ops.concat([zero[:, :1] == 1, ends[:, :-1]], 1)
         return ops.cummax(ops.where(begins, step, zero))
 
     def _boundaries(self, leaves: Specs | Leaves) -> EpisodeBoundaries:
-        return EpisodeBoundaries.find(
-            self.end_keys, self.trajectory_key, [nest.show(path) for path in leaves], self.who
-        )
+        return EpisodeBoundaries.find(self.end_keys, self.trajectory_key, [*map(nest.show, leaves)], self.who)
 
     def _path(self, leaves: Specs | Leaves, key: Key) -> nest.Path:
         paths = tuple(leaves)

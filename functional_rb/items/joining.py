@@ -11,7 +11,7 @@ import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.nest import Key, Path
-from functional_rb.core.item_function import ItemFunction, Leaves, Specs, chosen, plain
+from functional_rb.core.item_function import ItemFunction, Lead, Leaves, Specs, chosen, plain
 from functional_rb.items.leafwise import By, Invertible, array_spec, name_of, path_of
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec, Binary, Bounded, Unbounded
@@ -37,11 +37,6 @@ class Cat(ItemFunction):
         object.__setattr__(self, "out", name_of(self.out, "out", "cat"))
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
-        """The specs with one leaf in place of several.
-
-        Raises:
-            ValueError: if they do not fit together.
-        """
         paths = chosen(leaves, self.keys, "cat", ANY)
         rest = {path: leaf for path, leaf in leaves.items() if path not in paths}
         if path_of(self.out) in rest:
@@ -69,9 +64,7 @@ class Cat(ItemFunction):
             return rest | {path_of(self.out): Bounded(low, high, tuple(sizes), specs[0].dtype)}
         return rest | {path_of(self.out): plain(tuple(sizes), specs[0].dtype)}
 
-    def apply(
-        self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
-    ) -> Leaves:
+    def apply(self, ops: ItemOps, leaves: Leaves, lead: Lead, draws: Array | None, mask: Array | None) -> Leaves:
         paths = chosen(leaves, self.keys, "cat")
         parts = [leaves[path].reshape(*lead, *(tuple(leaves[path].shape[len(lead) :]) or (1,))) for path in paths]
         axis = self.axis + len(parts[0].shape) if self.axis < 0 else self.axis + len(lead)
@@ -98,9 +91,7 @@ class Split(ItemFunction):
         (joined,) = chosen(leaves, [self.out], "cat, inverted")
         return self._ordered({path: leaf for path, leaf in leaves.items() if path != joined} | dict(self.before))
 
-    def apply(
-        self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
-    ) -> Leaves:
+    def apply(self, ops: ItemOps, leaves: Leaves, lead: Lead, draws: Array | None, mask: Array | None) -> Leaves:
         (joined,) = chosen(leaves, [self.out], "cat, inverted")
         separate, start, x = {path: leaf for path, leaf in leaves.items() if path != joined}, 0, leaves[joined]
         axis = self.axis + len(x.shape) if self.axis < 0 else self.axis + len(lead)
@@ -129,10 +120,10 @@ class Flatten(Invertible):
             return flat
         return plain((spec.size,), spec.dtype)
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: Lead, common: object) -> Array:
         return x.reshape(*lead, math.prod(x.shape[len(lead) :]))
 
-    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
+    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: Lead) -> Array:
         return x.reshape(*lead, *before.shape)
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 from functional_rb.base import nest
 from functional_rb.base.nest import Key, Keys, Path
-from functional_rb.core.item_function import ItemFunction, Leaves, Specs, chosen, plain
+from functional_rb.core.item_function import ItemFunction, Lead, Leaves, Specs, chosen, plain
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec, Bounded, NonTensor
 from functional_rb.specs.regrouped import leaves_of
@@ -43,20 +43,18 @@ class Leafwise(ItemFunction):
     def leaf_spec(self, spec: ArraySpec, name: str) -> ArraySpec:
         """The spec of what becomes of a leaf."""
 
-    def common(self, ops: ItemOps, arrays: Sequence[Array], lead: tuple[int, ...], draws: Array | None) -> Any:
+    def common(self, ops: ItemOps, arrays: Sequence[Array], lead: Lead, draws: Array | None) -> Any:
         """What is computed once for all leaves that it changes: by default the draws are as they are."""
         return draws
 
     @abc.abstractmethod
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: Any) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: Lead, common: Any) -> Array:
         """What becomes of a leaf [*lead, *shape], with what is common to all."""
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
         return leaves | {k: self.leaf_spec(array_spec(leaves[k]), nest.show(k)) for k in self.chosen(leaves, lead)}
 
-    def apply(
-        self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
-    ) -> Leaves:
+    def apply(self, ops: ItemOps, leaves: Leaves, lead: Lead, draws: Array | None, mask: Array | None) -> Leaves:
         paths = self.chosen(leaves, len(lead))
         common = self.common(ops, [leaves[path] for path in paths], lead, draws)
         return leaves | {path: self.leaf(ops, leaves[path], lead, common) for path in paths}
@@ -69,7 +67,7 @@ class HasBack(Protocol):
     def who(self) -> str:
         """The public name of the function, for errors."""
 
-    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
+    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: Lead) -> Array:
         """The leaf [*lead, *shape] of this spec that it was before the function changed it."""
 
 
@@ -88,9 +86,7 @@ class Inverse(ItemFunction):
         chosen(leaves, [path for path, _ in self.before], f"{self.function.who}, inverted")
         return leaves | dict(self.before)
 
-    def apply(
-        self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
-    ) -> Leaves:
+    def apply(self, ops: ItemOps, leaves: Leaves, lead: Lead, draws: Array | None, mask: Array | None) -> Leaves:
         restored = {path: self.function.back(ops, leaves[path], array_spec(spec), lead) for path, spec in self.before}
         return leaves | restored
 
@@ -99,7 +95,7 @@ class Invertible(Leafwise):
     """A function of leaves that can be made again, each of what became of it."""
 
     @abc.abstractmethod
-    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
+    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: Lead) -> Array:
         """The leaf as it was before, see `HasBack.back`."""
 
     def inverse(self, item: object) -> ItemFunction:
@@ -126,11 +122,7 @@ def within(spec: ArraySpec, shape: tuple[int, ...]) -> ArraySpec:
 
 
 def name_of(key: Key, field: str, who: str) -> Key:
-    """The key of one leaf, as it was given.
-
-    Raises:
-        TypeError: if it is no name, nor a tuple of names.
-    """
+    """The key of one leaf, as it was given: a name, or a tuple of names."""
     try:
         nest.show_key(key)
     except TypeError as error:
@@ -144,11 +136,7 @@ def path_of(key: Key) -> Path:
 
 
 def needed_keys(keys: object, who: str) -> Keys:
-    """Keys, which must be given.
-
-    Raises:
-        ValueError: if they are not.
-    """
+    """Keys, which must be given."""
     if keys is None:
         raise ValueError(f"{who}: expected the names of leaves by keys, got None; name them")
     return nest.checked_keys(keys, "keys", who) or Keys()

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from functional_rb.base import nest
 from functional_rb.base.nest import Key, Path
-from functional_rb.core.item_function import ItemFunction, Leaves, Specs, chosen
+from functional_rb.core.item_function import ItemFunction, Lead, Leaves, Specs, chosen
 from functional_rb.items.leafwise import name_of, path_of
 from functional_rb.ops.protocol import Array, ItemOps
 
@@ -22,8 +22,7 @@ class Rename(ItemFunction):
     pairs: tuple[tuple[Key, Key], ...]
 
     def __post_init__(self) -> None:
-        pairs = self.pairs
-        named = tuple((name_of(old, "names", "rename"), name_of(new, "names", "rename")) for old, new in pairs)
+        named = tuple((name_of(old, "names", "rename"), name_of(new, "names", "rename")) for old, new in self.pairs)
         object.__setattr__(self, "pairs", named)
 
     def _renamed(self, leaves: dict[Path, T]) -> dict[Path, T]:
@@ -42,9 +41,7 @@ class Rename(ItemFunction):
     def spec(self, leaves: Specs, lead: int) -> Specs:
         return self._renamed(leaves)
 
-    def apply(
-        self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
-    ) -> Leaves:
+    def apply(self, ops: ItemOps, leaves: Leaves, lead: Lead, draws: Array | None, mask: Array | None) -> Leaves:
         return self._renamed(leaves)
 
     def inverse(self, item: object) -> ItemFunction:
@@ -66,19 +63,12 @@ class Select(ItemFunction):
         return {path: leaf for path, leaf in leaves.items() if (path in named) != self.left_out}
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
-        """The specs of the leaves that are kept.
-
-        Raises:
-            ValueError: if there are none.
-        """
         kept = self._kept(leaves)
         if not kept:
             raise ValueError(f"select: no leaf would be left of {tuple(map(nest.show, leaves))}")
         return kept
 
-    def apply(
-        self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
-    ) -> Leaves:
+    def apply(self, ops: ItemOps, leaves: Leaves, lead: Lead, draws: Array | None, mask: Array | None) -> Leaves:
         return self._kept(leaves)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key
-from functional_rb.core.item_function import plain
+from functional_rb.core.item_function import Lead, plain
 from functional_rb.items.leafwise import Invertible
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec, Bounded
@@ -64,10 +64,10 @@ class Normalize(Invertible):
         )
         return Bounded(low - margin, high + margin, spec.shape, spec.dtype)
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: Lead, common: object) -> Array:
         return (x - _table(ops, self.loc, x)) / _table(ops, self.scale, x)
 
-    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
+    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: Lead) -> Array:
         return x * _table(ops, self.scale, x) + _table(ops, self.loc, x)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.nest import Key
-from functional_rb.core.item_function import plain
+from functional_rb.core.item_function import Lead, plain
 from functional_rb.items.images import Channels, ImageFunction, channels_back, channels_first, pair, to_bytes
 from functional_rb.items.leafwise import within
 from functional_rb.ops.protocol import Array, ItemOps
@@ -21,17 +21,13 @@ Method = Literal["linear", "cubic", "nearest"]
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
-def _triangle(x: Floats) -> Floats:
-    return np.maximum(0.0, 1.0 - x)
-
-
 # The kernel of R. G. Keys, "Cubic convolution interpolation for digital image processing" (1981), a = -1/2.
 def _cubic(x: Floats) -> Floats:
     near, far = (1.5 * x - 2.5) * x * x + 1.0, ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
     return np.where(x < 1, near, np.where(x < 2, far, 0.0))
 
 
-_KERNELS: Final[dict[str, Callable[[Floats], Floats]]] = {"linear": _triangle, "cubic": _cubic}
+_KERNELS: Final[dict[str, Callable[[Floats], Floats]]] = {"linear": lambda x: np.maximum(0.0, 1.0 - x), "cubic": _cubic}
 
 
 # So near to a half a number of bytes counts as one, and goes down: how sums were rounded decides nothing.
@@ -100,7 +96,7 @@ class Resize(ImageFunction):
                 weights(before, after, self.method, self.antialias)
         return plain(shape, spec.dtype) if self.method == "cubic" else within(spec, shape)
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: Lead, common: object) -> Array:
         shape = tuple(x.shape[len(lead) :])
         where, (rows, columns, _) = self.where(shape), self.sizes(shape)
         images = channels_first(ops, x, where)

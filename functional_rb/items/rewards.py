@@ -11,18 +11,14 @@ import numpy as np
 from functional_rb.base import nest
 from functional_rb.base.nest import Key, Path
 from functional_rb.core.boundaries import USUAL_REWARDS
-from functional_rb.core.item_function import ItemFunction, Leaves, Specs, chosen
+from functional_rb.core.item_function import ItemFunction, Lead, Leaves, Specs, chosen
 from functional_rb.items.leafwise import array_spec, name_of
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import Bounded
 
 
 def reward_path(leaves: Iterable[Path], key: Key | None, who: str) -> Path:
-    """The leaf of rewards: the one named, or "next/reward" or "reward".
-
-    Raises:
-        ValueError: if the item has none, or it is not of floats.
-    """
+    """The leaf of rewards, of floats: the one named, or "next/reward" or "reward"."""
     names = [nest.show(path) for path in leaves]
     usual = [one for one in USUAL_REWARDS if nest.show_key(one) in names]
     if key is None and not usual:
@@ -54,9 +50,7 @@ class ClipReward(ItemFunction):
         low, high = (np.clip(np.asarray(bound, np.float64), self.low, self.high) for bound in spec.domain[:2])
         return leaves | {path: Bounded(low, high, spec.shape, spec.dtype)}
 
-    def apply(
-        self, ops: ItemOps, leaves: Leaves, lead: tuple[int, ...], draws: Array | None, mask: Array | None
-    ) -> Leaves:
+    def apply(self, ops: ItemOps, leaves: Leaves, lead: Lead, draws: Array | None, mask: Array | None) -> Leaves:
         path = reward_path(leaves, self.reward_key, self.who)
         x = leaves[path]
         return leaves | {path: ops.minimum(ops.maximum(x, ops.full_like(x, self.low)), ops.full_like(x, self.high))}

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from functional_rb.base import nest
 from functional_rb.base.nest import Key
+from functional_rb.core.item_function import Lead
 from functional_rb.items.images import Channels, ImageFunction, channels_back, channels_first, to_bytes
 from functional_rb.items.leafwise import Invertible
 from functional_rb.ops.protocol import Array, ItemOps
@@ -25,11 +26,11 @@ class ToImage(Invertible, ImageFunction):
         rows, columns, count = self.sizes(spec.shape)
         return Bounded(0, 1, (count, rows, columns))
 
-    def leaf(self, ops: ItemOps, x: Array, lead: tuple[int, ...], common: object) -> Array:
+    def leaf(self, ops: ItemOps, x: Array, lead: Lead, common: object) -> Array:
         where = self.where(tuple(x.shape[len(lead) :]))
         return ops.cast(channels_first(ops, x, where), "float32") / 255.0
 
-    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: tuple[int, ...]) -> Array:
+    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: Lead) -> Array:
         return channels_back(ops, to_bytes(ops, x * 255.0), self.where(before.shape))
 
 
