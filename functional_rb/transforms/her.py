@@ -135,8 +135,9 @@ class Hindsight(Transform):
         plan, achieved, slots = draft.plan, self._achieved(draft.plan), drawn[:, 0]
         ends, in_episode = draft.origin[0].ends, draft.auxiliary.get(STEP_IN_EPISODE)
         # The rings as they were before the draw: a sampler that takes items out has changed the draft's.
-        choice = find_goals(ops, self.strategy, self.k, plan.ring, ends, in_episode, slots, real, draws)
-        chosen, sources, handles = choice
+        chosen, sources, handles = find_goals(
+            ops, self.strategy, self.k, plan.ring, ends, in_episode, slots, real, draws
+        )
         goals = read(sources[:, None], [achieved])[achieved]
         parts = () if self.reward is None else reward_leaves.positions(plan, self.reward_key, "her")
         rewards = [position for each in parts for position in each]
@@ -256,17 +257,13 @@ def _by_leaf(plan: Plan, key: Key, positions: tuple[int, ...], new: Nest) -> dic
     name = nest.show_key(key)
     if plan.names[positions[0]] == name:
         return {positions[0]: new}
-    leaves, structure = nest.flatten(new, _is_array)
+    leaves, structure = nest.flatten(new, lambda x: hasattr(x, "dtype") and not hasattr(x, "keys"))
     by_name = {f"{name}/{nest.show(path)}": leaf for path, leaf in zip(structure.paths, leaves, strict=True)}
     names = [plan.names[k] for k in positions]
     if by_name.keys() != {*names}:
         got = type(new).__name__ if structure.kind == "leaf" else f"one with the leaves {sorted(by_name)}"
         raise TypeError(f"her: expected reward(achieved, goal) as a nest with the leaves {names}, got {got}")
     return {k: by_name[plan.names[k]] for k in positions}
-
-
-def _is_array(x: object) -> bool:
-    return hasattr(x, "dtype") and not hasattr(x, "keys")
 
 
 # Rewards anew where relabelled, [m, *shape] in the dtype and shape of the old.

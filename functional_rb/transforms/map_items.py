@@ -54,7 +54,7 @@ class MapItems(Transform):
     def __post_init__(self) -> None:
         if not callable(self.function) and not isinstance(self.function, ItemFunction | HostFunction):
             raise TypeError(f"map_items: expected a function of items, or one of frb.items, got {self.function!r:.80}")
-        object.__setattr__(self, "function", functions.comparable(self.function))
+        self._set(function=functions.comparable(self.function))
         try:
             hash(self.function)
         except TypeError:
@@ -62,21 +62,17 @@ class MapItems(Transform):
                 f"map_items: expected a function that can be hashed, as it is part of the spec, got "
                 f"{self.function!r:.80}; {functions.REMEDY}"
             ) from None
-        if isinstance(self.function, ItemFunction | HostFunction) and (
-            self.keyed or self.masked or self.gives is not None
-        ):
+        says_itself = isinstance(self.function, ItemFunction | HostFunction)
+        if says_itself and (self.keyed or self.masked or self.gives is not None):
             raise ValueError(
                 f"map_items: {self.function} says itself what it takes and gives; leave keyed, masked and gives out"
             )
         outline = None if self.gives is None else Outline.of(self.gives, "map_items: gives")
-        object.__setattr__(self, "gives", freeze(self.gives))
-        object.__setattr__(self, "gives_outline", outline)
+        self._set(gives=freeze(self.gives), gives_outline=outline)
         name = getattr(self.function, "__qualname__", None) or repr(self.function)
-        object.__setattr__(self, "who", f"map_items({name}, at={self.at!r})")
-        object.__setattr__(self, "on_host", isinstance(self.function, HostFunction))
         words = self.function.words if isinstance(self.function, ItemFunction) else 0
-        object.__setattr__(self, "item_words", words)
-        object.__setattr__(self, "draws", self.keyed or words > 0)
+        self._set(who=f"map_items({name}, at={self.at!r})", on_host=isinstance(self.function, HostFunction))
+        self._set(item_words=words, draws=self.keyed or words > 0)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
         """Pickle by the arguments, or say what cannot be pickled."""
@@ -97,20 +93,17 @@ class MapItems(Transform):
             outline: the same spec, taken apart.
             lead: how many axes a batch has in front.
             steps: of slices that come in one row, how many each has: an `ItemFunction` is given them as [B, T].
-
-        Raises:
-            ValueError: if the function cannot take such items, or what it gives has to be told and is not.
         """
-        bound = dataclasses.replace(self)
-        object.__setattr__(bound, "given", outline)
-        object.__setattr__(bound, "paths", outline.structure.paths)
-        object.__setattr__(bound, "steps", steps)
         spec = self.spec_after(item, lead if steps is None else lead + 1)
-        after = None if spec is None else Outline.of(spec, bound.who)
-        object.__setattr__(bound, "after", after)
+        after = None if spec is None else Outline.of(spec, self.who)
         expected = {} if after is None else dict(zip(after.structure.paths, after.leaves, strict=True))
-        object.__setattr__(bound, "expected", expected)
+        bound = dataclasses.replace(self)
+        bound._set(given=outline, paths=outline.structure.paths, steps=steps, after=after, expected=expected)
         return bound
+
+    def _set(self, **fields: object) -> None:
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
 
 
 @dataclasses.dataclass(frozen=True)

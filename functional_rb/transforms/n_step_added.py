@@ -76,7 +76,6 @@ class NStepOfAdded(NStep):
         return {name: leaf for name, leaf in self.told(plan).items() if name != DISCOUNT}
 
     def auxiliary(self, plan: Plan) -> dict[str, AuxiliaryArray]:
-        """The waiting steps, packed as items are in storage."""
         waiting = (plan.lanes or 1) * (self.n - 1)
         if waiting == 0:
             return {}
@@ -86,14 +85,13 @@ class NStepOfAdded(NStep):
         return auxiliary
 
     def carried(self) -> dict[str, Layout]:
-        """The layouts of what is carried from one add to the next: the waiting steps."""
         return {WAITING: self.packed} if self.n > 1 else {}
 
     def counters(self, plan: Plan) -> tuple[tuple[str, int], ...]:
         return ((PENDING, plan.lanes or 1),)
 
     def problem(self, found: Found) -> str | None:
-        """No more wait than there are places for."""
+        # No more wait than there are places for.
         return soundness.problem_of_range(PENDING, found.numbers.more[PENDING], 0, self.n - 1)
 
     def rows(self, plan: Plan, batch: int) -> int:

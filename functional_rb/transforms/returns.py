@@ -107,12 +107,10 @@ class NStep(Transform):
 
     # The leaf that says where there is nothing to bootstrap from; where nothing ever ends there need be none.
     def _terminated(self, plan: Plan, boundaries: EpisodeBoundaries) -> Key | None:
-        endless = boundaries.end_keys_as_given == () and not any(
-            nest.show_key(key) in plan.names for key in USUAL_TERMINATED
-        )
+        usual = next((key for key in USUAL_TERMINATED if nest.show_key(key) in plan.names), None)
+        endless = boundaries.end_keys_as_given == () and usual is None
         if self.terminated_key is not None or endless:
             return self.terminated_key
-        usual = next((key for key in USUAL_TERMINATED if nest.show_key(key) in plan.names), None)
         return _known(usual, USUAL_TERMINATED, plan, "terminated_key")
 
     def check(self, plan: Plan, boundaries: EpisodeBoundaries) -> None:

@@ -16,14 +16,8 @@ RewardKey = Key | tuple[Path, ...]
 
 
 def checked(value: Any, who: str) -> RewardKey | None:
-    """The key of a leaf or a nest, as it is; of several, in a list, or a tuple of tuples, a tuple of paths.
-
-    Raises:
-        TypeError: if one of several is neither a name nor a tuple of names.
-        ValueError: if there are none in a list, or one comes twice.
-    """
-    several = isinstance(value, list) or (isinstance(value, tuple) and value != () and isinstance(value[0], tuple))
-    if not several:
+    """The key of a leaf or a nest, as it is; of several, in a list, or a tuple of tuples, a tuple of paths."""
+    if not isinstance(value, list) and not are_several(value):
         key: RewardKey | None = value
         return key
     keys = nest.checked_keys(value, "reward_key", who) or ()
@@ -39,7 +33,7 @@ def each_of(key: RewardKey | None) -> tuple[Key, ...]:
     return key if are_several(key) else (key,)  # type: ignore[return-value]  # `are_several` tells the type
 
 
-def are_several(key: RewardKey | None) -> bool:
+def are_several(key: object) -> bool:
     return isinstance(key, tuple) and key != () and isinstance(key[0], tuple)
 
 
@@ -49,11 +43,7 @@ def usual(plan: Plan) -> Key | None:
 
 
 def positions(plan: Plan, key: RewardKey | None, who: str) -> tuple[tuple[int, ...], ...]:
-    """The positions of all leaves of rewards, for each of the keys those that it names.
-
-    Raises:
-        ValueError: if a key names neither a leaf nor a nest, or two of them name the same leaf.
-    """
+    """The positions of all leaves of rewards, for each of the keys those that it names, each leaf once."""
     of_keys = tuple(
         nest.positions_below(plan.names, one) or (nest.position(plan.names, one, who),) for one in each_of(key)
     )
