@@ -112,7 +112,6 @@ def _remedy(spec: object) -> str:
 
 
 def _sequence(parts: Any, function: Callable[[object, str | int], object]) -> object:
-    converted = [
-        function(child, key) for key, child in zip(getattr(parts, "_fields", range(len(parts))), parts, strict=True)
-    ]
+    keys = getattr(parts, "_fields", range(len(parts)))
+    converted = [function(child, key) for key, child in zip(keys, parts, strict=True)]
     return type(parts)(*converted) if hasattr(parts, "_fields") else type(parts)(converted)

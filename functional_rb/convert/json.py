@@ -110,11 +110,7 @@ def from_json(text: str | bytes, known: Iterable[object] = ()) -> SpecNest:
         except ValueError as error:
             raise KnownError(str(error)) from None
     try:
-        try:
-            whole = strict_json.parse(text)
-        except ValueError as error:
-            raise ValueError(f"from_json: expected JSON text, as to_json writes it: {error}") from None
-        spec = _Reader(by_name).read(_payload(whole), ())
+        spec = _Reader(by_name).read(_payload(text), ())
         _check_leaves(spec, "from_json")
         return spec
     except TypeError as error:
@@ -180,20 +176,16 @@ def _encoded_parts(parts: Mapping[Any, object], path: Path) -> dict[str, object]
 
 
 def _encoded_composite(spec: Composite, path: Path) -> dict[str, object]:
-    encoded: dict[str, object] = {
-        "type": "Composite",
-        "parts": _encoded_parts(spec.parts, path),
-        "batch_shape": list(spec.batch_shape),
-    }
+    encoded: dict[str, object] = {"type": "Composite", "parts": _encoded_parts(spec.parts, path)}
+    encoded["batch_shape"] = list(spec.batch_shape)
     kind, _, names, device = spec._like
     if isinstance(kind, Registered):
         name = _name_of(kind.type, path, "to_json")
         try:
             static = _encoded_static(kind.static, path)
         except (TypeError, ValueError) as error:
-            raise type(error)(
-                f"{error}; it is a static field of {name}: make it a leaf, or of numbers and texts"
-            ) from None
+            what = f"it is a static field of {name}: make it a leaf, or of numbers and texts"
+            raise type(error)(f"{error}; {what}") from None
         encoded["container"] = {"class": name, "library": kind.library, "names": list(kind.names), "static": static}
     elif kind is not None:
         encoded["container"] = _name_of(kind, path, "to_json")
@@ -244,8 +236,12 @@ def _name_of(thing: object, path: Path, who: str) -> str:
     return f"{module}:{name}"
 
 
-def _payload(whole: object) -> object:
+def _payload(text: str | bytes) -> object:
     """The spec inside the envelope, after a check of format and version."""
+    try:
+        whole = strict_json.parse(text)
+    except ValueError as error:
+        raise ValueError(f"from_json: expected JSON text, as to_json writes it: {error}") from None
     if not isinstance(whole, dict) or whole.get("format") != FORMAT:
         raise ValueError(f'from_json: expected {{"format": "{FORMAT}", ...}}, as to_json writes it, got {whole!r:.80}')
     version = whole.get("version")
@@ -322,27 +318,23 @@ class _Reader:
         arguments = {"parts": self._named(data, path), "batch_shape": self.read(data["batch_shape"], path)}
         arguments |= {name: self.read(data[name], path) for name in ("names", "device") if name in data}
         if "container" not in data:
-            return _made(_composite_of, arguments, path)
+            # As `Composite` has parts by its own keywords, too.
+            return _made(lambda parts, batch_shape: Composite(parts, batch_shape=batch_shape), arguments, path)
         if isinstance(data["container"], dict):
             container = self._registered(data["container"], path)
             if set(container.names) != set(arguments["parts"]):
-                raise ValueError(
-                    f"from_json: {_shown(path)}: expected the parts {container.names}, got {[*data['parts']]}"
-                )
+                got = [*data["parts"]]
+                raise ValueError(f"from_json: {_shown(path)}: expected the parts {container.names}, got {got}")
             return _made(Composite.like, {"container": container, **arguments}, path)
-        container = self._known(data["container"], path)
-        if not isinstance(container, type):
-            raise KnownError(f"from_json: {_shown(path)}: expected a class, got {container!r:.80}")
-        return _made(Composite.like, {"container": container, **arguments}, path, KnownError)
+        kind = self._known_class(data["container"], path)
+        return _made(Composite.like, {"container": kind, **arguments}, path, KnownError)
 
     def _registered(self, data: Json, path: Path) -> Registered:
         if set(data) != {"class", "library", "names", "static"}:
             raise ValueError(
                 f"from_json: {_shown(path)}: expected class, library, names and static of a container, got {data!r:.80}"
             )
-        kind, names = self._known(data["class"], path), self.read(data["names"], path)
-        if not isinstance(kind, type):
-            raise KnownError(f"from_json: {_shown(path)}: expected a class, got {kind!r:.80}")
+        kind, names = self._known_class(data["class"], path), self.read(data["names"], path)
         if not isinstance(data["library"], str) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"from_json: {_shown(path)}: expected names as texts, got {data!r:.80}")
         if kind in RECORDS:
@@ -389,6 +381,12 @@ class _Reader:
             )
         return things[0]
 
+    def _known_class(self, name: object, path: Path) -> type:
+        kind = self._known(name, path)
+        if not isinstance(kind, type):
+            raise KnownError(f"from_json: {_shown(path)}: expected a class, got {kind!r:.80}")
+        return kind
+
     def _things_named(self, name: str) -> Sequence[object]:
         ours = container_named(name)
         if ours is not None and name not in self.known:
@@ -400,15 +398,9 @@ class _Reader:
 
     def _instance(self, value: object, kind: type, path: Path) -> Any:
         if not isinstance(value, kind):
-            raise ValueError(
-                f"from_json: {_shown(path)}: expected parts as {'an array' if kind is list else 'an object'}, "
-                f"got {value!r:.80}"
-            )
+            wanted = "an array" if kind is list else "an object"
+            raise ValueError(f"from_json: {_shown(path)}: expected parts as {wanted}, got {value!r:.80}")
         return value
-
-
-def _composite_of(parts: dict[str, object], batch_shape: tuple[int, ...]) -> Composite:
-    return Composite(parts, batch_shape=batch_shape)
 
 
 def _made(kind: Callable[..., T], arguments: dict[str, Any], path: Path, wrong: type[ValueError] = ValueError) -> T:

@@ -16,15 +16,13 @@ class _Conversion(NamedTuple):
 
     spec_of: Callable[..., Any]
     back: Callable[..., Any]
-    options: frozenset[str]
+    options: tuple[str, ...]
 
 
 _CONVERSIONS: Final = {
-    "dm_env": _Conversion(dm_env.from_dm_env, dm_env.to_dm_env, frozenset({"narrow"})),
-    "gymnasium": _Conversion(
-        gymnasium.spec_of_space, gymnasium.space_of_spec, frozenset({"narrow", "max_length", "max_edges"})
-    ),
-    "torchrl": _Conversion(torchrl.from_torchrl, torchrl.to_torchrl, frozenset()),
+    "dm_env": _Conversion(dm_env.from_dm_env, dm_env.to_dm_env, ("narrow",)),
+    "gymnasium": _Conversion(gymnasium.spec_of_space, gymnasium.space_of_spec, ("narrow", "max_length", "max_edges")),
+    "torchrl": _Conversion(torchrl.from_torchrl, torchrl.to_torchrl, ()),
 }
 
 

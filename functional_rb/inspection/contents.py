@@ -144,11 +144,8 @@ class _Reading:
         has_tree = spec is not None and spec.plan.tree_shape is not None
         arrays = opened.manifest.arrays
         self.tree = np.zeros(arrays["tree"].shape, np.float32) if has_tree else None
-        names = (
-            []
-            if spec is None
-            else [name for name in spec.plan.auxiliary if name not in filed(spec) and auxiliary_name(name) in arrays]
-        )
+        in_memory = [] if spec is None else [name for name in spec.plan.auxiliary if name not in filed(spec)]
+        names = [name for name in in_memory if auxiliary_name(name) in arrays]
         self.auxiliary = {name: arrays[auxiliary_name(name)].blank_array() for name in names}
 
     def segment(self, k: int, files: Files) -> bool:

@@ -126,10 +126,7 @@ def _reward(spec: BufferSpec) -> int | None:
     for name in REWARDS:
         if name in spec.plan.names:
             k = spec.plan.names.index(name)
-            fits = spec.plan.leaves[k].shape in ((), (1,)) and spec.plan.leaves[k].dtype in (
-                "float16",
-                "float32",
-                "float64",
-            )
+            leaf = spec.plan.leaves[k]
+            fits = leaf.shape in ((), (1,)) and leaf.dtype in ("float16", "float32", "float64")
             return k if fits and readable(spec, k) else None
     return None

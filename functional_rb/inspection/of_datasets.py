@@ -8,7 +8,7 @@ from functional_rb.base import nest
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.datasets.stored import Stored
 from functional_rb.inspection.picture import histograms, new_figure
-from functional_rb.inspection.report import Report, distribution
+from functional_rb.inspection.report import distribution
 from functional_rb.specs import ArraySpec
 from functional_rb.specs.values import Outline
 
@@ -24,7 +24,12 @@ def draw_dataset(reader: Stored, path: str) -> None:
     seen = _frames(reader)
     figure = new_figure(8, 5 if seen else 3, WHO)
     above, *below = figure.subfigures(2, 1, height_ratios=[3, 2]) if seen else [figure]
-    histograms(above, _distributions(reader))
+    summaries = list(reader.description.summaries())
+    rows = [
+        ("steps of an episode", "episodes", distribution(np.array([episode.steps for episode in summaries]))),
+        ("return of an episode", "episodes", distribution(np.array([episode.total for episode in summaries]))),
+    ]
+    histograms(above, [row for row in rows if row[2]["histogram"] is not None])
     for subfigure in below:
         for axes, (slot, image) in zip(subfigure.subplots(1, len(seen), squeeze=False)[0], seen, strict=True):
             axes.imshow(image, cmap=None if image.ndim == 3 else "gray", vmin=0, vmax=255)
@@ -33,15 +38,6 @@ def draw_dataset(reader: Stored, path: str) -> None:
     description = reader.description
     figure.suptitle(f"{description.name}: {description.episodes:,} episodes, {description.steps:,} steps")
     figure.savefig(path, dpi=150)
-
-
-def _distributions(reader: Stored) -> list[tuple[str, str, Report]]:
-    summaries = list(reader.description.summaries())
-    rows = [
-        ("steps of an episode", "episodes", distribution(np.array([episode.steps for episode in summaries]))),
-        ("return of an episode", "episodes", distribution(np.array([episode.total for episode in summaries]))),
-    ]
-    return [row for row in rows if row[2]["histogram"] is not None]
 
 
 def _frames(reader: Stored) -> list[tuple[int, Array]]:

@@ -41,16 +41,10 @@ def histograms(figure: Figure, shown: list[tuple[str, str, Report]]) -> None:
 
 
 def _distributions(report: Report) -> list[tuple[str, str, Report]]:
-    rows: list[tuple[str, str, Report | None]] = []
-    if report.get("priorities"):
-        rows.append(("priority, after alpha", "items", report["priorities"]))
-    if report.get("episodes"):
-        rows += [
-            ("steps of an episode", "episodes", report["episodes"]["lengths"]),
-            ("return of an episode", "episodes", report["episodes"]["returns"]),
-        ]
-    return [
-        (name, what, numbers)
-        for name, what, numbers in rows
-        if numbers is not None and numbers["histogram"] is not None
+    episodes = report.get("episodes") or {}
+    rows: list[tuple[str, str, Report | None]] = [
+        ("priority, after alpha", "items", report.get("priorities")),
+        ("steps of an episode", "episodes", episodes.get("lengths")),
+        ("return of an episode", "episodes", episodes.get("returns")),
     ]
+    return [(name, what, numbers) for name, what, numbers in rows if numbers and numbers["histogram"] is not None]
