@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,11 +71,8 @@ def check_env(env: Any, steps: int = 100, seed: int = 0, item: SpecNest | Buffer
         raise ValueError(f"{WHO}: expected steps >= 1, got {steps}")
     vector = hasattr(env, "single_observation_space")
     needed = ("single_observation_space" if vector else "observation_space", "action_space", "reset", "step")
-    missing = [name for name in needed if not hasattr(env, name)]
-    if missing:
-        raise TypeError(
-            f"{WHO}: expected an environment of Gymnasium, got {type(env).__name__} without {', '.join(missing)}"
-        )
+    if missing := ", ".join(name for name in needed if not hasattr(env, name)):
+        raise TypeError(f"{WHO}: expected an environment of Gymnasium, got {type(env).__name__} without {missing}")
     roll = _Roll(env, (env.num_envs,) if vector else (), item)
     env.action_space.seed(seed)
     if roll.reset(seed=seed):
@@ -89,11 +87,11 @@ class _Findings:
     def __init__(self) -> None:
         self.step = 0
         self.found: dict[tuple[Path, str], tuple[str, int]] = {}
-        self.times: dict[tuple[Path, str], int] = {}
+        self.times: collections.Counter[tuple[Path, str]] = collections.Counter()
 
     def add(self, path: Path, kind: str, message: str) -> None:
         self.found.setdefault((path, kind), (message, self.step))
-        self.times[path, kind] = self.times.get((path, kind), 0) + 1
+        self.times[path, kind] += 1
 
     def tell(self) -> None:
         if not self.found:
@@ -166,12 +164,11 @@ class _Roll:
         elif final is not None:
             self._observation(final, "final_obs", self.lead)
         _Comparison(self.findings, False).compare(self.reward, reward, (REWARD,), self.lead)
-        # Whether the flags themselves are wrong: a kind that was found before is only counted again.
-        before = len(self.findings.times), sum(self.findings.times.values())
+        before = self.findings.times.total()
         for name, flag in zip(FLAGS[1:], (terminated, truncated), strict=True):
             _Comparison(self.findings, True).compare(Binary(), flag, (name,), self.lead)
-        if before != (len(self.findings.times), sum(self.findings.times.values())):
-            return False  # when to reset is not known
+        if before != self.findings.times.total():
+            return False  # the flags are wrong, so that when to reset is not known
         done = np.logical_or(terminated, truncated)
         if not (self.by_hand and done.any()):
             return True

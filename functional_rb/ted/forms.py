@@ -17,7 +17,7 @@ import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -161,7 +161,6 @@ def flat_to_nested(flat: Flat) -> Nested:
 
 
 def flat_of(form: Form) -> Flat:
-    """The same steps in the flat form."""
     if isinstance(form, Flat):
         return form
     assert isinstance(form, Nested)
@@ -180,7 +179,6 @@ def ends_of(done: Array, sizes: tuple[int, ...]) -> Array:
 
 
 def leaves_of_form(data: Mapping[str, object]) -> Leaves:
-    """The arrays of nested dicts by path."""
     leaves, structure = nest.flatten(data, lambda x: isinstance(x, np.ndarray))
     return dict(zip(structure.paths, leaves, strict=True))
 
@@ -213,16 +211,9 @@ def _extra(flat: Flat) -> str:
     if flat.spec is not None:
         with contextlib.suppress(TypeError, ValueError):  # a spec with classes of others has no JSON form
             spec = json.loads(to_json(flat.spec))
-    content = {
-        "format": FORMAT,
-        "sizes": list(lanes.sizes),
-        "cursors": list(lanes.cursors),
-        "reward_key": list(flat.reward_key),
-        "spec": spec,
-    }
-    return json.dumps(content)
+    content = {"format": FORMAT, "sizes": list(lanes.sizes), "cursors": list(lanes.cursors)}
+    return json.dumps({**content, "reward_key": list(flat.reward_key), "spec": spec})
 
 
 def _shown(data: Mapping[str, object]) -> str:
-    show: Callable[[Path], str] = nest.show
-    return ", ".join(f"{show(path)} {leaf.shape}" for path, leaf in leaves_of_form(data).items())
+    return ", ".join(f"{nest.show(path)} {leaf.shape}" for path, leaf in leaves_of_form(data).items())

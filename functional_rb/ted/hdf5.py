@@ -94,13 +94,7 @@ def _names_of_pieces() -> Iterator[str]:
 
 
 class _Trajectories(Source):
-    """The groups of a file, one for each trajectory.
-
-    Attributes:
-        file: the file, of h5py.
-        where: the name of the file.
-        file_leaves: the leaves, by path.
-    """
+    """The groups of a file, one for each trajectory."""
 
     def __init__(self, h5py: ModuleType, file: Group, where: str, descriptor: int, size: int) -> None:
         self.file, self.where = file, where

@@ -32,7 +32,7 @@ def item_of(item: object) -> object:
 
 
 def is_encoding(spec: SpecNest) -> bool:
-    return any(map(_is_encoded, (member.spec for member in _outline(spec).members)))
+    return any(_is_encoded(member.spec) for member in _outline(spec).members)
 
 
 def encoded(spec: SpecNest, value: object, batch: tuple[int, ...], prefix: str, who: str) -> Nest:

@@ -46,30 +46,22 @@ def read(opened: Opened, reward: Path, known: Iterable[object]) -> Flat:
             done_rows.append(first + np.flatnonzero(flags))
     rows = _Rows(header, np.array(lanes.sizes, np.int64), np.concatenate(done_rows))
     source.expect_held(rows.bytes_of(source.file_leaves), f"{len(rows.sizes)} lanes with {rows.sizes.sum()} steps")
-    shared, arrays = set(), {}
+    shared = {path for path, leaf in source.file_leaves.items() if leaf.rows != total}
     for path, file_leaf in source.file_leaves.items():
         if file_leaf.rows not in (total, rows.shared_total):
             raise DamagedError(
                 f"{where}: leaf {show(path)!r}: expected {total} rows as 'done' has, or {rows.shared_total} with one "
                 f"more after each trajectory, got {file_leaf.rows}; the file is damaged, or not in TED"
             )
-        is_shared = file_leaf.rows != total
-        if is_shared:
-            shared.add(path)
-        arrays[path] = source.rows(path, rows.spans(is_shared))
-    dtypes = {show(path): file_leaf.dtype for path, file_leaf in source.file_leaves.items()}
     # The flags last, whatever order the file has them in.
-    ordered = {path: arrays[path] for path in sorted(arrays, key=lambda path: path[0] in FLAGS)}
+    order = sorted(source.file_leaves, key=lambda path: path[0] in FLAGS)
+    ordered = {path: source.rows(path, rows.spans(path in shared)) for path in order}
+    dtypes = {show(path): file_leaf.dtype for path, file_leaf in source.file_leaves.items()}
     return Flat(lanes, dtypes, frozenset(shared), reward, spec, nested(ordered))
 
 
 class _Rows:
-    """Where in a file the steps of each lane lie.
-
-    Attributes:
-        sizes: the number of steps of each lane, int64 [lanes].
-        shared_total: the number of rows of a leaf that is shared.
-    """
+    """Where in a file the steps of each lane lie."""
 
     def __init__(self, header: Header, sizes: Array, flags: Array) -> None:
         first = np.arange(header.count, dtype=np.int64) * header.length
@@ -83,9 +75,10 @@ class _Rows:
         # A lane that is not as the header says ends with its own newest step.
         newest = first + sizes - 1
         ended += (sizes > 0) & ~np.isin(newest, flags)
+        # Of each lane, int64 [lanes]: its first row and how many it has, in leaves that are shared too.
         self.sizes, self._first, self._shared_first = sizes, first, np.cumsum(lengths) - lengths
         self._shared_sizes = sizes + ended
-        self.shared_total = int(lengths.sum())
+        self.shared_total = int(lengths.sum())  # the rows of a leaf that is shared
 
     def spans(self, shared: bool) -> list[Span]:
         first, sizes = (self._shared_first, self._shared_sizes) if shared else (self._first, self.sizes)

@@ -69,9 +69,8 @@ class Carry(NamedTuple):
         """
         who = "ted: Carry.reset"
         if not is_leaf(mask) or shown(mask.dtype) != "bool":
-            raise TypeError(
-                f"{who}: mask: expected an array of dtype bool, got {getattr(mask, 'dtype', type(mask).__name__)}"
-            )
+            got = getattr(mask, "dtype", type(mask).__name__)
+            raise TypeError(f"{who}: mask: expected an array of dtype bool, got {got}")
         # `ended` may be a plain False, before the first step: the mask gives it its shape.
         early = values_of(mask & ~((mask ^ mask) | self.ended))
         if early is not None and early.any():
@@ -246,10 +245,8 @@ def _with_final(observation: Nest, done: Nest, infos: Mapping[str, Nest], who: s
         return observation
     if not (isinstance(final, np.ndarray) and final.dtype == object):
         finals = _leaves_as(structure, final, f'{who}: infos["final_obs"]')
-        merged = [
-            _where(done, _final_leaf(last, leaf, leaf.shape, who), leaf)
-            for last, leaf in zip(finals, leaves, strict=True)
-        ]
+        pairs = zip(finals, leaves, strict=True)
+        merged = [_where(done, _final_leaf(last, leaf, leaf.shape, who), leaf) for last, leaf in pairs]
         return nest.unflatten(structure, merged)
     merged = [np.array(leaf) for leaf in leaves]
     for i in () if which is None else np.flatnonzero(which):

@@ -47,11 +47,7 @@ class Source(abc.ABC):
         """Whether the source may be believed to have so many bytes, see `files.holds`."""
 
     def expect_held(self, nbytes: int, what: str) -> None:
-        """Refuse a claim of more bytes than the source can hold.
-
-        Raises:
-            DamagedError: naming the file.
-        """
+        """Refuse a claim of more bytes than the source can hold."""
         if not self.holds(nbytes):
             raise DamagedError(f"{self.where}: it tells of {what}, {nbytes} bytes, and holds next to nothing; damaged")
 
@@ -66,9 +62,9 @@ class Opened(NamedTuple):
 
 @contextlib.contextmanager
 def naming(where: str) -> Iterator[None]:
-    """Turn the errors that a damaged file leads to into one that says so; `FileNotFoundError` stays."""
-    # h5py and NumPy raise errors of many kinds for bytes that make no sense. Too little memory, or too many open files,
-    # is no damage.
+    """Turn the errors that a damaged file leads to into one that says so."""
+    # h5py and NumPy raise errors of many kinds for bytes that make no sense. A missing file, too little memory, or too
+    # many open files, is no damage.
     try:
         yield
     except (DamagedError, KnownError, FileNotFoundError):

@@ -183,17 +183,15 @@ def step_mdp(
         raise ValueError(f"{who}: expected the part 'next', with what there is after the step, got {list(root)}")
     following = root.pop(NEXT)
     named_parts(following, who, "the part 'next'")
-    # Paths below the root and below "next" alike: a reward or a flag stands at the same one in both.
-    left_out: list[Path] = []
-    left_out += [path_of(reward_key)] if exclude_reward else []
-    left_out += [(flag,) for flag in FLAGS] if exclude_done else []
     action = path_of(action_key)
+    # Paths below the root and below "next" alike: a reward or a flag stands at the same one in both.
+    left_out: list[Path] = [path_of(reward_key)] if exclude_reward else []
+    left_out += [(flag,) for flag in FLAGS] if exclude_done else []
     left_out += [action] if exclude_action else []
     kept = _filtered(step, (), [*left_out, (NEXT,)])
     if not keep_other:
         kept = {} if exclude_action else _only(kept, action)
-    merged = _merged(kept, _filtered(following, (), left_out))
-    return _like(step, merged)
+    return _like(step, _merged(kept, _filtered(following, (), left_out)))
 
 
 def as_array(leaf: Nest) -> Nest:
@@ -272,13 +270,11 @@ def _only(parts: Mapping[str, object], path: Path) -> dict[str, object]:
 
 def _merged(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
     # Mapping by mapping; where both have a leaf, the new one counts.
-    merged = dict(old)
-    for name, value in new.items():
-        if name in old and _is_mapping(old[name]) and _is_mapping(value):
-            both = _merged(named_parts(old[name], "ted.step_mdp"), named_parts(value, "ted.step_mdp"))
-            merged[name] = _like(value, both)
-        else:
-            merged[name] = value
+    merged = {**old, **new}
+    for name in old.keys() & new.keys():
+        if _is_mapping(old[name]) and _is_mapping(new[name]):
+            both = [named_parts(mapping[name], "ted.step_mdp") for mapping in (old, new)]
+            merged[name] = _like(new[name], _merged(*both))
     return merged
 
 
