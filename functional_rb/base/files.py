@@ -71,6 +71,12 @@ def as_path(path: object, who: str) -> str:
     return text
 
 
+def cache_folder(name: str) -> str:
+    """Where this library keeps what can be made again, as the XDG Base Directory Specification has caches."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(cache, "functional_rb", name)
+
+
 def open_regular(path: str, flags: int = os.O_RDONLY) -> tuple[Descriptor, int]:
     """A regular file, open, and its size in bytes. Links are followed only to be read.
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from functional_rb.base.files import as_path
+from functional_rb.base.files import as_path, cache_folder
 from functional_rb.datasets.description import is_dataset, read_description
 from functional_rb.datasets.episode import Episode, StepSpec
 from functional_rb.datasets.stored import Stored
@@ -100,9 +100,7 @@ def prefixes() -> list[str]:
 
 def folder_of(root: str | os.PathLike[str] | None, who: str) -> str:
     if root is None:
-        # Where the XDG Base Directory Specification has caches.
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        root = os.environ.get(ROOT) or os.path.join(cache, "functional_rb", "datasets")
+        root = os.environ.get(ROOT) or cache_folder("datasets")
     return os.path.abspath(as_path(root, who))
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from functional_rb.base.files import cache_folder
 from functional_rb.native.gpu_sources import MAIN, shipped, with_headers
 
 if TYPE_CHECKING:
@@ -279,7 +280,7 @@ def _major(path: str) -> int:
 
 def _cache() -> Path | None:
     """The folder of compiled kernels; None if others may write to it, as what lies there is carried out."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "functional_rb" / "kernels"
+    folder = Path(cache_folder("kernels"))
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()

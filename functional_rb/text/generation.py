@@ -202,8 +202,8 @@ def generate(
     """
     batch, width = prompts.shape
     n, k = settings.n, settings.at_once
-    # The last token of each prompt, and the others, which the model only has to remember.
     turns = settings.replies // k
+    # The last token of each prompt, and the others, which the model only has to remember.
     places = ops.arange(width, like=prompts)[None] + _filled(ops, mask, 0)
     last = ops.largest(ops.where(mask, places, _filled(ops, mask, 0)))
     first = ops.take_along(prompts, last[:, None])[:, 0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import operator
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
@@ -83,18 +82,13 @@ def pack(
     size = whole(length, "length", 1, who)
     if too_long not in ("error", "split"):
         raise ValueError(f"{who}: expected too_long as 'error' or 'split', got {too_long!r}")
-    try:
-        fill = operator.index(pad)
-    except TypeError:
-        raise TypeError(f"{who}: expected pad as an int, got {pad!r}") from None
-    if not -(2**31) <= fill < 2**31:
-        raise ValueError(f"{who}: expected pad as an int32, got {pad!r}")
+    fill = whole(pad, "pad", -(2**31), who)
     if not hasattr(sequences, "__iter__") and not hasattr(sequences, "__getitem__"):
         raise TypeError(f"{who}: expected sequences of token ids, got {type(sequences).__name__}")
-    arrays = [_tokens(x, i, who) for i, x in enumerate(sequences)]
     pieces: list[Ints] = []
     sequence: list[int] = []
-    for i, tokens in enumerate(arrays):
+    for i, x in enumerate(sequences):
+        tokens = _tokens(x, i, who)
         if len(tokens) > size and too_long == "error":
             raise ValueError(
                 f"{who}: sequence {i} has {len(tokens)} tokens, more than a row of {size}; "

@@ -92,9 +92,7 @@ def prepare(
     """
     who = f"text.{kind}"
     tokenizing = Tokenizing(tokenizer, who)
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    usual = os.path.join(cache, "functional_rb", "text")
-    where = usual if root is None else os.path.abspath(as_path(root, f"{who}: root"))
+    where = files.cache_folder("text") if root is None else os.path.abspath(as_path(root, f"{who}: root"))
     with writing.explained(where):
         os.makedirs(where, exist_ok=True)
     if source is not None:
@@ -260,9 +258,8 @@ class _Preparation:
         if beyond:
             room = min(prompts) - max(len(prefix), 1)  # something is to be left of it
             if how.too_long != "truncate_prompt" or beyond > room:
-                name = replies[[len(x) for x in ids].index(longest)]
                 what = f"{longest} tokens with the prompt, more than {how.max_length}"
-                raise UnusableRow("too_long", name, what)
+                raise UnusableRow("too_long", replies[[*map(len, ids)].index(longest)], what)
             # Both texts of a pair lose the same tokens, so that their prompts stay the same.
             ids = [x[: len(prefix)] + x[len(prefix) + beyond :] for x in ids]
             prompts = [size - beyond for size in prompts]

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from functional_rb.text import pipeline, sources
+from functional_rb.text.arguments import whole
 from functional_rb.text.pipeline import Bad, Tokenization, TooLong
 from functional_rb.text.prepared import Kind, Prepared
 from functional_rb.text.rows import Columns
@@ -84,10 +85,8 @@ def preference(
         raise ValueError(f"text.preference: expected scores as two names of columns, got {scores!r}")
     read = sources.opened(source, "text.preference")
     names, rows = _named("preference", read, source, usual, columns, scored)
-    chosen, rejected = (_needed("preference", names, column) for column in ("chosen", "rejected"))
-    named = Columns(
-        names["prompt"], (chosen, rejected), scored, tools=names["tools"], template=names["chat_template_kwargs"]
-    )
+    replies = _needed("preference", names, "chosen"), _needed("preference", names, "rejected")
+    named = Columns(names["prompt"], replies, scored, tools=names["tools"], template=names["chat_template_kwargs"])
     how = _checked("preference", tokenization)
     return pipeline.prepare("preference", how, named, rows, read, tokenizer, root, progress)
 
@@ -212,14 +211,8 @@ def _checked(kind: Kind, tokenization: Tokenization | None) -> Tokenization:
         raise TypeError(f"{who}: expected separator as a text, got {how.separator!r}")
     return dataclasses.replace(
         how,
-        max_length=None if how.max_length is None else _count(how.max_length, kind, "max_length"),
+        max_length=None if how.max_length is None else whole(how.max_length, "max_length", 1, who),
         jointly=bool(how.jointly),
         eos=how.eos if isinstance(how.eos, bool) else operator.index(how.eos),
-        rows_at_once=_count(how.rows_at_once, kind, "rows_at_once"),
+        rows_at_once=whole(how.rows_at_once, "rows_at_once", 1, who),
     )
-
-
-def _count(number: int, kind: Kind, name: str) -> int:
-    if isinstance(number, bool) or operator.index(number) < 1:
-        raise ValueError(f"text.{kind}: expected {name} from 1 on, got {number!r}")
-    return operator.index(number)

@@ -23,13 +23,7 @@ REASONS = (
 
 
 class UnusableRow(Exception):
-    """A row that says nothing to learn from.
-
-    Attributes:
-        reason: one of `REASONS`.
-        column: the name of the column; None for the row.
-        what: what was expected of it, and what came.
-    """
+    """A row that says nothing to learn from: for one of `REASONS`, in a column, or None for the row."""
 
     def __init__(self, reason: str, column: str | None, what: str) -> None:
         super().__init__(what)
@@ -75,13 +69,8 @@ def texts_of(row: object, columns: Columns, separator: str, render: Render) -> T
     prompt, replies = _parted(row, columns) if columns.whole else _prompt_and_replies(row, columns)
     scores: tuple[float, ...] = ()
     for name in columns.scores:
-        value = row.get(name)
-        if (
-            value is None
-            or isinstance(value, bool)
-            or not hasattr(value, "__float__")
-            or not math.isfinite(float(value))
-        ):
+        value: Any = row.get(name)
+        if isinstance(value, bool) or not hasattr(value, "__float__") or not math.isfinite(float(value)):
             raise UnusableRow("no_number", name, f"expected a finite number, got {value!r:.40}")
         scores += (float(value),)
     for name, reply in zip(columns.replies, replies, strict=True):

@@ -18,6 +18,7 @@ from typing import Any, TextIO, TypeAlias
 from functional_rb.base.extras import imported
 from functional_rb.base.files import as_path
 
+WHO = "text: a file of parquet or arrow"
 # An object of pyarrow, or a `datasets.Dataset`: neither has types.
 Foreign: TypeAlias = Any
 # Rows read at a time.
@@ -29,11 +30,7 @@ LINES, PARQUET, ARROW = (".jsonl", ".ndjson", ".json"), (".parquet",), (".arrow"
 
 
 class NoRow(dict[str, object]):
-    """What could not be read as a row.
-
-    Attributes:
-        reason: why.
-    """
+    """What could not be read as a row, and why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__()
@@ -271,12 +268,9 @@ class OfTables(OfFile):
 
     def __init__(self, path: str, kind: str) -> None:
         super().__init__(path)
-        import_pyarrow()  # before pyarrow itself is, so that an error names the extra to install
         self._is_parquet = kind in PARQUET
         if self._is_parquet:
-            import pyarrow.parquet
-
-            with pyarrow.parquet.ParquetFile(path) as file:
+            with _parquet(path) as file:
                 self.columns, self.count = list(file.schema_arrow.names), file.metadata.num_rows
         else:
             self.columns = list(_arrow(path).schema.names)
@@ -292,9 +286,7 @@ class OfTables(OfFile):
 
     def _batches(self, names: list[str]) -> Iterator[Foreign]:
         if self._is_parquet:
-            import pyarrow.parquet
-
-            with pyarrow.parquet.ParquetFile(self._path) as file:
+            with _parquet(self._path) as file:
                 yield from file.iter_batches(PIECE, columns=names)
             return
         reader = _arrow(self._path)
@@ -361,13 +353,13 @@ def _value(scalar: Foreign) -> object:
         return bytes(scalar.as_buffer()).decode("utf-8", "surrogateescape")
 
 
-def import_pyarrow() -> Foreign:
-    return imported("pyarrow", "text: a file of parquet or arrow")
+def _parquet(path: str) -> Foreign:
+    return imported("pyarrow.parquet", WHO).ParquetFile(path)
 
 
 def _arrow(path: str) -> Foreign:
     # A file of arrow is of one of two kinds, with nothing in its name that says which.
-    pyarrow = import_pyarrow()
+    pyarrow = imported("pyarrow", WHO)
     mapped = pyarrow.memory_map(path)
     try:
         return pyarrow.ipc.open_file(mapped)

@@ -55,9 +55,13 @@ class Tokenizing:
                 f"{who}: expected tokenizer as one of transformers, such as AutoTokenizer.from_pretrained(...), or of "
                 f"tokenizers, got {type(tokenizer).__name__}"
             )
-        self._fast: HuggingFace = (
-            None if fast is None else _copy(fast, getattr(tokenizer, "split_special_tokens", None))
-        )
+        self._fast: HuggingFace = None
+        if fast is not None:
+            self._fast = type(fast).from_str(fast.to_str())  # a copy
+            self._fast.no_padding()
+            self._fast.no_truncation()
+            if (split := getattr(tokenizer, "split_special_tokens", None)) is not None:
+                self._fast.encode_special_tokens = split
         self.prefix, self.suffix = self._frame()
         self.eos: int | None = getattr(tokenizer, "eos_token_id", None)
         pad = getattr(tokenizer, "pad_token_id", None)
@@ -97,8 +101,7 @@ class Tokenizing:
         tokens = []
         for (prompt, _), text, encoding in zip(pairs, texts, self._encoded(texts), strict=True):
             # The first character of the reply tells the border; characters that no token has are passed over.
-            at, ids = len(prompt), encoding.ids
-            border = None
+            at, ids, border = len(prompt), encoding.ids, None
             while at < len(text) and (border := encoding.char_to_token(at)) is None:  # no token has this character
                 at += 1
             border = len(ids) if border is None else border
@@ -182,12 +185,3 @@ def common(a: Sequence[object], b: Sequence[object]) -> int:
         else:
             high = middle - 1
     return low
-
-
-def _copy(fast: HuggingFace, split_special_tokens: bool | None) -> object:
-    copied = type(fast).from_str(fast.to_str())
-    copied.no_padding()
-    copied.no_truncation()
-    if split_special_tokens is not None:
-        copied.encode_special_tokens = split_special_tokens
-    return copied

@@ -50,18 +50,12 @@ class Progress:
 
 
 class Growing:
-    """The files of a directory that grows.
-
-    Attributes:
-        progress: what is in them for good.
-    """
+    """The files of a directory that grows; `progress` is what is in them for good."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         path = os.path.join(directory, PROGRESS)
-        self.progress = Progress()
-        if os.path.exists(path):
-            self.progress = Progress(**json.loads(files.read_text(path)))
+        self.progress = Progress(**json.loads(files.read_text(path))) if os.path.exists(path) else Progress()
 
     def append(self, contents: Mapping[str, bytes | array.array[int]]) -> None:
         """Write a piece, and say so; `progress` has been brought up to date but for the bytes."""

@@ -157,8 +157,8 @@ def test_missing_columns_and_sources_that_are_empty(tmp_path: Path) -> None:
     [
         ({"too_long": "cut"}, ValueError, "expected too_long as one of"),
         ({"bad": "ignore"}, ValueError, "expected bad as one of"),
-        ({"max_length": 0}, ValueError, "expected max_length from 1 on"),
-        ({"rows_at_once": 0}, ValueError, "expected rows_at_once from 1 on"),
+        ({"max_length": 0}, ValueError, "expected max_length as an int from 1 on"),
+        ({"rows_at_once": 0}, ValueError, "expected rows_at_once as an int from 1 on"),
         ({"separator": 1}, TypeError, "expected separator as a text"),
         ({"scores": ("prompt",)}, ValueError, "expected scores as two names"),
         ({"eos": True}, ValueError, "the tokenizer has no eos_token_id"),

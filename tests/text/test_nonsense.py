@@ -75,7 +75,7 @@ def test_coefficients_of_no_sense(library: Backend, controller: Any, given: Any)
         ([[2**31]], {}, "expected tokens from 0 to 2^31 - 1, got 2147483648"),
         ([[2**40]], {}, "sequence 0: expected tokens from 0"),
         ([np.array([2**63], np.uint64)], {}, "sequence 0: expected tokens from 0"),
-        ([[1]], {"pad": 2**31}, "expected pad as an int32, got 2147483648"),
+        ([[1]], {"pad": 2**31}, "expected pad below 2^31, as int32 has it, got 2147483648"),
     ],
 )
 def test_tokens_that_are_none(sequences: Any, options: Any, text: str) -> None:
