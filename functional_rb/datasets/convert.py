@@ -33,8 +33,9 @@ from functional_rb.datasets.description import (
 )
 from functional_rb.datasets.episode import DatasetError, Episode
 from functional_rb.datasets.journal import JOURNAL, Appended, Journal, Line
+from functional_rb.datasets.pieces import bytes_of
 from functional_rb.datasets.reader import Reader
-from functional_rb.datasets.rows import Form, infos_named, is_large
+from functional_rb.datasets.rows import Form, infos_named
 from functional_rb.datasets.stage import Stage, bytes_of_rows
 from functional_rb.storage import disk
 from functional_rb.storage.directory import file_name, shapes
@@ -43,6 +44,8 @@ from functional_rb.structures.ring import INT32_MAX
 WHO = "datasets.convert"
 # Facts that tell how a dataset was made of others.
 WAYS = ("concat", "filter", "map", "split")
+# Bytes of observations that are stored once: of 68, of a million steps, a batch took three times as long to draw so.
+LARGE = 1024
 # Bytes after which the journal gets a line, at the end of an episode.
 CHUNK = 2**26
 
@@ -126,7 +129,7 @@ def planned(
         raise TypeError(f"{who}: expected a reader, got {reader!r:.80}; load takes the name of a dataset")
     how = conversion_of(conversion, who)
     steps = reader.spec(how.narrow)
-    compact = is_large(steps.observation) if how.compact is None else how.compact
+    compact = bytes_of(steps.observation) >= LARGE if how.compact is None else how.compact
     options = how.choices()
     # The options name what was chosen, not "all" or "the default", so that conversions can be compared.
     infos = sorted(steps.infos) if options["infos"] is True else options["infos"] or []

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,17 @@ from functional_rb.specs.base import SpecNest
 
 class DatasetError(ValueError):
     """A dataset is not what its format says, or does not fit what it is asked for. The message names the place."""
+
+
+@contextlib.contextmanager
+def expecting(what: str, *errors: type[Exception], remedy: str = "; fetch it again") -> Iterator[None]:
+    """Raise the errors of a library, which name neither file nor place, as errors of datasets that do."""
+    try:
+        yield
+    except (DatasetError, FileNotFoundError):
+        raise
+    except errors as error:
+        raise DatasetError(f"{what}: {error}{remedy}") from error
 
 
 @dataclasses.dataclass(frozen=True)

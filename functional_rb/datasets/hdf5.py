@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,7 @@ from functional_rb.base import files
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
 from functional_rb.datasets import hdf5_chunks
-from functional_rb.datasets.episode import DatasetError
+from functional_rb.datasets.episode import DatasetError, expecting
 from functional_rb.datasets.pieces import Kind, can_be_stored
 
 if TYPE_CHECKING:
@@ -37,27 +38,16 @@ MANY = 2**14
 DAMAGE = (OSError, KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError, OverflowError)
 
 
-@contextlib.contextmanager
-def damage(where: str, what: str) -> Iterator[None]:
-    """Errors of h5py, which name neither file nor place, as those of datasets."""
-    try:
-        yield
-    except DatasetError:
-        raise
-    except DAMAGE as error:
-        raise DatasetError(f"{where}: {what} cannot be read, the file is damaged: {error}; fetch it again") from error
+def damage(where: str, what: str) -> AbstractContextManager[None]:
+    return expecting(f"{where}: {what} cannot be read, the file is damaged", *DAMAGE)
 
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[File]:
     h5py = imported("h5py", "datasets")
-    try:
+    with expecting(f"{path}: expected a file of HDF5", *DAMAGE, files.UnusableFileError):
         files.open_regular(path)[0].close()
         file = h5py.File(path, "r")
-    except FileNotFoundError:
-        raise
-    except (*DAMAGE, files.UnusableFileError) as error:
-        raise DatasetError(f"{path}: expected a file of HDF5: {error}; fetch it again") from None
     try:
         # HDF5 keeps 32 MB of groups and data sets by default, and holds several times as much memory:
         # 250 MB after 4,000 episodes of Minari.

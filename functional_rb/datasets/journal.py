@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import numpy as np
 
 from functional_rb.base import checksum, files, strict_json
 from functional_rb.base.arrays import NumpyArray
-from functional_rb.base.errors import FULL, StorageFullError
 from functional_rb.base.strict_json import Json
 from functional_rb.storage import disk
 
@@ -31,12 +30,7 @@ Line = Json
 
 
 class Appended:
-    """A file that is appended to.
-
-    Attributes:
-        path: the path of the file.
-        size: bytes so far.
-    """
+    """A file that is appended to, of `size` bytes so far."""
 
     def __init__(self, path: str, size: int) -> None:
         self.path, self.size = path, size
@@ -94,12 +88,7 @@ class Appended:
 
 
 class Journal:
-    """The journal of a directory.
-
-    Attributes:
-        lines: the lines that are true, the oldest first.
-        file: the file that they are in.
-    """
+    """The journal of a directory: its lines that are true, the oldest first."""
 
     def __init__(self, directory: str, begin: Line) -> None:
         path = os.path.join(directory, JOURNAL)
@@ -164,20 +153,9 @@ def problem_of_line(directory: str, line: Line) -> str | None:
     return None
 
 
-@contextlib.contextmanager
-def explained(path: str) -> Iterator[None]:
-    """Errors of a full disk, with the place and the remedy."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        raise StorageFullError(
-            error.errno,
-            f"{error.strerror}; what was converted so far stays: make room there (df; quota; ulimit -f) and call "
-            f"again, or give another root",
-            error.filename or path,
-        ) from error
+def explained(path: str) -> AbstractContextManager[None]:
+    remedy = "make room there (df; quota; ulimit -f) and call again, or give another root"
+    return disk.explained_if_full(path, f"what was converted so far stays: {remedy}")
 
 
 def _encoded(line: Line) -> bytes:

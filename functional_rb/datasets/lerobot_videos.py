@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from functional_rb.base import files
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
-from functional_rb.datasets.episode import DatasetError
+from functional_rb.datasets.episode import DatasetError, expecting
+from functional_rb.datasets.formats import streams
 
 Array = NumpyArray
 # Gives the frames uint8 [n, *shape] of a video at so many seconds [n], which grow, given the shape of a frame too.
@@ -87,10 +87,8 @@ class _Video:
     """A video that is open, and the frame to which it is decoded."""
 
     def __init__(self, path: str) -> None:
-        try:
-            files.open_regular(path)[0].close()
-        except files.UnusableFileError as error:
-            raise DatasetError(str(error)) from None
+        with streams.opened(path):
+            pass  # it is a regular file
         self._path, self._av = path, imported("av", WHO)
         with self._damage():
             self._container = self._av.open(path)
@@ -132,12 +130,7 @@ class _Video:
     def _second(self, unit: float) -> float:
         return float(self._frame.pts) * unit
 
-    @contextlib.contextmanager
-    def _damage(self) -> Iterator[None]:
-        try:
-            yield
-        except DatasetError:
-            raise
+    def _damage(self) -> AbstractContextManager[None]:
         # Besides errors of its own, PyAV raises others for streams, rates and names that are not there.
-        except (self._av.FFmpegError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise DatasetError(f"{self._path}: expected a video that PyAV decodes: {error}; fetch it again") from error
+        errors = self._av.FFmpegError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError
+        return expecting(f"{self._path}: expected a video that PyAV decodes", *errors)

@@ -30,14 +30,7 @@ LEAST_SIDE = 32
 
 
 class Minari(RowReader):
-    """Reads a dataset of Minari. The class of a layout says where the values of steps lie.
-
-    Attributes:
-        path: the path of the folder.
-        metadata: all of it.
-        spaces: Gymnasium's, as the metadata say, by the paths of observations and actions: the values of each are a
-            nest of their own.
-    """
+    """Reads a dataset of Minari. The class of a layout says where the values of steps lie."""
 
     def __init__(self, name: str, path: str, metadata: Json, limits: tuple[int | None, int | None]) -> None:
         where = os.path.join(path, METADATA)
@@ -49,6 +42,7 @@ class Minari(RowReader):
             if not isinstance(number, int) or number < 0:
                 raise DatasetError(f"{where}: total_{what}: expected how many there are, got {number!r}")
             counts[what] = number
+        # By the paths of observations and actions: the values of each are a nest of their own.
         self.spaces = {
             (f"{field}s",): _space_of(metadata.get(f"{field}_space"), f"{where}: {field}_space")
             for field in ("observation", "action")

@@ -21,7 +21,7 @@ from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
 from functional_rb.base.strict_json import Json
 from functional_rb.datasets.by_rows import file_at, located
-from functional_rb.datasets.episode import DatasetError, Episode, StepSpec
+from functional_rb.datasets.episode import DatasetError, Episode, StepSpec, expecting
 from functional_rb.datasets.formats import streams
 from functional_rb.datasets.formats.streams import BLOCK, Inflated
 from functional_rb.datasets.parquet import Rows
@@ -129,15 +129,11 @@ def open_openml(rest: str, root: str | None = None, *, target: str | None = None
 
 
 class Arff:
-    """A table in ARFF, maybe gzipped.
-
-    Attributes:
-        columns: the columns, by their places; None for those of texts and dates, which are not read.
-    """
+    """A table in ARFF, maybe gzipped."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self.columns: list[Column | None] = []
+        self.columns: list[Column | None] = []  # by their places; None for texts and dates, which are not read
         with self._lines() as lines:
             for line in lines:
                 if line.lower().startswith("@data"):
@@ -152,10 +148,8 @@ class Arff:
         with streams.opened(self._path) as file:
             content = io.BufferedReader(Inflated(file, LIMIT, self._path), BLOCK)
             text = io.TextIOWrapper(content, encoding="utf-8")
-            try:
+            with expecting(f"{self._path}: expected a table in ARFF", UnicodeDecodeError, remedy=""):
                 yield self._without_remarks(text)
-            except UnicodeDecodeError as error:
-                raise DatasetError(f"{self._path}: expected a table in ARFF: {error}") from None
 
     def _without_remarks(self, text: io.TextIOWrapper) -> Iterator[str]:
         while line := text.readline(LINE):
@@ -201,15 +195,11 @@ class Arff:
 
 
 class Parquet:
-    """A table in Parquet; words are numbered in the order in which they come.
-
-    Attributes:
-        columns: the columns, by their places; None for those that are neither numbers nor words.
-    """
+    """A table in Parquet; words are numbered in the order in which they come."""
 
     def __init__(self, path: str) -> None:
         self._path, types = path, imported("pyarrow", "datasets: openml").types
-        self.columns: list[Column | None] = []
+        self.columns: list[Column | None] = []  # by their places; None for those that are neither numbers nor words
         for name, kind in Rows(path, []).kinds.items():
             if types.is_integer(kind) or types.is_floating(kind):
                 self.columns.append(Column(name))

@@ -35,27 +35,20 @@ class _Group(NamedTuple):
 class Rows:
     """Rows of tables that lie one after the other, read from front to back; from the last one asked for on also again.
 
-    Attributes:
-        path: the path of the first table.
-        kinds: Arrow's types of all columns, by their names.
-        count: how many rows there are.
-        at: the first row that can still be read.
+    `at` is the first row that can still be read.
     """
 
     def __init__(
-        self,
-        paths: str | Sequence[str],
-        columns: Sequence[str] | None = None,
-        kind: str = "Parquet",
-        most: int | None = None,
+        self, paths: str | Sequence[str], columns: Sequence[str] | None = None, kind: str = "Parquet", most: int = BATCH
     ) -> None:
         """Open tables of "Parquet" or of "Arrow": some of their columns, or all; `most` rows are read at a time."""
         paths = [paths] if isinstance(paths, str) else paths
         self.path, self._kind, self._groups = paths[0], kind, list[_Group]()
         for path in paths:
             with _errors(path, kind):
-                schema, groups = _groups_of(path, columns, kind, most or BATCH)
+                schema, groups = _groups_of(path, columns, kind, most)
                 self._groups += groups
+                # Arrow's types of all columns, whichever are read.
                 self.kinds = dict(zip(schema.names, schema.types, strict=True))
                 self._schema = schema if columns is None else schema.empty_table().select([*columns]).schema
         self.count = sum(group.size for group in self._groups)

@@ -25,9 +25,13 @@ Kind: TypeAlias = tuple[tuple[int, ...], DTypeLike]
 def steps_of_piece(spec: StepSpec) -> int:
     """How many steps a piece of an episode may have: two at least."""
     parts = {"observation": spec.observation, "action": spec.action, "infos": dict(spec.infos)}
-    leaves = Outline.of(parts, "datasets").leaves
-    nbytes: int = sum(math.prod(leaf.shape) * dtypes.ITEMSIZE[leaf.dtype] for leaf in leaves)
-    return max(2, PIECE // max(nbytes, 1))
+    return max(2, PIECE // max(bytes_of(parts), 1))
+
+
+def bytes_of(spec: object) -> int:
+    """How many bytes a value of a nest of specs has."""
+    leaves = Outline.of(spec, "datasets").leaves
+    return sum(math.prod(leaf.shape) * dtypes.ITEMSIZE[leaf.dtype] for leaf in leaves)
 
 
 def spans(steps: int, most: int) -> Iterator[tuple[int, int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -10,7 +9,6 @@ import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.arrays import Nest, NumpyArray
-from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.base.nest import Path
 from functional_rb.base.steps import ACTION, NEXT, REWARD
 from functional_rb.buffer.frame_dedup import Compact
@@ -27,8 +25,6 @@ from functional_rb.writers import Immutable
 
 WHO = "datasets"
 INFO = "info"
-# Bytes: of observations of 68, of a million steps, a batch took three times as long to draw where they lie once.
-LARGE = 1024
 Leaves = dict[Path, NumpyArray]
 
 
@@ -94,15 +90,7 @@ class Part:
 
 
 class Form:
-    """How the steps of a dataset are stored.
-
-    Attributes:
-        infos: the names of the infos that are stored.
-        compact: whether observations are stored once.
-        item: the item of the buffer.
-        spec: the spec of a buffer of such items, but for its capacity.
-        paths: the paths of its leaves, in their order.
-    """
+    """How the steps of a dataset are stored: as which items, with which infos, and observations `compact`, once."""
 
     def __init__(
         self, steps: StepSpec, infos: tuple[str, ...] = (), observation_key: str | None = None, compact: bool = True
@@ -121,7 +109,7 @@ class Form:
         of |= {f"infos/{name}": (steps.infos[name], (INFO, name)) for name in infos}
         self._parts = {field: Part(spec, field, prefix, steps.encoded) for field, (spec, prefix) in of.items()}
         self.infos, self.compact, self.item = infos, compact, item
-        self.spec = spec_of_item(item, 2, 0 if compact else None)
+        self.spec = spec_of_item(item, 2, 0 if compact else None)  # but for the capacity
         self.paths: tuple[Path, ...] = tuple(self.spec.plan.structure.paths)
 
     def taken(self, episode: Episode, goes_on: bool, where: str) -> Steps | None:
@@ -154,13 +142,6 @@ def spec_of_item(item: SpecNest, capacity: int, spare: int | None, **more: Any) 
     """
     compact = None if spare is None else Compact(spare=spare)
     return BufferSpec(item, capacity, writer=Immutable(), compact=compact, **more)
-
-
-def is_large(observation: object) -> bool:
-    """Whether an observation takes so many bytes that storing it once is worth more than it costs to find it."""
-    leaves = Outline.of(observation, WHO).leaves
-    nbytes: int = sum(math.prod(leaf.shape) * ITEMSIZE[leaf.dtype] for leaf in leaves)
-    return nbytes >= LARGE
 
 
 def infos_named(infos: object, who: str) -> bool | list[str]:

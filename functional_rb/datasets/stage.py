@@ -36,11 +36,7 @@ def bytes_of_rows(form: Form) -> dict[str, int]:
 
 
 class Stage:
-    """Memory for some steps.
-
-    Attributes:
-        nbytes: bytes of the steps that are gathered there.
-    """
+    """Memory for some steps, of which `nbytes` are gathered there."""
 
     def __init__(self, form: Form) -> None:
         nbytes = bytes_of_rows(form)

@@ -30,12 +30,7 @@ GAPS = 16
 
 
 class Stored:
-    """Reads a converted dataset; see `Reader` for the attributes.
-
-    Attributes:
-        path: its directory.
-        description: what `dataset.json` says.
-    """
+    """Reads a converted dataset; see `Reader` for the attributes."""
 
     def __init__(self, description: Description, chosen: Sequence[int] | None = None) -> None:
         """Open a dataset; of the episodes with the numbers `chosen`, in their order, or of all if that is None."""

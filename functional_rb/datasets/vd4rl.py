@@ -79,11 +79,7 @@ class VD4rl(RowReader):
 
 
 class _File:
-    """A file whose arrays have a row for each image, in either format.
-
-    Attributes:
-        names: the names of the arrays.
-    """
+    """A file whose arrays, which have `names`, have a row for each image, in either format."""
 
     def __init__(self, path: str, file: npy.Npz | File) -> None:
         self._path, self._file = path, file

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from functional_rb.base import files
 from functional_rb.base.descriptors import Descriptor
-from functional_rb.base.errors import FULL, CheckpointFullError, CheckpointWriteError
+from functional_rb.base.errors import FULL, CheckpointFullError, CheckpointWriteError, StorageFullError
 
 T = TypeVar("T")
 # Which thread holds, or waits for, the lock of which file: by its device and number, as another may have its path now.
@@ -103,6 +103,17 @@ def while_locked(path: str, work: Callable[[], T]) -> T:
         finally:
             _locking.discard(place)
             fcntl.flock(file.fd, fcntl.LOCK_UN)  # closing would not do: a forked child may have the descriptor too
+
+
+@contextlib.contextmanager
+def explained_if_full(path: str, remedy: str) -> Iterator[None]:
+    """Raise errors of a full disk with the place and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise StorageFullError(error.errno, f"{error.strerror}; {remedy}", error.filename or path) from error
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable
 
 from functional_rb.base.descriptors import Descriptor
-from functional_rb.base.errors import FULL, StorageFullError
 from functional_rb.base.files import as_path
 from functional_rb.base.strict_json import Json
 from functional_rb.datasets.description import Path
@@ -47,18 +46,16 @@ def _made(write: Write, reader: Stored, facts: Json, target: str, unfinished: st
     os.mkdir(unfinished)
     # Written aside, the folder is there at one instant, with all that is in it.
     try:
-        write(reader, facts, target, unfinished)
-        # Libraries of others have written the files, and none of them waits until they last.
-        for place, _, names in os.walk(unfinished):
-            for name in names:
-                with Descriptor(os.open, os.path.join(place, name), os.O_RDONLY | os.O_CLOEXEC) as file:
-                    disk.fsync(file.fd)
-            disk.fsync_directory(place)
-        disk.rename(unfinished, target)
-    except BaseException as error:
+        with disk.explained_if_full(target, "make room there (df; quota; ulimit -f) and call again"):
+            write(reader, facts, target, unfinished)
+            # Libraries of others have written the files, and none of them waits until they last.
+            for place, _, names in os.walk(unfinished):
+                for name in names:
+                    with Descriptor(os.open, os.path.join(place, name), os.O_RDONLY | os.O_CLOEXEC) as file:
+                        disk.fsync(file.fd)
+                disk.fsync_directory(place)
+            disk.rename(unfinished, target)
+    except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
-        if isinstance(error, OSError) and error.errno in FULL:
-            hint = f"{error.strerror}; make room there (df; quota; ulimit -f) and call again"
-            raise StorageFullError(error.errno, hint, error.filename or target) from error
         raise
     disk.fsync_directory(os.path.dirname(target))

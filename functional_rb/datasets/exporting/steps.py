@@ -52,13 +52,7 @@ class Unit:
 
 
 class Fields:
-    """The fields of a dataset's episodes, with an observation that is one array as it was before it got a name.
-
-    Attributes:
-        specs: the specs of observations, actions and infos.
-        reward: the dtype of rewards.
-        units: the units of all fields.
-    """
+    """The fields of a dataset's episodes, with an observation that is one array as it was before it got a name."""
 
     def __init__(self, reader: Stored) -> None:
         steps = reader.spec(narrow=False)

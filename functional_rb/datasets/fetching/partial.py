@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from types import TracebackType
 
-from functional_rb.base import errors, files, strict_json
+from functional_rb.base import files, strict_json
 from functional_rb.datasets.fetching.paths import ASIDE, WHO, make_inside
 from functional_rb.datasets.fetching.remote import Origin
 from functional_rb.storage import disk
@@ -26,13 +26,7 @@ CUT = (OSError, files.UnusableFileError, ValueError, TypeError, KeyError, Attrib
 
 
 class Partial:
-    """The part of a file below a root. Only the holder of its lock may open it.
-
-    Attributes:
-        path: the path of the part.
-        size: bytes that are there.
-        origin: what they are of.
-    """
+    """The part of a file below a root: `size` bytes of `origin`. Only the holder of its lock may open it."""
 
     def __init__(self, root: str, name: str) -> None:
         folder = os.path.join(root, ASIDE)
@@ -43,7 +37,6 @@ class Partial:
         make_inside(root, folder)
 
     def while_locked(self, work: Callable[[], None]) -> None:
-        """Work with the file's lock, waiting for another process or thread that fetches it; its death frees it."""
         disk.while_locked(self._lock, work)
 
     def __enter__(self) -> Partial:
@@ -74,20 +67,15 @@ class Partial:
         self.note()
 
     def append(self, content: bytes) -> None:
-        try:
+        with disk.explained_if_full(
+            self.path, f"{WHO}: no room for {self.origin.url}; free some, and call again to go on"
+        ):
             disk.write(self._file.fd, content)
-        except OSError as error:
-            if error.errno in errors.FULL:
-                raise errors.StorageFullError(
-                    error.errno, f"{WHO}: no room for {self.origin.url}; free some, and call again to go on", self.path
-                ) from None
-            raise
         self.size += len(content)
         if self.size - self._noted >= SYNC:
             self.note()
 
     def note(self) -> None:
-        """Write the journal, of what is safely on the disk."""
         # First the bytes, then the line that speaks of them, by a new file: a line is never cut.
         disk.fsync(self._file.fd)
         with disk.create(f"{self._journal}.new") as line:

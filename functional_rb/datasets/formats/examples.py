@@ -9,7 +9,7 @@ import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
-from functional_rb.datasets.episode import DatasetError
+from functional_rb.datasets.episode import DatasetError, expecting
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -65,11 +65,10 @@ def example(message: memoryview, where: str) -> dict[str, Feature]:
         >>> example(memoryview(bytes.fromhex("0a0c0a0a0a017812051a030a0107")), "a file")
         {'x': array([7])}
     """
-    decode_error = imported("google.protobuf.message", WHO).DecodeError
-    try:
+    # protobuf without its compiled part raises the second of names.
+    errors = imported("google.protobuf.message", WHO).DecodeError, UnicodeDecodeError
+    with expecting(f"{where}: expected a message tf.train.Example", *errors):
         features = _example().FromString(bytes(message)).features.feature
-    except (decode_error, UnicodeDecodeError) as error:  # protobuf without its compiled part raises the second of names
-        raise DatasetError(f"{where}: expected a message tf.train.Example: {error}; fetch it again") from None
     return {name: _values(feature, f"{where}, feature {name!r}") for name, feature in features.items()}
 
 

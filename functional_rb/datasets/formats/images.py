@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
-from functional_rb.datasets.episode import DatasetError
+from functional_rb.datasets.episode import DatasetError, expecting
 
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
@@ -31,15 +31,10 @@ def decoded(
             if image.size != (shape[1], shape[0]):
                 size = f"{image.size[0]} by {image.size[1]}"
                 raise DatasetError(f"{where}, image {k}: expected {shape[1]} by {shape[0]} pixels, got {size}")
-            try:
+            with expecting(f"{where}, image {k}: it cannot be decoded", OSError, ValueError, SyntaxError, remedy=""):
                 values = np.asarray(image)
-            except (OSError, ValueError, SyntaxError) as error:
-                raise DatasetError(f"{where}, image {k}: it cannot be decoded: {error}") from None
-        if (
-            values.size != images[k].size
-            or values.dtype.kind not in "bu"
-            or values.dtype.itemsize > images.dtype.itemsize
-        ):
+        fits = values.dtype.kind in "bu" and values.dtype.itemsize <= images.dtype.itemsize
+        if not fits or values.size != images[k].size:
             raise DatasetError(
                 f"{where}, image {k}: expected {images.dtype} {shape}, got {values.dtype} {values.shape}; "
                 f"its colours are of another kind"
@@ -65,11 +60,10 @@ def size_of(content: bytes, where: str) -> tuple[int, int]:
 
 def _opened(content: bytes, where: str, kinds: Sequence[str]) -> ImageFile:
     image = _pillow()
-    try:
+    errors = OSError, ValueError, SyntaxError, TypeError, image.DecompressionBombError  # TypeError: of None
+    with expecting(f"{where}: expected an image, {' or '.join(kinds)}", *errors, remedy=""):
         opened: ImageFile = image.open(io.BytesIO(bytes(content)), formats=list(kinds))
         return opened
-    except (OSError, ValueError, SyntaxError, TypeError, image.DecompressionBombError) as error:  # TypeError: of None
-        raise DatasetError(f"{where}: expected an image, {' or '.join(kinds)}: {error}") from None
 
 
 def _pillow() -> ModuleType:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from functional_rb.base import files, strict_json
 from functional_rb.base.strict_json import Json
-from functional_rb.datasets.episode import DatasetError
+from functional_rb.datasets.episode import DatasetError, expecting
 
 
 def json_lines(path: str, what: str) -> list[Json]:
@@ -27,10 +27,8 @@ def _text(path: str, what: str) -> str:
 
 
 def _named(path: str, what: str, text: str, parse: Callable[[str], object]) -> Json:
-    try:
+    with expecting(f"{path}: expected {what} in JSON", ValueError, RecursionError, remedy=""):
         content = parse(text)
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{path}: expected {what} in JSON: {error}") from None
     if not isinstance(content, dict):
         raise DatasetError(f"{path}: expected {what} by name, got {type(content).__name__}")
     return content

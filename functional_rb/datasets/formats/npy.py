@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from functional_rb.base.arrays import NumpyArray
-from functional_rb.datasets.episode import DatasetError
+from functional_rb.datasets.episode import DatasetError, expecting
 from functional_rb.datasets.formats import streams
 from functional_rb.datasets.formats.streams import Inflated, read_exactly
 
@@ -28,13 +28,7 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 class NpyStream:
-    """An array in a stream, which is read forward, row by row.
-
-    Attributes:
-        shape: the shape of the array.
-        dtype: the dtype of its values.
-        at: how many rows have been read.
-    """
+    """An array in a stream, which is read forward, row by row; `at` rows of it have been read."""
 
     def __init__(self, stream: IO[bytes] | Inflated, where: str, objects: bool = False) -> None:
         """Read the header; of an array of objects, where they are allowed, the pickle begins where the header ends."""
@@ -87,11 +81,7 @@ def _of(
 
 
 class Npz:
-    """The arrays in a file of `.npz`, by name, each read when it is asked for.
-
-    Attributes:
-        names: the names of the arrays.
-    """
+    """The arrays in a file of `.npz`, by name, each read when it is asked for."""
 
     def __init__(self, file: zipfile.ZipFile, path: str) -> None:
         self._file, self._path = file, path
@@ -127,10 +117,9 @@ class Npz:
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[Npz]:
     with streams.opened(path) as content:
-        try:
-            file = zipfile.ZipFile(content)
         # NotImplementedError: of a newer version of zip; UnicodeError: of names.
-        except (zipfile.BadZipFile, NotImplementedError, UnicodeError, OSError) as error:
-            raise DatasetError(f"{path}: expected a file of .npz: {error}; fetch it again") from None
+        errors = zipfile.BadZipFile, NotImplementedError, UnicodeError, OSError
+        with expecting(f"{path}: expected a file of .npz", *errors):
+            file = zipfile.ZipFile(content)
         with file:
             yield Npz(file, path)

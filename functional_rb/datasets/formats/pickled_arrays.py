@@ -49,15 +49,10 @@ KNOWN: Final = {
 
 
 class PickledType:
-    """A dtype that is being put together: a text tells kind and size, its state the order of bytes.
-
-    Attributes:
-        dtype: the dtype.
-        holds_objects: whether it is that of arrays of objects, which are read as lists.
-    """
+    """A dtype that is being put together: a text tells kind and size, its state the order of bytes."""
 
     def __init__(self, text: object) -> None:
-        self.holds_objects = text == "O8"
+        self.holds_objects = text == "O8"  # as arrays of objects have it, which are read as lists
         if not isinstance(text, str) or not re.fullmatch(r"[biufcSU]\d{1,9}|O8", text, re.ASCII):
             raise RefusedError(
                 f"an array of dtype {_shown(text)}, expected numbers, truth values, or texts of one length"
@@ -73,14 +68,10 @@ class PickledType:
 
 
 class PendingArray:
-    """An array that was named, and gets its state later.
-
-    Attributes:
-        value: the array; of an array of objects the list of them, or the single one of an array without axes.
-    """
+    """An array that was named, and gets its state later."""
 
     def __init__(self) -> None:
-        self.value: object = self
+        self.value: object = self  # of an array of objects the list of them, or the single one of one without axes
 
     def set(self, state: object) -> None:
         """Take the state: a version, the shape, the dtype, whether the order is Fortran's, and the bytes."""

@@ -15,7 +15,7 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from functional_rb.base import files
-from functional_rb.datasets.episode import DatasetError
+from functional_rb.datasets.episode import DatasetError, expecting
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -51,12 +51,10 @@ class Inflated(io.RawIOBase):
         return True
 
     def readinto(self, target: WriteableBuffer) -> int:
-        try:
+        with expecting(f"{self._where}: it cannot be decompressed", zlib.error, lzma.LZMAError, EOFError):
             # A decompressor gives no bytes where it takes more input before it knows what comes.
             while not len(self._piece) and (piece := next(self._pieces, None)) is not None:
                 self._piece = memoryview(piece)
-        except (zlib.error, lzma.LZMAError, EOFError) as error:
-            raise DatasetError(f"{self._where}: it cannot be decompressed: {error}; fetch it again") from None
         with memoryview(target).cast("B") as view:
             count = min(len(view), len(self._piece))
             view[:count], self._piece = self._piece[:count], self._piece[count:]

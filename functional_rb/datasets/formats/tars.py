@@ -6,7 +6,7 @@ import tarfile
 from collections.abc import Iterator
 from typing import IO, Any
 
-from functional_rb.datasets.episode import DatasetError
+from functional_rb.datasets.episode import DatasetError, expecting
 from functional_rb.datasets.formats import streams
 from functional_rb.datasets.formats.streams import Inflated
 
@@ -25,15 +25,13 @@ def members(path: str, limit: int = LIMIT) -> Iterator[tuple[str, IO[bytes]]]:
     """
     with streams.opened(path) as file:
         stream: Any = _Headers(Inflated(file, limit, path), path)
-        try:
-            with tarfile.open(fileobj=stream, mode="r|") as archive:
-                while (member := stream.next_of(archive)) is not None:
-                    _check(member, path)
-                    content = archive.extractfile(member)  # None of a folder
-                    if content is not None:
-                        yield member.name, content
-        except (tarfile.TarError, EOFError) as error:
-            raise DatasetError(f"{path}: expected an archive of tar: {error}; fetch it again") from None
+        told = expecting(f"{path}: expected an archive of tar", tarfile.TarError, EOFError)
+        with told, tarfile.open(fileobj=stream, mode="r|") as archive:
+            while (member := stream.next_of(archive)) is not None:
+                _check(member, path)
+                content = archive.extractfile(member)  # None of a folder
+                if content is not None:
+                    yield member.name, content
 
 
 def _check(member: tarfile.TarInfo, path: str) -> None:
