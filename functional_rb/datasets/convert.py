@@ -103,11 +103,7 @@ class Plan(NamedTuple):
     how: Conversion
 
     def is_done(self) -> bool:
-        """Whether the dataset is at the target already: who asks for the same again gets it.
-
-        Raises:
-            FileExistsError: if something else is there.
-        """
+        """Whether the dataset is at the target already: who asks for the same again gets it; for all else an error."""
         if is_dataset(self.target):
             _expect_same(read_description(self.target), self)
             return True

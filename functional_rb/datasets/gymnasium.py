@@ -104,9 +104,8 @@ class Recording:
         steps = []
         done = False
         while not done:
-            action = copy.deepcopy(
-                self._env.action_space.sample() if self._policy is None else self._policy(observation)
-            )
+            action = self._env.action_space.sample() if self._policy is None else self._policy(observation)
+            action = copy.deepcopy(action)
             after, reward, terminated, truncated, infos = self._env.step(action)
             kept = {name: copy.deepcopy(infos[name]) for name in self._infos}
             steps.append((observation, action, float(reward), bool(terminated), bool(truncated), kept))

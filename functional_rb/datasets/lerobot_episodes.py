@@ -154,15 +154,10 @@ class Labels:
         self._rows: Rows | None = None
 
     def about(self, place: Place) -> Json:
-        """The facts of an episode.
+        """The facts of an episode, of which the rows have to be, and no others.
 
-        Returns:
-            - tasks: in words, in the order in which the rows have them, and then those that only the metadata have.
-            - task_from_step, where there are several in the rows: at which steps which of them begins.
-
-        Raises:
-            ValueError: if the rows are of another episode, or there are more of this one, or for a task that is in no
-                table.
+        - tasks: in words, in the order in which the rows have them, and then those that only the metadata have.
+        - task_from_step, where there are several in the rows: at which steps which of them begins.
         """
         runs: list[tuple[int, str]] = []
         if self._columns and place.steps:

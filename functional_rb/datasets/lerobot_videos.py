@@ -118,9 +118,7 @@ class _Video:
                         self._before = self._second(unit)
                     self._frame = next(self._frames, None)
                     if self._frame is None:
-                        raise DatasetError(
-                            f"{self._path}: expected a frame at second {time}, and the video ends before"
-                        )
+                        raise DatasetError(f"{self._path}: expected a frame at second {time}, the video ends before")
                 size = self._frame.height, self._frame.width, 3
                 if size != shape:
                     raise DatasetError(f"{self._path}, second {time}: expected a frame of shape {shape}, got {size}")

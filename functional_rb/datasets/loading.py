@@ -77,8 +77,7 @@ def load(
     directory: str = os.fspath(name)
     if not is_dataset(directory):
         directory = prepare(directory, root, options, how)
-    description = read_description(directory)
-    return opened(directory, description, named, sampler, transforms, batch_size, device)
+    return opened(read_description(directory), named, sampler, transforms, batch_size, device)
 
 
 def prepare(name: str, root: str | os.PathLike[str] | None, options: Json, conversion: Conversion) -> str:

@@ -89,9 +89,7 @@ def _leaves(*spaces: Any) -> Iterator[Space[Any]]:
 def _space_of(text: object, where: str) -> Space[Any]:
     spaces = imported("gymnasium", WHO).spaces
     if not isinstance(text, str):
-        raise DatasetError(
-            f"{where}: expected a space in JSON, got {text!r:.60}; write the dataset anew with a newer minari"
-        )
+        raise DatasetError(f"{where}: expected a space in JSON, got {text!r:.60}; write it anew with a newer minari")
     try:
         return _space(spaces, json.loads(text))
     except (ValueError, TypeError, KeyError, AssertionError, AttributeError, ArithmeticError, RecursionError) as error:

@@ -31,7 +31,6 @@ WHO = "datasets.load"
 
 
 def opened(
-    directory: str,
     description: Description,
     backend: str,
     sampler: SamplerBase | None,
@@ -39,7 +38,7 @@ def opened(
     batch_size: int | None,
     device: DeviceLike,
 ) -> State:
-    storage = Memmap(os.path.abspath(directory))
+    storage = Memmap(description.path)
     more = {"transforms": transforms, "batch_size": batch_size, "storage": storage}
     spec = spec_of(description, sampler=Uniform() if sampler is None else sampler, **more)
     for transform in spec.transforms:
@@ -49,7 +48,7 @@ def opened(
                 f"{transform!r:.60}, which changes what is added; a dataset has been stored already: see Dataset.map"
             )
     # What a process writes stays its own: many may have the same dataset open.
-    files = PrivateFiles(spec, directory)
+    files = PrivateFiles(spec, description.path)
     # A spec whose arrays beside the items are all in files, the steps in episodes too, which a transform asks for.
     base = spec_of(description, transforms=n_step(2, 1.0), storage=storage)
     is_in_files = (
@@ -59,21 +58,21 @@ def opened(
         and spec.plan.boundaries in (None, base.plan.boundaries)
     )
     if is_in_files:
-        arrays = _arrays(spec, files, directory, description)
+        arrays = _arrays(spec, files, description)
     else:
         # A tree of priorities, say, is made in memory, by the reference or by native code.
         host = NumPy()
         table = host.kernels.TABLE if host.may_use_kernels else part_kernels.NONE
         with np.errstate(all="ignore"), part_kernels.using(table):
-            arrays = respec.with_spec(numpy_ops.OPS, _arrays(base, files, directory, description), base, spec)
+            arrays = respec.with_spec(numpy_ops.OPS, _arrays(base, files, description), base, spec)
     restore: Callable[..., State] = lazy.imported(f"{backend}_backend.engines.restore").restore
     return restore(spec, arrays, device, files=files)
 
 
-def _arrays(spec: BufferSpec, files: PrivateFiles, directory: str, description: Description) -> Arrays:
+def _arrays(spec: BufferSpec, files: PrivateFiles, description: Description) -> Arrays:
     plan, steps = spec.plan, description.steps
     auxiliary = {
-        name: PrivateArray(os.path.join(directory, file_name(name)), array.shape, array.dtype).array
+        name: PrivateArray(os.path.join(description.path, file_name(name)), array.shape, array.dtype).array
         for name, array in plan.auxiliary.items()
         if name not in filed(spec)
     }

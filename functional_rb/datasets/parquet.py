@@ -39,14 +39,18 @@ class Rows:
     """
 
     def __init__(
-        self, paths: str | Sequence[str], columns: Sequence[str] | None = None, kind: str = "Parquet", most: int = BATCH
+        self,
+        paths: str | Sequence[str],
+        columns: Sequence[str] | None = None,
+        kind: str = "Parquet",
+        most: int | None = None,
     ) -> None:
         """Open tables of "Parquet" or of "Arrow": some of their columns, or all; `most` rows are read at a time."""
         paths = [paths] if isinstance(paths, str) else paths
         self.path, self._kind, self._groups = paths[0], kind, list[_Group]()
         for path in paths:
             with _errors(path, kind):
-                schema, groups = _groups_of(path, columns, kind, most)
+                schema, groups = _groups_of(path, columns, kind, most or BATCH)
                 self._groups += groups
                 # Arrow's types of all columns, whichever are read.
                 self.kinds = dict(zip(schema.names, schema.types, strict=True))

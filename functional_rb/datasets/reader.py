@@ -117,18 +117,9 @@ def split_name(name: object) -> tuple[str, str]:
 
 
 def open_reader(name: str | os.PathLike[str], root: str | os.PathLike[str] | None = None, **options: object) -> Reader:
-    """The reader of a dataset.
+    """The reader of a dataset by its name, with the options of the reader.
 
-    Args:
-        name: the prefix; after that the dataset's own name, or the path of its files. Or the directory of a
-            converted dataset, which has no options.
-        root: the folder where datasets lie.
-        options: the options of the reader.
-
-    Raises:
-        TypeError: for an option that the reader has not, naming those that it has, and for a name or a root of another
-            kind.
-        ValueError: for a prefix that is not registered.
+    Or that of the directory of a converted dataset, which has no options. `root` is the folder where datasets lie.
     """
     if root is not None and not isinstance(root, str | os.PathLike):
         raise TypeError(f"datasets: expected root as the path of a folder, got {root!r}")

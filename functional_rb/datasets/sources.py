@@ -83,9 +83,9 @@ def _filled(value: object, name: str) -> Any:
         return re.sub(r"\{(\w+)\}", lambda match: known[match[1]], value)
     if isinstance(value, tuple):
         return tuple(_filled(inner, name) for inner in value)
-    return (
-        {_filled(key, name): _filled(inner, name) for key, inner in value.items()} if isinstance(value, dict) else value
-    )
+    if isinstance(value, dict):
+        return {_filled(key, name): _filled(inner, name) for key, inner in value.items()}
+    return value
 
 
 def facts_of(name: str) -> Json:

@@ -10,7 +10,7 @@ from functional_rb.base import dtypes, nest
 from functional_rb.base.nest import Key
 from functional_rb.core.item_function import ItemFunction, Lead, Leaves, Specs
 from functional_rb.items.in_slices import LONGEST, InSlices
-from functional_rb.items.leafwise import name_of, path_of
+from functional_rb.items.leafwise import check_new, name_of, path_of
 from functional_rb.items.names import Select
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import Binary
@@ -32,10 +32,7 @@ class BurnIn(InSlices):
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
         self.check_slices(leaves, lead)
-        if path_of(self.out) in leaves:
-            raise ValueError(
-                f"burn_in: there is a leaf {nest.show_key(self.out)!r} already; give another name by out=..."
-            )
+        check_new(path_of(self.out), leaves, self.who)
         return leaves | {path_of(self.out): Binary(())}
 
     def apply(self, ops: ItemOps, leaves: Leaves, lead: Lead, draws: Array | None, mask: Array | None) -> Leaves:

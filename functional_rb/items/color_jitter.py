@@ -156,6 +156,5 @@ def color_jitter(
         >>> items.color_jitter(0.4, 0.4, 0.4, 0.1).words
         4
     """
-    return ColorJitter(
-        nest.checked_keys(keys, "keys", "color_jitter"), channels, brightness, contrast, saturation, hue, per
-    )
+    images = nest.checked_keys(keys, "keys", "color_jitter")
+    return ColorJitter(images, channels, brightness, contrast, saturation, hue, per)

@@ -24,15 +24,9 @@ MOVED = ("uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "flo
 
 @replaceable
 def windows(ops: Ops, images: Array, top: Array, left: Array, size: tuple[int, int]) -> Array:
-    """A window of each image; what lies outside of an image is as the pixel at its edge.
+    """A window of each image, [n, H, W, k] to [n, *size, k]; what lies outside of an image is as the pixel at its edge.
 
-    Args:
-        images: [n, H, W, k].
-        top, left: int32 [n], the window's first row and column; they may be negative.
-        size: its rows and columns.
-
-    Returns:
-        [n, *size, k].
+    The first row and column of each, int32 [n], may be negative.
     """
     count, height, width, each = images.shape
 
@@ -85,9 +79,8 @@ class Windows(ImageFunction):
         size, (top, left) = self.window(rows, columns), common[rows, columns]
         if self.where(shape) == "first":
             # Each channel is an image of its own: pixels are gathered where they lie, without moving the axis.
-            cut = windows(
-                ops, x.reshape(n * count, rows, columns, 1), repeated(ops, top, count), repeated(ops, left, count), size
-            )
+            corners = repeated(ops, top, count), repeated(ops, left, count)
+            cut = windows(ops, x.reshape(n * count, rows, columns, 1), *corners, size)
         else:
             cut = windows(ops, x.reshape(n, rows, columns, count), top, left, size)
         return cut.reshape(*lead, *self.shape(*size, count, shape))

@@ -11,7 +11,7 @@ from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key
 from functional_rb.core.item_function import ItemFunction, Lead, Leaves, Specs, chosen, plain
 from functional_rb.items.in_slices import InSlices
-from functional_rb.items.leafwise import array_spec, name_of, path_of
+from functional_rb.items.leafwise import array_spec, check_new, name_of, path_of
 from functional_rb.items.names import Select
 from functional_rb.items.rewards import reward_path
 from functional_rb.ops.protocol import Array, ItemOps
@@ -51,15 +51,12 @@ class RewardToGo(InSlices):
     def spec(self, leaves: Specs, lead: int) -> Specs:
         # Sums, which have no bounds.
         self.check_slices(leaves, lead)
-        pairs = self._pairs(leaves)
-        for path in [to for origin, to in pairs.items() if to != origin]:
-            if path in leaves:
-                raise ValueError(
-                    f"{self.who}: there is a leaf {nest.show(path)!r} already; give another name by out=..."
-                )
-        return leaves | {
-            to: plain(leaves[origin].shape, array_spec(leaves[origin]).dtype) for origin, to in pairs.items()
-        }
+        sums: Specs = {}
+        for origin, to in self._pairs(leaves).items():
+            if to != origin:
+                check_new(to, leaves, self.who)
+            sums[to] = plain(leaves[origin].shape, array_spec(leaves[origin]).dtype)
+        return leaves | sums
 
     def apply(self, ops: ItemOps, leaves: Leaves, lead: Lead, draws: Array | None, mask: Array | None) -> Leaves:
         # Add up from behind.
@@ -112,7 +109,6 @@ def reward_to_go(
         >>> items.reward_to_go(0.99, ["cost", "reward"], out=None).keys
         ['cost', 'reward']
     """
-    leaves, ends = (
-        nest.checked_keys(value, name, "reward_to_go") for value, name in ((keys, "keys"), (end_keys, "end_keys"))
-    )
+    leaves = nest.checked_keys(keys, "keys", "reward_to_go")
+    ends = nest.checked_keys(end_keys, "end_keys", "reward_to_go")
     return RewardToGo(gamma, leaves, out, end_keys=ends, trajectory_key=trajectory_key)

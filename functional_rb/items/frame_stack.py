@@ -45,9 +45,7 @@ class FrameStack(InSlices):
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
         self.check_slices(leaves, lead)
-        return leaves | {
-            path: self._stacked(array_spec(leaves[path]), nest.show(path)) for path in self._chosen(leaves)
-        }
+        return leaves | {k: self._stacked(array_spec(leaves[k]), nest.show(k)) for k in self._chosen(leaves)}
 
     def _stacked(self, spec: ArraySpec, name: str) -> ArraySpec:
         shape = spec.shape or (1,)

@@ -40,18 +40,13 @@ def channels_of(shape: Sequence[int]) -> Channels | None:
 
 @dataclasses.dataclass(frozen=True)
 class ImageFunction(Leafwise):
-    """A function of images.
-
-    Attributes:
-        keys: the leaves; None for all that have the shape of an image and one of `dtypes`.
-        channels: where they have their channels; None if their shape says so, see `channels_of`.
-    """
+    """A function of images."""
 
     kinds: ClassVar[tuple[str, ...] | None] = None
     dtypes: ClassVar[tuple[str, ...]] = DTYPES
 
-    keys: tuple[Key, ...] | None = None
-    channels: Channels | None = None
+    keys: tuple[Key, ...] | None = None  # None for all that have the shape of an image and one of `dtypes`
+    channels: Channels | None = None  # where they have their channels; None if their shape says so, see `channels_of`
 
     def __post_init__(self) -> None:
         super().__post_init__()

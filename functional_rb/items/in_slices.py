@@ -20,13 +20,9 @@ LONGEST: Final = 2**20
 
 @dataclasses.dataclass(frozen=True)
 class InSlices(ItemFunction):
-    """A function of slices [B, T]; those that come in one row are given to it as such.
+    """A function of slices [B, T]; those that come in one row are given to it as such."""
 
-    Attributes:
-        end_keys: bool leaves that mark an episode's last step, as `frb.Slices` has them; None for the usual ones.
-        trajectory_key: an integer leaf that is another in every episode.
-    """
-
+    # Where episodes end, as `frb.Slices` has it; None for the usual leaves.
     end_keys: Keys | None = dataclasses.field(default=None, kw_only=True)
     trajectory_key: Key | None = dataclasses.field(default=None, kw_only=True)
 

@@ -12,7 +12,7 @@ import numpy as np
 from functional_rb.base import nest
 from functional_rb.base.nest import Key, Path
 from functional_rb.core.item_function import ItemFunction, Lead, Leaves, Specs, chosen, plain
-from functional_rb.items.leafwise import By, Invertible, array_spec, name_of, path_of
+from functional_rb.items.leafwise import By, Invertible, array_spec, check_new, name_of, path_of
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec, Binary, Bounded, Unbounded
 from functional_rb.specs.regrouped import leaves_of
@@ -39,8 +39,7 @@ class Cat(ItemFunction):
     def spec(self, leaves: Specs, lead: int) -> Specs:
         paths = chosen(leaves, self.keys, "cat", ANY)
         rest = {path: leaf for path, leaf in leaves.items() if path not in paths}
-        if path_of(self.out) in rest:
-            raise ValueError(f"cat: there is a leaf {nest.show_key(self.out)!r} already; give another name by out=...")
+        check_new(path_of(self.out), rest, "cat")
         specs = [array_spec(leaves[path]) for path in paths]
         shapes = [spec.shape or (1,) for spec in specs]
         for path, spec, shape in zip(paths, specs, shapes, strict=True):

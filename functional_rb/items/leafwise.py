@@ -20,17 +20,13 @@ By = tuple[tuple[Path, ArraySpec | NonTensor], ...]
 
 
 class Leafwise(ItemFunction):
-    """A function that changes some leaves, each for itself: a frozen dataclass whose fields have the keys among them.
-
-    Attributes:
-        keys: the leaves, or containers of leaves; None for all that fit.
-    """
+    """A function that changes some leaves, each for itself: a frozen dataclass with the keys among its fields."""
 
     # How users call it.
     who: ClassVar[str]
     # The kinds of dtype of the leaves that fit; None for all.
     kinds: ClassVar[tuple[str, ...] | None] = ("float",)
-    keys: tuple[Key, ...] | None
+    keys: tuple[Key, ...] | None  # of leaves, or containers of leaves; None for all that fit
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", nest.checked_keys(self.keys, "keys", self.who))
@@ -133,6 +129,12 @@ def name_of(key: Key, field: str, who: str) -> Key:
 def path_of(key: Key) -> Path:
     """The path that a key names, "obs/camera" as ("obs", "camera"): what a leaf that is new is called."""
     return tuple(key.split("/")) if isinstance(key, str) else key
+
+
+def check_new(path: Path, leaves: Specs, who: str) -> None:
+    """Refuse the path of a new leaf if there is one already."""
+    if path in leaves:
+        raise ValueError(f"{who}: there is a leaf {nest.show(path)!r} already; give another name by out=...")
 
 
 def needed_keys(keys: object, who: str) -> Keys:

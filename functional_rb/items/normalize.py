@@ -59,9 +59,8 @@ class Normalize(Invertible):
         # nearly nothing may be taken for nothing.
         exact = np.logical_and.reduce([x == np.rint(x) for x in np.broadcast_arrays(low, high, loc, scale)])
         widest = np.maximum(np.abs(bounds[0]), np.abs(bounds[1])) + np.abs(loc)
-        margin = np.where(
-            exact | np.isinf(widest), 0.0, 4.0 * (EPSILON[spec.dtype] * widest + LEAST[spec.dtype]) / scale
-        )
+        roundings = 4.0 * (EPSILON[spec.dtype] * widest + LEAST[spec.dtype]) / scale
+        margin = np.where(exact | np.isinf(widest), 0.0, roundings)
         return Bounded(low - margin, high + margin, spec.shape, spec.dtype)
 
     def leaf(self, ops: ItemOps, x: Array, lead: Lead, common: object) -> Array:

@@ -188,9 +188,7 @@ def _flat_of_state(state: State, reward: KeyPath, who: str) -> Flat:
     if getattr(spec.storage, "shared", False):  # others may write while this process reads: the oldest go first
         oldest = np.array([lane_handles[0] for lane_handles in handles if len(lane_handles)], np.int32)
         if not _host(backend, backend.is_live(state, oldest)).all():
-            raise ValueError(
-                f"{who}: another process has overwritten steps while they were read; let it pause meanwhile"
-            )
+            raise ValueError(f"{who}: another process has overwritten steps while they were read; let it pause")
     dtypes = {path: leaf.dtype for path, leaf in zip(spec.plan.structure.paths, spec.plan.leaves, strict=True)}
     following = {path[1:]: dtype for path, dtype in dtypes.items() if path[0] == NEXT}
     named = {nest.show(path): dtype for path, dtype in (following | dtypes).items()}

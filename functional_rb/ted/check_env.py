@@ -107,27 +107,19 @@ class _Findings:
 
 
 class _Roll:
-    """An environment that is being rolled, and the specs that it is compared with.
-
-    Attributes:
-        lead: its axes of environments.
-        by_hand: whether it has to be reset.
-        item: has the observation's parts by name; None for those of the environment's spaces.
-        strict: without an item: dtypes have to be the same, and lengths have no limits; else dtypes are converted.
-        observation: a nest, as the environment has it; None with an item.
-        reward: the reward of one environment.
-        action: a nest; None if actions are not looked at.
-    """
+    """An environment that is being rolled, and the specs that it is compared with: of its spaces, or of an item."""
 
     def __init__(self, env: Any, lead: tuple[int, ...], item: object) -> None:
-        self.env, self.lead, self.findings = env, lead, _Findings()
+        self.env, self.lead, self.findings = env, lead, _Findings()  # `lead` are its axes of environments
         # Only a vector environment has a mode; in its metadata it may share it with others of its class.
         mode = (getattr(env, "autoreset_mode", None) or env.metadata.get("autoreset_mode")) if lead else None
+        # Whether it has to be reset.
         self.by_hand = not lead or getattr(mode, "value", mode) == DISABLED
         self.item: SpecNest = None if item is None else freeze(item_of(item))
+        # Without an item dtypes have to be the same, and lengths have no limits; else dtypes are converted.
         self.strict = item is None
-        self.observation: object = None
-        self.action: object = None
+        self.observation: object = None  # with an item, which has its parts by name
+        self.action: object = None  # where actions are not looked at
         self.reward: object = Unbounded((), "float64")
         if item is None:
             space = env.single_observation_space if hasattr(env, "single_observation_space") else env.observation_space

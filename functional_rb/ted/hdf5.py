@@ -194,9 +194,7 @@ class _Trajectories(Source):
         some = [k for k, leaf in enumerate(self._columns[path]) if leaf.id.get_storage_size()]
         claimed = sum(int(starts[k + 1] - starts[k]) for k in some)
         if not self.holds(claimed):
-            raise DamagedError(
-                f"{self.where}: leaf {show(path)!r} has {claimed} rows, and next to nothing in them; damaged"
-            )
+            raise DamagedError(f"{self.where}: leaf {show(path)!r}: {claimed} rows, next to nothing in them; damaged")
         for k in some:
             yield int(starts[k]), int(starts[k + 1])
 

@@ -59,9 +59,7 @@ def item_from_env(
         raise ValueError(f"{WHO}: expected layout as 'ted' or 'flat', got {layout!r}")
     single = "single_" if hasattr(env, "single_observation_space") else ""
     if not all(hasattr(env, f"{single}{of}_space") for of in ("observation", "action")):
-        raise TypeError(
-            f"{WHO}: expected a Gymnasium environment, which has spaces, got {env!r:.80}; make it by gym.make"
-        )
+        raise TypeError(f"{WHO}: expected a Gymnasium environment, which has spaces, got {env!r:.80}; use gym.make")
     observation, action = (
         spec_of_space(getattr(env, f"{single}{of}_space"), narrow, max_length, max_edges, WHO, (of,))
         for of in ("observation", "action")

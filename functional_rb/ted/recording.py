@@ -173,9 +173,8 @@ def from_gymnasium(
                 f"{who}: {name}: expected an array bool of one shape for all flags, got {flag!r:.80}; convert it"
             )
     # Gymnasium with copy=False writes to the same observation again, and simulators on torch to all that they return.
-    observation, action, reward, terminated, truncated = _map(
-        _copied, (observation, action, reward, terminated, truncated)
-    )
+    given = observation, action, reward, terminated, truncated
+    observation, action, reward, terminated, truncated = _map(_copied, given)
     done = terminated | truncated
     spec = None if item is None else encoding_item(item)
     if spec is not None:

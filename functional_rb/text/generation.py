@@ -19,15 +19,10 @@ Cache: TypeAlias = Any
 
 
 class Model(NamedTuple):
-    """A model with its parameters; both functions take (cache, ids int32 [B, T], positions int32 [B, T]).
+    """A model with its parameters; both functions take (cache, ids int32 [B, T], positions int32 [B, T])."""
 
-    Attributes:
-        step: gives (logits [B, T, V], cache).
-        prefill: gives the cache alone.
-    """
-
-    step: Callable[[Cache, Array, Array], tuple[Array, Cache]]
-    prefill: Callable[[Cache, Array, Array], Cache]
+    step: Callable[[Cache, Array, Array], tuple[Array, Cache]]  # gives (logits [B, T, V], cache)
+    prefill: Callable[[Cache, Array, Array], Cache]  # gives the cache alone
 
 
 class Settings(NamedTuple):

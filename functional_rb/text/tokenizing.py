@@ -33,15 +33,8 @@ class Tokens(NamedTuple):
 class Tokenizing:
     """A tokenizer of `transformers` or `tokenizers`, which is left as it is.
 
-    Special tokens are put around texts here, the same whether prompt and reply are tokenized together or apart; those
-    that a text itself names are taken as such, as tokenizers do.
-
-    Attributes:
-        prefix: special tokens that the tokenizer puts before a text.
-        suffix: the special tokens that it puts behind a text.
-        eos: the token that ends a reply, if there is one.
-        pad: the tokenizer's padding, else `eos`, else 0.
-        vocabulary: ids are below this.
+    Special tokens are put around texts here, `prefix` and `suffix`, the same whether prompt and reply are tokenized
+    together or apart; those that a text itself names are taken as such, as tokenizers do. All are below `vocabulary`.
     """
 
     def __init__(self, tokenizer: HuggingFace, who: str) -> None:
@@ -63,7 +56,7 @@ class Tokenizing:
             if (split := getattr(tokenizer, "split_special_tokens", None)) is not None:
                 self._fast.encode_special_tokens = split
         self.prefix, self.suffix = self._frame()
-        self.eos: int | None = getattr(tokenizer, "eos_token_id", None)
+        self.eos: int | None = getattr(tokenizer, "eos_token_id", None)  # ends a reply
         pad = getattr(tokenizer, "pad_token_id", None)
         padding = getattr(tokenizer, "padding", None)
         if pad is None and isinstance(padding, dict):

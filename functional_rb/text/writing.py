@@ -89,11 +89,8 @@ class Growing:
 def growing(path: str) -> Iterator[Growing | None]:
     """The files that grow until they are a directory, which one process at a time writes; others wait.
 
-    After an error in what is to be written nothing is left of them. After one of the system, an interrupt, or the end
-    of the process, the next call goes on.
-
-    Yields:
-        None if the directory is there already, or was made meanwhile.
+    None if the directory is there, or was made meanwhile. After an error in what is to be written nothing is left of
+    them. After one of the system, an interrupt, or the end of the process, the next call goes on.
     """
     lock = _taken(path)
     if lock is None:

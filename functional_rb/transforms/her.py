@@ -133,11 +133,9 @@ class Hindsight(Transform):
         """Choose a goal for each step, and read every step with the goal of its draw."""
         assert draws is not None
         plan, achieved, slots = draft.plan, self._achieved(draft.plan), drawn[:, 0]
-        ends, in_episode = draft.origin[0].ends, draft.auxiliary.get(STEP_IN_EPISODE)
         # The rings as they were before the draw: a sampler that takes items out has changed the draft's.
-        chosen, sources, handles = find_goals(
-            ops, self.strategy, self.k, plan.ring, ends, in_episode, slots, real, draws
-        )
+        rings = plan.ring, draft.origin[0].ends, draft.auxiliary.get(STEP_IN_EPISODE)
+        chosen, sources, handles = find_goals(ops, self.strategy, self.k, *rings, slots, real, draws)
         goals = read(sources[:, None], [achieved])[achieved]
         parts = () if self.reward is None else reward_leaves.positions(plan, self.reward_key, "her")
         rewards = [position for each in parts for position in each]

@@ -19,20 +19,7 @@ At = Literal["add", "sample"]
 
 @dataclasses.dataclass(frozen=True)
 class MapItems(Transform):
-    """A function of items; see `map_items`. The public functions carry it out, before or after those of the core.
-
-    Attributes:
-        gives_outline: `gives` taken apart, as which it is compared: nests need not be hashable.
-        who: how errors name it.
-        on_host: whether the function is a `HostFunction`.
-        item_words: random words that an `ItemFunction` takes for each item.
-        draws: whether the function takes a key.
-        given: the items that it is given, taken apart; once it is `bound`.
-        steps: of slices that come in one row, how many steps each has; None for all else.
-        paths: the paths of their leaves.
-        after: the items that it gives, where that is known beforehand.
-        expected: the specs of their leaves by path, in the order of `after`.
-    """
+    """A function of items; see `map_items`. The public functions carry it out, before or after those of the core."""
 
     at: ClassVar[At]
 
@@ -40,16 +27,17 @@ class MapItems(Transform):
     keyed: bool = False
     masked: bool = False
     gives: SpecNest = dataclasses.field(default=None, compare=False)
-    gives_outline: Outline | None = dataclasses.field(init=False, repr=False)
-    who: str = dataclasses.field(init=False, repr=False, compare=False)
+    gives_outline: Outline | None = dataclasses.field(init=False, repr=False)  # compared by it: nests have no hash
+    who: str = dataclasses.field(init=False, repr=False, compare=False)  # how errors name it
     on_host: bool = dataclasses.field(init=False, repr=False, compare=False)
-    item_words: int = dataclasses.field(init=False, repr=False, compare=False)
-    draws: bool = dataclasses.field(init=False, repr=False, compare=False)
+    item_words: int = dataclasses.field(init=False, repr=False, compare=False)  # random ones, for each item
+    draws: bool = dataclasses.field(init=False, repr=False, compare=False)  # whether the function takes a key
+    # Once it is `bound`: the items that it is given, and those that it gives, where that is known beforehand.
     given: Outline = dataclasses.field(init=False, repr=False, compare=False)
-    steps: int | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
     paths: tuple[Path, ...] = dataclasses.field(init=False, repr=False, compare=False)
+    steps: int | None = dataclasses.field(default=None, init=False, repr=False, compare=False)  # of slices in one row
     after: Outline | None = dataclasses.field(init=False, repr=False, compare=False)
-    expected: Specs = dataclasses.field(init=False, repr=False, compare=False)
+    expected: Specs = dataclasses.field(init=False, repr=False, compare=False)  # in the order of `after`
 
     def __post_init__(self) -> None:
         if not callable(self.function) and not isinstance(self.function, ItemFunction | HostFunction):
@@ -86,13 +74,9 @@ class MapItems(Transform):
         return item_after(self.function, item, lead) if isinstance(self.function, ItemFunction) else self.gives
 
     def bound(self, item: object, outline: Outline, lead: int, steps: int | None = None) -> Self:
-        """This transform, prepared for the items of one spec.
+        """This transform, prepared for the items of one spec, in batches with so many axes in front.
 
-        Args:
-            item: the spec of the items.
-            outline: the same spec, taken apart.
-            lead: how many axes a batch has in front.
-            steps: of slices that come in one row, how many each has: an `ItemFunction` is given them as [B, T].
+        Slices that come in one row, of so many steps each, an `ItemFunction` is given as [B, T].
         """
         spec = self.spec_after(item, lead if steps is None else lead + 1)
         after = None if spec is None else Outline.of(spec, self.who)

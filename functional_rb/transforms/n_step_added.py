@@ -52,9 +52,7 @@ class NStepOfAdded(NStep):
         super().check(plan, boundaries)
         who = "n_step(at='add')"
         if plan.extra_words:
-            raise ValueError(
-                f"{who}: rewards are added up before her could choose goals for them; give n_step(at='sample')"
-            )
+            raise ValueError(f"{who}: rewards are added up before her could choose goals; give n_step(at='sample')")
         if not plan.overwrites:
             raise ValueError(
                 f"{who}: a trajectory's end writes up to {self.n} items at once, which {plan.writer} may have no "

@@ -268,15 +268,9 @@ class NStep(Transform):
 
 
 def fold(ops: Ops, rewards: Array, real: Array, gamma: float) -> tuple[Array, Array]:
-    """Add rewards up.
+    """Add rewards [m, n, *shape] up over the steps that there are, the first of each row of bool [m, n].
 
-    Args:
-        rewards: float [m, n, *shape].
-        real: bool [m, n], which steps there are: the first of each row.
-        gamma: the discount.
-
-    Returns:
-        R [m, *shape], and the steps int32 [m], at least 1.
+    Returns R [m, *shape], and the steps int32 [m], at least 1.
     """
     dtype = shown(rewards.dtype)
     if ITEMSIZE[dtype] < 4:  # then the sum is computed in float32

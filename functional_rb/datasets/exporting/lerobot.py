@@ -121,9 +121,7 @@ class _Writing:
         return self._stats(self._of_all, self.index)
 
     def _stats(self, moments: list[Moments], rows: int) -> Json:
-        return {
-            feature.name: feature.stats(of_one, rows) for feature, of_one in zip(self.features, moments, strict=True)
-        }
+        return {feature.name: feature.stats(x, rows) for feature, x in zip(self.features, moments, strict=True)}
 
 
 def _joined(moments: list[Moments], more: list[Moments]) -> list[Moments]:

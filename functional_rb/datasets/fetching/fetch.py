@@ -184,9 +184,7 @@ def _try(file: RemoteFile, url: str, partial: Partial, how: _How) -> None:
         if None not in (file.nbytes, came.length) and file.nbytes != came.length:
             raise RefusedError(f"expected {file.nbytes} bytes, but the server has {came.length}")
         if not (came.length is not None or file.nbytes is not None or file.sha256 or answer.body.chunked):
-            raise RefusedError(
-                "the server does not tell the file's length, so that nobody can tell whether it is whole"
-            )
+            raise RefusedError("the server does not tell the file's length, so nobody can tell whether it is whole")
         if answer.start == 0:  # also where the end was asked for, of a file that has changed
             resumes = False
             partial.begin(came)

@@ -67,9 +67,7 @@ class Partial:
         self.note()
 
     def append(self, content: bytes) -> None:
-        with disk.explained_if_full(
-            self.path, f"{WHO}: no room for {self.origin.url}; free some, and call again to go on"
-        ):
+        with disk.explained_if_full(self.path, f"{WHO}: no room for {self.origin.url}; free some, and call again"):
             disk.write(self._file.fd, content)
         self.size += len(content)
         if self.size - self._noted >= SYNC:

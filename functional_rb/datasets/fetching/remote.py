@@ -64,12 +64,9 @@ class Retry:
 
 
 def persisted(retry: Retry, attempt: Callable[[], T], progress: Callable[[], int] = lambda: 0) -> T:
-    """What an attempt gives, which is made again after failures that may pass.
+    """What an attempt gives, which is made again after failures that may pass, unless there were too many in a row.
 
     A failure counts as the first one in a row if it got further than all attempts before it.
-
-    Raises:
-        RefusedError: if there were too many failures in a row.
     """
     # The loops of HTTP libraries (urllib3's `Retry`, say) repeat a request, and know nothing of a body that is resumed.
     failures, furthest = 0, progress()

@@ -40,9 +40,7 @@ def _check(member: tarfile.TarInfo, path: str) -> None:
         raise DatasetError(f"{path}: member {name!r:.200} has a name that leads out of the archive's folder; refused")
     # A file with holes may claim to be of any size, and is made up of zeros by the library.
     if member.type not in PLAIN or member.sparse is not None:
-        raise DatasetError(
-            f"{path}: member {name!r:.200} is a link, a device, or has holes; expected files and folders"
-        )
+        raise DatasetError(f"{path}: member {name!r:.200} is a link, a device or has holes; expected files and folders")
 
 
 class _Headers:

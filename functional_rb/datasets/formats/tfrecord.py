@@ -67,6 +67,4 @@ def masked(content: memoryview | bytes) -> int:
 def _check(content: memoryview, checksum: memoryview, where: str) -> None:
     actual, (expected,) = masked(content), struct.unpack("<I", checksum)
     if actual != expected:
-        raise DatasetError(
-            f"{where}: expected the checksum {expected:#010x} (CRC-32C), got {actual:#010x}; fetch it again"
-        )
+        raise DatasetError(f"{where}: expected checksum {expected:#010x} (CRC-32C), got {actual:#010x}; fetch it again")

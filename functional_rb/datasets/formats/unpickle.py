@@ -30,15 +30,9 @@ LINE = 1000
 def unpickle(stream: IO[bytes] | bytes, where: str, most: int = MOST) -> Any:
     """What a pickle holds: dicts, lists, tuples, numbers, texts, bytes, and arrays, which are read-only.
 
-    Arrays of objects become lists; those without axes, in which `numpy.save` puts what is no array, their content.
-
-    Args:
-        stream: read up to the end of the pickle; or its bytes. Of protocol 2 or above, which Python 3 writes.
-        where: its name, for errors.
-        most: bytes that it may take in memory.
-
-    Raises:
-        ValueError: for anything else, naming the function or class that the pickle wants.
+    Arrays of objects become lists; those without axes, in which `numpy.save` puts what is no array, their content. A
+    stream is read up to the end of the pickle, which is of protocol 2 or above, as Python 3 writes it, and may take so
+    many bytes in memory at `most`. Anything else is refused, naming the function or class that the pickle wants.
 
     Example:
         >>> import pickle
