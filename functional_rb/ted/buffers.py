@@ -20,11 +20,12 @@ from functional_rb.buffer.state import State
 from functional_rb.core import counters
 from functional_rb.specs import Unbounded
 from functional_rb.structures.row_layout import STORED_AS, kept_dtype
-from functional_rb.ted import files, reading
+from functional_rb.ted import hdf5, memmaps, reading
 from functional_rb.ted.check import below, leaves_of, observation_paths, path_of
 from functional_rb.ted.flattening import flat_to_steps, steps_to_flat
 from functional_rb.ted.forms import Array, Flat, Form, Leaves, Nested, flat_of, flat_to_nested
 from functional_rb.ted.lanes import Lanes
+from functional_rb.ted.padded import SUFFIXES
 
 Path = str | os.PathLike[str]
 # The number of items that are read at once, which bounds the memory beside the result.
@@ -160,7 +161,8 @@ def _flat(source: object, reward_key: Key, known: Iterable[object], who: str) ->
         return flat_of(source)
     reward = path_of(reward_key)
     if isinstance(source, str | bytes | os.PathLike):
-        with files.opened(as_path(source, who), who) as opened:
+        path = as_path(source, who)
+        with hdf5.opened(path, who) if path.endswith(SUFFIXES) else memmaps.opened(path, who) as opened:
             return reading.read(opened, reward, known)
     if not isinstance(source, State):
         raise TypeError(f"{who}: expected a State, what is in a form, or its path, got {type(source).__name__}")

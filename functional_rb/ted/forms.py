@@ -27,9 +27,9 @@ from functional_rb.base.files import as_path
 from functional_rb.base.nest import Path
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.convert.json import to_json
-from functional_rb.ted import files
+from functional_rb.ted import hdf5, memmaps
 from functional_rb.ted.lanes import Lanes
-from functional_rb.ted.padded import FORMAT, WHO, Block, FileLeaf, Header, Padded
+from functional_rb.ted.padded import FORMAT, SUFFIXES, WHO, Block, FileLeaf, Header, Padded
 
 Array = NumpyArray
 # Leaves by their path; those of bfloat16, which NumPy lacks, are uint16.
@@ -94,7 +94,13 @@ class Form:
             0
             0
         """
-        files.write(_padded(flat_of(self)), as_path(path, WHO), compression, isinstance(self, Nested))
+        padded, to = _padded(flat_of(self)), as_path(path, WHO)
+        if to.endswith(SUFFIXES):
+            hdf5.write(padded, to, compression)
+        elif compression is None:
+            memmaps.write(padded, to, isinstance(self, Nested))
+        else:
+            raise ValueError(f"{WHO}: compression is of files of HDF5, and {to!r} does not end with .h5 or .hdf5")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

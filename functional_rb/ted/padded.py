@@ -27,6 +27,8 @@ WHO = "Form.save"
 # The name of the file or attribute beside the data that is for this library alone.
 EXTRA = "functional_rb"
 FORMAT = 1
+# What names of files of HDF5 end with; other paths are of directories.
+SUFFIXES = (".h5", ".hdf5")
 RESERVED = ("is_full", "shift", "_storage_shape", "_len")
 
 
