@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
@@ -34,8 +35,8 @@ DEPTH = 16
 # How many groups and data sets are looked at: links within a small file may lead to one of them by a million paths.
 MANY = 2**14
 
-# The errors of h5py for bytes that HDF5 can make nothing of, or nothing that Python and NumPy have.
-DAMAGE = (OSError, KeyError, RuntimeError, ValueError, TypeError, AttributeError, IndexError, OverflowError)
+# The errors of h5py for bytes that HDF5 can make nothing of, or nothing that Python and NumPy have; and that of zlib.
+DAMAGE = (OSError, LookupError, RuntimeError, ValueError, TypeError, AttributeError, OverflowError, zlib.error)
 
 
 def damage(where: str, what: str) -> AbstractContextManager[None]:

@@ -66,12 +66,8 @@ def _put(
     rows: NumpyArray, first: int, place: tuple[int, ...], chunk: tuple[int, ...], content: bytes, is_deflated: bool
 ) -> None:
     nbytes = math.prod(chunk) * rows.dtype.itemsize
-    inflated = content
-    if is_deflated:
-        try:
-            inflated = zlib.decompressobj().decompress(content, nbytes + 1)  # a byte too many is enough to refuse it
-        except zlib.error as error:
-            raise OSError(str(error)) from None
+    # A byte too many is enough to refuse it.
+    inflated = zlib.decompressobj().decompress(content, nbytes + 1) if is_deflated else content
     if len(inflated) != nbytes:
         raise OSError(f"a chunk was expected to have {nbytes} bytes, it has {len(inflated)}")
     values = np.frombuffer(inflated, rows.dtype).reshape(chunk)

@@ -103,6 +103,7 @@ def read(
             files.note(str(getattr(error, "file", path)), reason(error))
             return False, None
         total = sum(stored.rows * stored.row_bytes for stored in manifest.arrays.values())
+        # Without a spec the files are verified piece by piece, and nothing of them is kept.
         with enough_memory(path, 0 if spec is None else total):
             rows = {}
             if spec is not None:
@@ -191,7 +192,7 @@ class _Reading:
         content = rows.view(np.uint8).reshape(stop - start, -1)
         for position, column in self.rows.items():
             leaf = self.spec.plan.layout.leaves[self.spec.plan.stored.index(position)]
-            assert leaf.offset is not None
+            assert leaf.offset is not None  # as of all that is `readable`
             leaf_bytes = np.ascontiguousarray(content[:, leaf.offset : leaf.offset + leaf.nbytes])
             column[start:stop] = leaf_bytes.view(column.dtype).reshape(column[start:stop].shape)
 

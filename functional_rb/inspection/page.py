@@ -127,7 +127,7 @@ def _distribution(numbers: Report) -> Iterator[str]:
     most = max(counts)
     rows = []
     for low, high, n in zip(edges[:-1], edges[1:], counts, strict=True):
-        bar = "#" * max(round(WIDTH * n / most), int(n > 0))
+        bar = "#" * max(round(WIDTH * n / most), int(n > 0))  # a bar where there is anything
         rows.append([_number(low) if each else f"{_number(low)} to {_number(high)}", f"{n:,}", bar])
     yield from _table(rows)
 

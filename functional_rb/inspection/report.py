@@ -188,7 +188,7 @@ def distribution(values: Array) -> Report:
         edges = np.arange(low, high + 2)
     else:
         edges = np.geomspace(low, high, BINS + 1) if 0 < 100 * low < high else np.linspace(low, high, BINS + 1)
-        edges[0], edges[-1] = low, high
+        edges[0], edges[-1] = low, high  # rounding may have left the extremes outside
     counts = np.histogram(finite, edges)[0]
     return numbers | {
         "smallest": low,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +16,7 @@ from functional_rb.datasets.episode import DatasetError, expecting
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
 
+WHO = "datasets: images"
 KINDS = ("PNG", "JPEG")
 
 
@@ -45,7 +45,7 @@ def decoded(
 
 def encoded(values: NumpyArray) -> list[bytes]:
     """Images uint8 [n, height, width, channels], of 1, 3 or 4 channels, as files of PNG, which loses nothing."""
-    image, contents = _pillow(), []
+    image, contents = imported("PIL.Image", WHO), []
     for pixels in values:
         content = io.BytesIO()
         image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(content, "PNG")
@@ -59,12 +59,8 @@ def size_of(content: bytes, where: str) -> tuple[int, int]:
 
 
 def _opened(content: bytes, where: str, kinds: Sequence[str]) -> ImageFile:
-    image = _pillow()
+    image = imported("PIL.Image", WHO)
     errors = OSError, ValueError, SyntaxError, TypeError, image.DecompressionBombError  # TypeError: of None
     with expecting(f"{where}: expected an image, {' or '.join(kinds)}", *errors, remedy=""):
         opened: ImageFile = image.open(io.BytesIO(bytes(content)), formats=list(kinds))
         return opened
-
-
-def _pillow() -> ModuleType:
-    return imported("PIL.Image", "datasets: images")
