@@ -191,5 +191,7 @@ def _of_any_length(dataset: Dataset, first: int, stop: int, where: str) -> Numpy
         parts.append(dataset[begin : min(begin + step, stop)])
         left -= sum(getattr(value, "nbytes", len(value)) for value in parts[-1])
         if left < 0:
-            raise DatasetError(f"{where}: rows of {dataset.name!r} have more bytes than the file; some are the same")
+            raise DatasetError(
+                f"{where}: the rows of {dataset.name!r} have more bytes than the file; some are the same"
+            )
     return np.concatenate(parts)
