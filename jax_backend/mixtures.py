@@ -135,14 +135,14 @@ def _drawn(
     mixture: Mixture, key: jax.Array, batch: int, p: jax.Array | None, beta: jax.Array | None
 ) -> tuple[list[Changes], Leaves, Selection]:
     """What is new of each buffer, the leaves, and the selection."""
-    at_once = _by_launches(mixture, key, batch, p, beta)
+    at_once = _at_once(mixture, key, batch, p, beta)
     return _by_buffer(mixture, key, batch, p, beta) if at_once is None else at_once
 
 
-def _by_launches(
+def _at_once(
     mixture: Mixture, key: jax.Array, batch: int, p: jax.Array | None, beta: jax.Array | None
 ) -> tuple[list[Changes], Leaves, Selection] | None:
-    """What `_drawn` gives, where all buffers are alike and lie on a GPU; else None."""
+    """What `_drawn` gives, by one kernel where all buffers are alike; else None."""
     layout = layout_at_once(form_of(mixture), execute, batch)
     if not layout.alike:
         return None

@@ -157,7 +157,7 @@ def sample_mixture(
     beta: Array | None,
     batch: int,
 ) -> Kernel | None:
-    """What `drawing.draw` gives of a mixture of buffers alike, by a key of JAX's, with a launch for each buffer.
+    """What `drawing.draw` gives of a mixture of buffers alike, by a key of JAX's; on a GPU by a launch for each buffer.
 
     Args:
         states: the buffers, all of which draw single items, or slices alike, of the same leaves.
@@ -196,7 +196,7 @@ def sample_mixture(
         records += [descriptor.encode_form((*buffer_records, *there)), *buffer_records.values()]
     arrays, outputs = [x for *_, x in inputs], [x for *_, x in filled]
     results = leaves, (*selection, flags), counters
-    return Kernel("", arrays, results, records, outputs=outputs, on_gpu=Launch("sample_mixture"))
+    return Kernel("sample_mixture", arrays, results, records, outputs=outputs, on_gpu=Launch("sample_mixture"))
 
 
 def pack_keys(keys: KeyRows, leaves: Sequence[Array]) -> Kernel | None:

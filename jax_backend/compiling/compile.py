@@ -30,7 +30,7 @@ from functional_rb.ops import part_kernels
 from jax_backend import compat
 from jax_backend.arrays import ops, rules
 from jax_backend.kernels import tpus
-from jax_backend.kernels.custom_call import barrier, choose, in_use, on_gpu
+from jax_backend.kernels.custom_call import barrier, choose, in_use
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -291,7 +291,7 @@ def sample_mixture(
     batch: int,
     core: Callable[..., T],
 ) -> T | None:
-    """Leaves, what is told of them, and counters of each buffer, where launches draw all that; None where none do.
+    """Leaves, what is told of them, and counters of each buffer, where a kernel draws all that; None where none does.
 
     The buffers are alike; shares are `listed` (see `launches.sample_mixture`) or an array, beta None where there are no
     weights. The core does the same by the states, the key, shares and beta.
@@ -299,16 +299,15 @@ def sample_mixture(
     kind, data = _parts_of(key)
     arrays, specs = [_arrays(state) for state in states], [state.spec for state in states]
     arguments = arrays, specs, spec, data, listed, shares, beta, batch
-    # CPUs have no kernel for it.
-    launch = _used(launches.sample_mixture, *arguments) if on_gpu() and _is_default(kind) else None
-    if launch is None:
+    kernel = _used(launches.sample_mixture, *arguments) if _is_default(kind) else None
+    if kernel is None:
         return None
 
     def by_core(arrays: Sequence[Arrays], data: jax.Array, *others: object) -> T:
         states = [State(*of_buffer, spec) for of_buffer, spec in zip(arrays, specs, strict=True)]
         return core(states, jax.random.wrap_key_data(data, impl=kind), *others)
 
-    return choose(launch, by_core, arrays, data, shares, beta)
+    return choose(kernel, by_core, arrays, data, shares, beta)
 
 
 def update(

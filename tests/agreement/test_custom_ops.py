@@ -147,7 +147,7 @@ def recorded() -> Iterator[Recorded]:
         yield found
 
 
-ONLY_JAX = {"threefry", "barrier", "add_to_rings"}
+ONLY_JAX = {"threefry", "barrier", "add_to_rings", "sample_mixture"}
 # Kernels whose results are as long as they find: those the core computes while torch.compile traces.
 CUT = {"exchanges", "appended"}
 STEP = {name: ITEM[name] for name in ("obs", "reward", "done")} | {"next_obs": frb.Unbounded((3,))}

@@ -19,6 +19,9 @@ from jax import lax
 import functional_rb as frb
 import jax_backend
 import torch_backend
+from functional_rb.ops import part_kernels
+from jax_backend import mixtures as jax_mixtures
+from jax_backend.compiling import compile
 from tests.agreement import gpu_on_xla
 from tests.agreement.jax_programs import bits, cuda, otherwise
 from tests.agreement.mixed_samples import FLAGS, told
@@ -208,6 +211,10 @@ def slices_in_a_scan(mixture: Any) -> Any:
     return mixture, (sample.items["n"], sample.indices, sample.weights, sample.probabilities, flags)
 
 
+def of_empty_buffers(rb: Any, **how: Any) -> frb.Mixture:
+    return frb.Mixture([buffer(rb, 1, 8, "uniform", 0), buffer(rb, 2, 30, "prioritized", 0)], **how)
+
+
 PROGRAMS: Final[dict[str, tuple[Callable[[Any], Any], Callable[..., Any], dict[str, Any]]]] = {
     "scan": (in_a_scan, pair, {"how": "items", "p": [0.2, 0.5, 0.3]}),
     "vmap": (by_vmap, pair, {"how": "buffers", "parts": 4}),
@@ -221,6 +228,35 @@ PROGRAMS: Final[dict[str, tuple[Callable[[Any], Any], Callable[..., Any], dict[s
 def run(program: str) -> Any:
     function, make, how = PROGRAMS[program]
     return bits(jax.jit(function)(make(jax_backend, **how)))
+
+
+CPUS: Final[dict[str, tuple[Callable[..., Any], dict[str, Any]]]] = {
+    "exact": (pair, {"how": "exact"}),
+    "buffers": (pair, {"how": "buffers", "p": [0.2, 0.5, 0.3], "parts": 4}),
+    "slices": (of_slices, {"how": "exact", "p": [0.2, 0.5, 0.3]}),
+    "flat slices": (of_flat_slices, {"how": "items"}),
+    "nothing": (of_empty_buffers, {"how": "items"}),
+}
+
+
+@pytest.mark.parametrize("name", CPUS)
+def test_one_call_on_cpus_draws_what_each_buffer_draws_by_itself(name: str) -> None:
+    make, how = CPUS[name]
+    mixture, told = make(jax_backend, **how), []
+    keys, shares = (
+        jax_backend.split(jax_backend.key(4), 3),
+        jnp.asarray(np.eye(3, len(mixture), dtype=np.float32) + 0.1),
+    )
+    for draw in (jax_mixtures._at_once, jax_mixtures._by_buffer):
+
+        def drawn(key: jax.Array, p: jax.Array, draw: Callable[..., Any] = draw) -> Any:
+            with part_kernels.using(compile.table(True)):
+                return draw(mixture, key, 12, p, None), draw(mixture, key, 12, None, p[0])
+
+        compiled = jax.jit(jax.vmap(drawn))
+        assert ("functional_rb_sample_mixture" in compiled.lower(keys, shares).as_text()) is (not told)
+        told.append(bits(compiled(keys, shares)))
+    assert told[0] == told[1]
 
 
 @pytest.mark.parametrize("program", effort([*PROGRAMS][:3], [*PROGRAMS]))

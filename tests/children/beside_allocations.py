@@ -326,6 +326,7 @@ BY_XLA = {
     "add",
     "add_to_rings",
     "draw",
+    "sample_mixture",
     "update",
     "update_priorities",
     "threefry",

@@ -71,6 +71,9 @@ struct BufferKernels {
   int (*update)(const BufferCall&);
   int (*update_priorities)(const BufferCall&);  // where items lie in rings; on the CPU that is the same
   int (*draw)(const BufferCall&);  // what the plan says
+  // Draw from a mixture. Calls tell of each of its buffers, and all of the same batch, key and results; an array may have the
+  // shares, which else the record tells.
+  int (*sample_mixture)(const int32_t* mixture, const float* shares, const BufferCall* calls);
   int (*sample_shared)(const BufferCall&);
 };
 

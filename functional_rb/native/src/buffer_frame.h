@@ -4,6 +4,8 @@
 // their numbers in `CALL_FIELDS`; below zero for what is none. `of_buffer` of `functional_rb/native/kernels.py` makes it.
 #pragma once
 #include <cstddef>
+#include <deque>
+#include <vector>
 
 #include "positions.h"
 #include "xla_frame.h"
@@ -72,6 +74,28 @@ class Told : public BufferCall {
   Scratch<int64_t> lists_;
   int64_t counts_[LISTS] = {};
 };
+
+// A mixture, and of each buffer the form and what it tells of; an operand, the second, may have the shares.
+class ToldMixture {
+ public:
+  explicit ToldMixture(const Call& call) : record(call.record_words<int32_t>(0).at), shares(call.in<float>(1)) {
+    for (int64_t k = 0; k < record_of<Mixture>(record)->buffers; ++k)
+      calls.push_back(told_.emplace_back(call, 1 + RECORDS_OF_EACH * k, RECORDS_OF_EACH - 1));
+  }
+  const int32_t* const record;
+  const float* const shares;
+  std::vector<BufferCall> calls;
+
+ private:
+  static constexpr int64_t RECORDS_OF_EACH = 5;
+  std::deque<Told> told_;
+};
+
+// Carry the kernel of a mixture out on one call, on the CPU.
+template <auto F> void carry_out(const Call& call, Outcome (*)(const int32_t*, const float*, const BufferCall*)) {
+  const ToldMixture told(call);
+  F(told.record, told.shares, told.calls.data());
+}
 
 // Carry a kernel of a buffer out on one call, on the CPU.
 template <auto F> void carry_out(const Call& call, Outcome (*)(const BufferCall&)) {

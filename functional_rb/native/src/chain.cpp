@@ -148,7 +148,7 @@ PyObject* sample_shared(const VersionChain* chain, PyObject* const* args) {
     return not_here();
   Drawn drawn(known, draw.draws);
   if (!drawn.has_room()) return drawn.no_room();
-  BufferCall call = drawn.described(of->call(), draw.draws, 0);
+  BufferCall call = drawn.described(of->call());
   draw.tell(call), call.words = known->words;
   int outcome = run(kernels.sample_shared, call, is_large_draw(call, draw.draws) || word(of->control(), SEQUENCE) & 1);
   if (outcome == DRAWN_TORN) {
@@ -323,13 +323,13 @@ int shared_out(int (*kernel)(const BufferCall&), const BufferCall& call, const K
   return has(NO_MEMORY) ? NO_MEMORY : has(DONE) ? DONE : NONE_DRAWN;
 }
 
-// Draw, to some rows of a batch, what leaves a state as it is. Of a large batch the lineage's lock is let go of.
-Found draw_rows(Turn& turn, const Draw& draw, Drawn& drawn, int64_t first) {
+// Draw what leaves a state as it is. Of a large batch the lineage's lock is let go of.
+Found draw_rows(Turn& turn, const Draw& draw, Drawn& drawn) {
   const Ref counters = attribute(turn.state(), names._counters);
   if (!counters) return Found::FAILED;
   Seen numbers;
   if (!see_counters(turn, counters, numbers)) return Found::ELSEWHERE;
-  BufferCall call = drawn.described(turn, numbers, draw.draws, first);
+  BufferCall call = drawn.described(turn, numbers);
   draw.tell(call);
   const auto kernel = turn.kernels().draw;
   const int64_t rows = draw.draws * turn.known()->length;
@@ -350,7 +350,7 @@ template <class Finish> PyObject* draw_only(Turn& turn, const Draw& draw, Finish
   Drawn drawn(turn, draw.draws, draw.given, false, draw.frames);
   if (PyErr_Occurred()) return nullptr;  // an interrupt, while given arrays were looked at
   if (!drawn.has_room()) return drawn.no_room();
-  FRB_TRY(draw_rows(turn, draw, drawn, 0));
+  FRB_TRY(draw_rows(turn, draw, drawn));
   turn.unlock();  // items may be of a class of the user's
   return finish(drawn, turn.state());
 }
@@ -367,7 +367,7 @@ template <class Finish> PyObject* draw_and_keep(Turn& turn, const Draw& draw, bo
   if (!drawn.has_room()) return drawn.no_room();
   Ref result(finish(drawn, write.made()));
   if (!result) return nullptr;
-  BufferCall call = drawn.described(turn, write.counters(), draw.draws, 0);
+  BufferCall call = drawn.described(turn, write.counters());
   draw.tell(call);
   FRB_TRY(write.carry_out(turn.kernels().draw, call, nullptr));
   return result.give();
@@ -441,42 +441,6 @@ PyObject* draw(PyObject* self, PyObject* const* args, Py_ssize_t count) {
 // Whether a buffer gives a mixture rows with replacement.
 bool gives_rows(Turn& turn) { return turn.known()->draws == ITEMS || turn.known()->draws == SLICES; }
 
-// On a host each buffer of a mixture draws the rows that it gives, one buffer after the other; then they come in the order of
-// the batch. Where nothing can be drawn the reference says so.
-Found mix_on_host(std::deque<std::optional<Turn>>& turns, const gpu::Call& call, const Draw& draw, Drawn& drawn) {
-  const Mixture mixture = gpu::mixture_of(call);
-  const uint64_t key = uint64_t(draw.random.key);
-  const gpu::Words choices(false, gpu::split(key, 0));
-  gpu::Shares shares;
-  if (!(gpu::share_out(call, choices, shares) > 0)) return Found::ELSEWHERE;
-  const std::unique_ptr<int32_t[]> of(new (std::nothrow) int32_t[size_t(draw.draws)]());
-  if (!of) return drawn.no_room(), Found::FAILED;
-  std::vector<int64_t> counts(turns.size()), ends(turns.size());
-  for (int64_t row = 0; row < draw.draws; ++row) {
-    const int64_t chosen = gpu::chosen_by(mixture, choices, row);
-    int32_t& number = of[size_t(row)];
-    while (number + 1 < mixture->buffers && chosen >= shares.ends[number]) ++number;
-    ++counts[size_t(number)];
-  }
-  std::optional<Drawn> apart;
-  if (!mixture->exact) {
-    apart.emplace(*turns[0], draw.draws);
-    if (!apart->has_room()) return apart->no_room(), Found::FAILED;
-  }
-  Drawn& by_buffer = apart ? *apart : drawn;
-  int64_t first = 0;
-  for (size_t k = 0; k < turns.size(); ++k) {
-    Draw draw_of_buffer;
-    draw_of_buffer.draws = counts[k], draw_of_buffer.random.key = int64_t(gpu::split(key, int64_t(k) + 1));
-    const Found outcome = draw_of_buffer.draws ? draw_rows(*turns[k], draw_of_buffer, by_buffer, first) : Found::READY;
-    if (outcome != Found::READY) return outcome;
-    ends[k] = first += draw_of_buffer.draws;
-  }
-  drawn.take_mixed(by_buffer, of.get(), ends, shares.of);
-  drawn.weigh_mixed(mixture->weighs, shares.least, draw.beta);
-  return Found::READY;
-}
-
 // mixed(states, told, shares, key, beta, size): of buffers of the same items, read as stored, a batch as their mixture gives it,
 // see `gpu_mixtures.h`, as `draw` tells it. Told are a `MixtureRecord` and behind it shares, unless an array on the GPU has these;
 // beta may be an array there too.
@@ -517,13 +481,11 @@ PyObject* mixed(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   char* record;
   Py_ssize_t bytes;
   if (PyBytes_AsStringAndSize(args[1], &record, &bytes)) return nullptr;
-  MixtureRecord mixture;
-  if (size_t(bytes) < sizeof mixture) return not_here();
-  memcpy(&mixture, record, sizeof mixture);
-  if (mixture.buffers != int32_t(buffers) || mixture.rows_of_a_part < 1) return not_here();
-  std::vector<float> listed(buffers);
-  const bool lists = size_t(bytes) == sizeof mixture + buffers * sizeof(float);
-  if (lists) memcpy(listed.data(), record + sizeof mixture, buffers * sizeof(float));
+  std::vector<int32_t> words(size_t(bytes) / sizeof(int32_t));
+  const Mixture mixture = record_of<Mixture>(words.data());
+  if (size_t(bytes) != sizeof(MixtureRecord) + buffers * sizeof(float)) return not_here();
+  memcpy(words.data(), record, size_t(bytes));
+  if (mixture->buffers != int32_t(buffers) || mixture->rows_of_a_part < 1) return not_here();
   Seen shares;
   if (args[2] != Py_None && !(chain->arrays.see(args[2], shares, where) && shares.dtype == FLOAT32 && shares.contiguous() &&
                               shares.ndim == 1 && shares.shape[0] == int64_t(buffers)))
@@ -537,20 +499,21 @@ PyObject* mixed(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     held.push_back(attribute(turn->state(), names._counters));
     if (!held.back()) return nullptr;
     if (!(turn->place()->where == where) || !see_counters(*turn, held.back(), seen.emplace_back())) return not_here();
-    calls.push_back(drawn.described(*turn, seen.back(), draw.draws, 0));
+    calls.push_back(drawn.described(*turn, seen.back()));
     draw.tell(calls.back());
     if (!knows_beta) calls.back().beta_at = reinterpret_cast<const float*>(beta.data);
   }
   const float* array = args[2] == Py_None ? nullptr : reinterpret_cast<const float*>(shares.data);
-  const float* numbers = lists ? listed.data() : nullptr;
-  if (!where.on_gpu) {
-    gpu::Call call{};
-    call.batch = draw.draws;
-    gpu::tell_mixture(mixture, numbers, array, calls.data(), call);
-    FRB_TRY(mix_on_host(turns, call, draw, drawn));
-  } else if (frb::told(gpu::sample_mixture(mixture, numbers, array, calls.data())) != DONE) {
-    return nullptr;
+  const bool large = !where.on_gpu && is_large_draw(calls[0], draw.draws * first.known()->length);
+  std::deque<Reading> readings;
+  for (std::optional<Turn>& turn : turns) {
+    readings.emplace_back(turn->place());
+    if (large) turn->unlock();
   }
+  const auto kernel = first.kernels().sample_mixture;
+  const int outcome = told(apart_if(large, [&] { return kernel(words.data(), array, calls.data()); }));
+  if (outcome == NO_MEMORY) return drawn.no_room();
+  if (outcome != DONE) return outcome < 0 ? nullptr : not_here();
   return drawn.as_parts(chain, Py_None).give();
 }
 

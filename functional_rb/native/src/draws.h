@@ -1,6 +1,5 @@
 // What is drawn, and how it is told.
 #pragma once
-#include "numbers.h"
 #include "writes.h"
 
 namespace frb {
@@ -29,7 +28,7 @@ inline bool take_beta(const KnownBuffer* known, PyObject* beta_asked, float* bet
 // read them.
 class Drawn {
  public:
-  // Of a mixture handles are of two numbers, and no slots are told: kernels on a host leave them in the order of the buffers.
+  // Of a mixture handles are of two numbers, and no slots are told.
   Drawn(Turn& turn, int64_t draws, PyObject* given = Py_None, bool mixed = false, bool frames = true)
       : Drawn(turn.known(), draws, turn.place()->where, turn.chain(), given, mixed, frames) {
     if (where_.on_gpu) take_on_gpu(turn);
@@ -41,7 +40,7 @@ class Drawn {
         items_(where.on_gpu || given_ ? 0 : bytes_of_items()) {
     if (where.on_gpu || !told_ || !items_) return;
     for (int k = 0; k < columns(); ++k) columns_[k] = told_.take<char>(bytes(k));
-    if (known->tells_slots(false)) slots_ = told_.take<int32_t>(4 * steps_);
+    if (tells_slots()) slots_ = told_.take<int32_t>(4 * steps_);
     for (size_t k = 0; !given_ && k < leaves(); ++k)
       leaves_[k] = reinterpret_cast<int64_t>(items_.take<char>(read_[k].bytes * steps_));
   }
@@ -55,51 +54,16 @@ class Drawn {
                         static_cast<long long>(steps_), static_cast<long long>(row_bytes()));
   }
 
-  // What draws rows of it, or some, from the first on.
-  BufferCall described(Turn& turn, const Seen& counters, int64_t draws, int64_t first) {
-    return described(call_on(turn, counters), draws, first);
-  }
-  BufferCall described(BufferCall call, int64_t draws, int64_t first) {
-    const int64_t step = first * known_->length;
-    for (size_t k = 0; k < leaves(); ++k) rows_[k] = leaves_[k] + step * read_[k].bytes;
-    call.items = rows_, call.item_count = call.given = int64_t(leaves()), call.row_bytes = row_bytes();
+  // What draws it.
+  BufferCall described(Turn& turn, const Seen& counters) { return described(call_on(turn, counters)); }
+  BufferCall described(BufferCall call) {
+    call.items = leaves_, call.item_count = call.given = int64_t(leaves()), call.row_bytes = row_bytes();
     if (!frames_) call.frames = nullptr;
-    call.batch = draws, call.slots = slots_ ? slots_ + step : nullptr;
-    call.handles = column<int32_t>(HANDLES) + step;
-    call.weights = column<float>(WEIGHTS) + first, call.probabilities = column<float>(PROBABILITIES) + first;
-    call.drawn = mask(MASK, step), call.is_first = mask(IS_FIRST, step);
-    call.is_last = mask(IS_LAST, step), call.truncated = mask(TRUNCATED, step);
+    call.batch = draws_, call.slots = slots_, call.handles = column<int32_t>(HANDLES);
+    call.weights = column<float>(WEIGHTS), call.probabilities = column<float>(PROBABILITIES);
+    call.drawn = column<uint8_t>(MASK), call.is_first = column<uint8_t>(IS_FIRST);
+    call.is_last = column<uint8_t>(IS_LAST), call.truncated = column<uint8_t>(TRUNCATED);
     return call;
-  }
-
-  // Take items or slices that the buffers of a mixture have drawn, each buffer as many as `ends` tells, one after the other: the
-  // i-th is one of `of[i]`, and its chance is by the share of that. They may be these rows, if they are in order.
-  void take_mixed(const Drawn& drawn, const int32_t* of, std::vector<int64_t>& ends, const float* shares) {
-    const int64_t length = known_->length;
-    int32_t* pairs = column<int32_t>(HANDLES);
-    for (int64_t i = draws_ - 1; i >= 0; --i) {  // from the last on, as a pair takes the place of two handles
-      const int32_t number = of[i];
-      const int64_t from = --ends[size_t(number)];
-      for (int64_t step = length - 1; step >= 0; --step) {
-        const int32_t handle = drawn.column<int32_t>(HANDLES)[from * length + step];
-        int32_t* pair = pairs + 2 * (i * length + step);
-        pair[0] = handle < 0 ? -1 : number, pair[1] = handle;
-      }
-      column<float>(PROBABILITIES)[i] = drawn.column<float>(PROBABILITIES)[from] * shares[number];
-      if (&drawn == this) continue;
-      for (size_t k = 0; k < leaves(); ++k) {
-        const int64_t bytes = read_[k].bytes * length;
-        memcpy(reinterpret_cast<char*>(leaves_[k]) + i * bytes, reinterpret_cast<char*>(drawn.leaves_[k]) + from * bytes, size_t(bytes));
-      }
-      for (int k = MASK; k < columns(); ++k) memcpy(columns_[k] + i * length, drawn.columns_[k] + from * length, size_t(length));
-    }
-  }
-  void weigh_mixed(bool weighs, float least, float beta) {
-    float* weights = column<float>(WEIGHTS);
-    if (weighs) weigh(column<float>(PROBABILITIES), least, beta, weights, draws_);
-    else std::fill_n(weights, draws_, 1.0f);
-    for (int64_t i = 0; i < draws_; ++i)
-      if (column<int32_t>(HANDLES)[2 * i * known_->length] < 0) weights[i] = 0.0f;
   }
 
   // (state, leaves, slots, extras, indices, weights, probabilities and, if there are such, masks); None for what is not there.
@@ -108,7 +72,7 @@ class Drawn {
     Ref parts(PyTuple_New(4 + columns()));
     Ref extras = known_->extras.empty() || !leaves() ? Ref::to(Py_None) : extras_told(chain);
     Ref slots = where_.on_gpu && slots_ ? Ref::to(on_gpu_[SLOTS].get())
-                : slots_ && !mixed_     ? handed(chain, told_, reinterpret_cast<char*>(slots_), INT32, 1, &steps_)
+                : slots_                ? handed(chain, told_, reinterpret_cast<char*>(slots_), INT32, 1, &steps_)
                                         : Ref::to(Py_None);
     if (!items || !parts || !slots || !extras || PyTuple_SetItem(parts.get(), 0, Py_NewRef(state)) ||
         PyTuple_SetItem(parts.get(), 1, Py_NewRef(items.get())) || PyTuple_SetItem(parts.get(), 2, slots.give()) ||
@@ -131,12 +95,13 @@ class Drawn {
  private:
   enum Column { HANDLES, WEIGHTS, PROBABILITIES, MASK, IS_FIRST, IS_LAST, TRUNCATED, MOST_COLUMNS, SLOTS = MOST_COLUMNS, FIRST_LEAF };
 
+  bool tells_slots() const { return !mixed_ && known_->tells_slots(where_.on_gpu); }
   int columns() const { return known_->slices() ? MOST_COLUMNS : known_->masked ? MASK + 1 : MASK; }
   size_t leaves() const { return known_->reads_now(where_.on_gpu) ? read_.size() : 0; }
   static bool of_draws(int k) { return k == WEIGHTS || k == PROBABILITIES; }
   int64_t bytes(int k) const { return of_draws(k) ? 4 * draws_ : k == HANDLES ? (mixed_ ? 8 : 4) * steps_ : steps_; }
   int64_t bytes_told() const {
-    int64_t sum = known_->tells_slots(false) ? whole_lines(4 * steps_) : 0;
+    int64_t sum = tells_slots() ? whole_lines(4 * steps_) : 0;
     for (int k = 0; k < columns(); ++k) sum += whole_lines(bytes(k));
     return sum;
   }
@@ -151,7 +116,6 @@ class Drawn {
     return sum;
   }
   template <class T> T* column(Column k) const { return reinterpret_cast<T*>(columns_[k]); }
-  uint8_t* mask(Column k, int64_t step) const { return columns_[k] ? column<uint8_t>(k) + step : nullptr; }
 
   // The leading axes of a batch.
   int lead(int64_t* shape) const {
@@ -178,7 +142,7 @@ class Drawn {
     for (int k = mixed_ ? HANDLES + 1 : HANDLES; k < columns(); ++k)
       columns_[k] = take(size_t(k), of_draws(k) ? FLOAT32S : k == HANDLES ? INT32S : BOOLS, of_draws(k) ? 1 : axes,
                          of_draws(k) ? &draws_ : shape);
-    if (known_->tells_slots(true) && !mixed_) slots_ = reinterpret_cast<int32_t*>(take(SLOTS, INT32S, 1, &steps_));
+    if (tells_slots()) slots_ = reinterpret_cast<int32_t*>(take(SLOTS, INT32S, 1, &steps_));
     for (size_t k = 0; k < leaves(); ++k) {
       const int axes = shape_of(read_[k], shape);
       leaves_[k] = reinterpret_cast<int64_t>(take(FIRST_LEAF + k, LEAVES + int(k), axes, shape));
@@ -258,7 +222,7 @@ class Drawn {
   const std::vector<Leaf>& read_;
   const bool mixed_;
   int64_t draws_, steps_;
-  int64_t leaves_[MOST_LEAVES] = {}, rows_[MOST_LEAVES];
+  int64_t leaves_[MOST_LEAVES] = {};
   const Ref given_;
   Sheet told_, items_;
   bool lacks_ = false;

@@ -1,5 +1,5 @@
-// Draws from mixtures of buffers that draw single items, or slices, with replacement: what `mixture.drawing` gives. GPUs do all
-// of it; a host shares a batch out by the same functions, and has its own kernels draw the rows of each buffer.
+// Draws from mixtures of buffers that draw single items, or slices, with replacement: what `mixture.drawing` gives. CPUs
+// share a batch out by the same functions (`mixtures.h`).
 #pragma once
 #include "gpu_slices.h"
 
@@ -39,6 +39,25 @@ FRB_INLINE OfBuffer buffer_of(const Call& call, int64_t k) {
           reinterpret_cast<const float*>(at[2])};
 }
 FRB_INLINE Mixture mixture_of(const Call& call) { return record_of<Mixture>(call.beside); }
+
+#if !defined(__CUDACC__)
+// Put what all kernels have to know of a mixture into a call; of its record that is one of its buffers.
+inline void tell_mixture(Mixture mixture, int64_t number, const float* array, const BufferCall* calls, Call& call) {
+  memcpy(call.beside, mixture.at, sizeof(MixtureRecord) + size_t(mixture->buffers) * sizeof(float));
+  reinterpret_cast<MixtureRecord*>(call.beside)->number = int32_t(number);
+  char** arrays = call.items + MOST;
+  for (int64_t k = 0; k < mixture->buffers; ++k, arrays += 3) {
+    const Plan plan = record_of<Plan>(calls[k].plan);
+    arrays[0] = reinterpret_cast<char*>(const_cast<int32_t*>(calls[k].counters));
+    const auto root = [&](int32_t row) { return plan->levels ? calls[k].tree + int64_t(row) * FANOUT : nullptr; };
+    const LevelRecord none{}, &top = plan->levels ? top_of(plan) : none;
+    const bool counts = calls[k].ring && record_of<Ring>(calls[k].ring)->window_length && !calls[k].kept;
+    arrays[1] = reinterpret_cast<char*>(root(top.sums));
+    arrays[2] = counts ? nullptr : reinterpret_cast<char*>(root(top.smallest));
+  }
+  *arrays = reinterpret_cast<char*>(const_cast<float*>(array));
+}
+#endif
 
 // What each buffer gives, which the threads of a block share: its share, the least chance of its items, and where the rows
 // that it gives end, or the draws that choose it; then the least chance of all items.
@@ -114,13 +133,12 @@ FRB_INLINE void find_borders(int64_t count, Shares& shares) {
 
 // One of the keys that a key is split into, for the buffers one each behind that for the choice of these.
 FRB_INLINE uint64_t split(uint64_t key, int64_t k) { return mix(mix(key + SPLIT) + uint64_t(k + 1) * GAMMA); }
-FRB_INLINE Words key_of(const Call& call, int64_t k) {
-  if (call.threefry_at) {
-    const Words words(call);
-    return Words(true, uint64_t(uint32_t(words(2 * k))) << 32 | uint32_t(words(2 * k + 1)));
-  }
-  return Words(false, split(uint64_t(call.key_at ? *call.key_at : call.key), k));
+FRB_INLINE uint64_t key_in_mixture(const Call& call, int64_t k) {
+  if (!call.threefry_at) return split(uint64_t(call.key_at ? *call.key_at : call.key), k);
+  const Words words(call);
+  return uint64_t(uint32_t(words(2 * k))) << 32 | uint32_t(words(2 * k + 1));
 }
+FRB_INLINE Words key_of(const Call& call, int64_t k) { return Words(call.threefry_at, key_in_mixture(call, k)); }
 
 // What each buffer gives; the sum of shares, 0 if nothing can be drawn.
 FRB_INLINE float share_out(const Call& call, const Words& choices, Shares& shares) {

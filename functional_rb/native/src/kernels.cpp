@@ -4,6 +4,7 @@
 #include "buffer_frame.h"
 #include "hash_map.h"
 #include "images.h"
+#include "mixtures.h"
 #include "ragged.h"
 #include "shared.h"
 #include "spans.h"
@@ -29,7 +30,7 @@ PyMethodDef methods[] = {
     {}};
 
 const frb::Handler handlers[] = {
-    FRB_HANDLER(add), FRB_HANDLER(add_to_rings), FRB_HANDLER(draw), FRB_HANDLER(update), FRB_HANDLER_OF(update_priorities, update), FRB_HANDLER(read),
+    FRB_HANDLER(add), FRB_HANDLER(add_to_rings), FRB_HANDLER(draw), FRB_HANDLER(sample_mixture), FRB_HANDLER(update), FRB_HANDLER_OF(update_priorities, update), FRB_HANDLER(read),
     FRB_HANDLER(store), FRB_HANDLER(pack),
     FRB_HANDLER(threefry), FRB_HANDLER(fill_draws), FRB_HANDLER_OF(below, below_each),
     FRB_HANDLER(descend), FRB_HANDLER(draw_in_span), FRB_HANDLER(set_leaves),
@@ -48,9 +49,9 @@ const frb::RecordFields records[] = {FRB_FIELDS(BufferRecord), FRB_FIELDS(LevelR
                                      FRB_FIELDS(MixtureRecord), FRB_FIELDS(PathsRecord), FRB_FIELDS(PlacesRecord), FRB_FIELDS(GoalsRecord), {}};
 
 // A kernel as the version chain calls it.
-template <frb::Outcome (*F)(const frb::BufferCall&)> int outcome_of(const frb::BufferCall& call) {
+template <auto F, class... Told> int outcome_of(Told... told) {
   try {
-    return F(call);
+    return F(told...);
   } catch (const std::bad_alloc&) {
     return frb::NO_MEMORY;
   }
@@ -58,7 +59,8 @@ template <frb::Outcome (*F)(const frb::BufferCall&)> int outcome_of(const frb::B
 
 const frb::Exports exports{methods, handlers, records,
                            {outcome_of<frb::add>, outcome_of<frb::add_to_rings>, outcome_of<frb::update>,
-                            outcome_of<frb::update>, outcome_of<frb::draw>, outcome_of<frb::sample_shared>}};
+                            outcome_of<frb::update>, outcome_of<frb::draw>, outcome_of<frb::sample_mixture>,
+                            outcome_of<frb::sample_shared>}};
 
 }  // namespace
 

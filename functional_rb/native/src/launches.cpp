@@ -347,27 +347,11 @@ int map_insert(const BufferCall& c) {
   return outcome || !call.lines ? outcome : launch_for_each(call, keep_keys_kernel);
 }
 
-void tell_mixture(const MixtureRecord& mixture, const float* shares, const float* array, const BufferCall* calls, Call& call) {
-  std::memcpy(call.beside, &mixture, sizeof mixture);
-  if (shares) std::memcpy(call.beside + sizeof mixture / sizeof(int32_t), shares, size_t(mixture.buffers) * sizeof(float));
-  char** arrays = call.items + MOST;
-  for (int64_t k = 0; k < mixture.buffers; ++k, arrays += 3) {
-    const Plan plan = record_of<Plan>(calls[k].plan);
-    arrays[0] = reinterpret_cast<char*>(const_cast<int32_t*>(calls[k].counters));
-    const auto root = [&](int32_t row) { return plan->levels ? calls[k].tree + int64_t(row) * FANOUT : nullptr; };
-    const LevelRecord none{}, &top = plan->levels ? top_of(plan) : none;
-    const bool counts = calls[k].ring && record_of<Ring>(calls[k].ring)->window_length && !calls[k].kept;
-    arrays[1] = reinterpret_cast<char*>(root(top.sums));
-    arrays[2] = counts ? nullptr : reinterpret_cast<char*>(root(top.smallest));
-  }
-  *arrays = reinterpret_cast<char*>(const_cast<float*>(array));
-}
-
-int sample_mixture(MixtureRecord mixture, const float* shares, const float* array, const BufferCall* calls) {
-  for (int64_t k = 0; k < mixture.buffers; ++k) {
+int sample_mixture(const int32_t* record, const float* array, const BufferCall* calls) {
+  const Mixture mixture = record_of<Mixture>(record);
+  for (int64_t k = 0; k < mixture->buffers; ++k) {
     Call call = call_of(calls[k]);
-    mixture.number = int32_t(k);
-    tell_mixture(mixture, shares, array, calls, call);
+    tell_mixture(mixture, k, array, calls, call);
     const Kernel kernel = ring_of(call)->window_length ? sample_mixed_slices_kernel : sample_mixture_kernel;
     if (const int failed = launch_reading(call, kernel, call.batch, lines_of(plan_of(call), share))) return failed;
   }
@@ -403,7 +387,7 @@ int pack_keys(const BufferCall& c) {
   return launch_for_each(call, pack_keys_kernel);
 }
 
-const BufferKernels buffers{add, add_to_rings, update, update_priorities, draw, nullptr};
+const BufferKernels buffers{add, add_to_rings, update, update_priorities, draw, sample_mixture, nullptr};
 
 const char* problem(int outcome) {
   const char* text = nullptr;

@@ -41,11 +41,8 @@ int read_drawn(const BufferCall& c);
 int map_lookup(const BufferCall& c);
 int map_insert(const BufferCall& c);
 
-// Draw from a mixture: a launch for each buffer, of which all tell the same batch, key and results. Shares as float32, or an
-// array of them, on the device; null where they are told otherwise.
-int sample_mixture(MixtureRecord mixture, const float* shares, const float* array, const BufferCall* calls);
-// Put what all kernels have to know of a mixture into a call.
-void tell_mixture(const MixtureRecord& mixture, const float* shares, const float* array, const BufferCall* calls, Call& call);
+// Draw from a mixture: a launch for each buffer.
+int sample_mixture(const int32_t* record, const float* array, const BufferCall* calls);
 
 // Share a batch out, and put what a buffer has drawn where it belongs: calls have what `gpu_mixtures.h` says.
 int share_rows(Call& call);

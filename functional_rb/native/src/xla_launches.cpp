@@ -3,7 +3,6 @@
 // Behind the results of `functional_rb/native/kernels.py` there is memory for the time of the call, int32, which all calls of
 // a frame take turns with.
 #include <algorithm>
-#include <deque>
 #include <string>
 #include <vector>
 
@@ -39,20 +38,10 @@ int carried_out(int (*launch)(const BufferCall&), const frb::Call& call, void* s
   return launch(launching);
 }
 
-// A mixture with its shares, and of each buffer the form and what it tells of; an operand, the second, may have the shares.
 int sample_mixed(const frb::Call& call, void* stream, int64_t device) {
-  constexpr int64_t RECORDS_OF_EACH = 5;
-  const Span<const int32_t> record = call.record_words<int32_t>(0);
-  MixtureRecord mixture;
-  memcpy(&mixture, record.at, sizeof mixture);
-  std::deque<Told> buffers;
-  std::vector<BufferCall> calls;
-  for (int64_t k = 0; k < mixture.buffers; ++k) {
-    BufferCall& one = calls.emplace_back(buffers.emplace_back(call, 1 + RECORDS_OF_EACH * k, RECORDS_OF_EACH - 1));
-    one.stream = stream, one.device = device;
-  }
-  const float* listed = reinterpret_cast<const float*>(record.at + sizeof mixture / sizeof(int32_t));
-  return sample_mixture(mixture, listed, call.in<float>(1), calls.data());
+  ToldMixture told(call);
+  for (BufferCall& one : told.calls) one.stream = stream, one.device = device;
+  return sample_mixture(told.record, told.shares, told.calls.data());
 }
 // A mixture with its shares, and the size of the batch with two words of a key. Operands are how many rows count, an array of
 // shares, a key in place of the words, and three for each buffer, see `OfBuffer`; results as `Sharing` has them.
