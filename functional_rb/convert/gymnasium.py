@@ -144,11 +144,13 @@ class _ToSpaces:
             Text: self._text,
             Composite: self._mapping,
             dict: self._mapping,
-            tuple: self._tuple,
-            Stacked: lambda spec, path: self._tuple(spec.members, path),
-            Sequence: self._sequence,
+            tuple: lambda spec, path: spaces.Tuple(self._each(spec, path)),
+            Stacked: lambda spec, path: spaces.Tuple(self._each(spec.members, path)),
+            Sequence: lambda spec, path: spaces.Sequence(
+                self.space(spec.element, (*path, "elements")), stack=spec.stack
+            ),
             Graph: self._graph,
-            OneOf: self._one_of,
+            OneOf: lambda spec, path: spaces.OneOf(self._each(spec.options, path)),
         }
 
     def space(self, spec: SpecNest, path: Path) -> AnySpace:
@@ -205,18 +207,12 @@ class _ToSpaces:
         # A plain dict would be sorted.
         return self.spaces.Dict(OrderedDict((name, self.space(child, (*path, name))) for name, child in spec.items()))
 
-    def _tuple(self, spec: tuple[SpecNest, ...], path: Path) -> AnySpace:
-        return self.spaces.Tuple([self.space(child, (*path, i)) for i, child in enumerate(spec)])
-
-    def _sequence(self, spec: Sequence, path: Path) -> AnySpace:
-        return self.spaces.Sequence(self.space(spec.element, (*path, "elements")), stack=spec.stack)
+    def _each(self, specs: tuple[SpecNest, ...], path: Path) -> list[AnySpace]:
+        return [self.space(spec, (*path, i)) for i, spec in enumerate(specs)]
 
     def _graph(self, spec: Graph, path: Path) -> AnySpace:
         edge = None if spec.edge is None else self.space(spec.edge, (*path, "edges"))
         return self.spaces.Graph(self.space(spec.node, (*path, "nodes")), edge)
-
-    def _one_of(self, spec: OneOf, path: Path) -> AnySpace:
-        return self.spaces.OneOf([self.space(option, (*path, i)) for i, option in enumerate(spec.options)])
 
 
 def _numpy(spec: ArraySpec) -> type[np.generic]:

@@ -183,12 +183,16 @@ def located(
     )
 
 
-def file_at(place: str, fits: Callable[[str], bool]) -> str | None:
-    """The file at a place; or, if a folder is there, the first file in it whose name fits; or None."""
-    if os.path.isfile(place):
-        return place
-    names = sorted(os.listdir(place)) if os.path.isdir(place) else []
-    return next((os.path.join(place, name) for name in names if fits(name)), None)
+def file_that(fits: Callable[[str], bool]) -> Callable[[str], str | None]:
+    """What locates the file at a place; or, if a folder is there, the first file in it whose name fits; or None."""
+
+    def locate(place: str) -> str | None:
+        if os.path.isfile(place):
+            return place
+        names = sorted(os.listdir(place)) if os.path.isdir(place) else []
+        return next((os.path.join(place, name) for name in names if fits(name)), None)
+
+    return locate
 
 
 def same_rows(arrays: Mapping[str, NumpyArray], n: int, where: str) -> None:

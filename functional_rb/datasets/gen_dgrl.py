@@ -12,7 +12,7 @@ from typing import IO
 import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
-from functional_rb.datasets.by_rows import Path, RowReader, Whole, file_at, located, marks, same_rows
+from functional_rb.datasets.by_rows import Path, RowReader, Whole, file_that, located, marks, same_rows
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.formats import tars
 from functional_rb.datasets.formats.npy import NpyStream
@@ -81,7 +81,5 @@ def open_gen_dgrl(rest: str, root: str | None = None) -> GenDgrl:
 
     Below the folder where datasets lie that is `gen_dgrl/bigfish-1M_E/bigfish.tar.xz`.
     """
-    path = located(
-        "gen_dgrl", rest, root, lambda place: file_at(place, lambda name: ".tar" in name), "an archive of .tar.xz"
-    )
+    path = located("gen_dgrl", rest, root, file_that(lambda name: ".tar" in name), "an archive of .tar.xz")
     return GenDgrl(path, f"gen_dgrl:{rest}")

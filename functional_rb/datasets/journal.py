@@ -8,6 +8,7 @@ bytes as if nothing had happened. The journal stays, and a dataset is verified b
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 from contextlib import AbstractContextManager
@@ -100,10 +101,8 @@ class Journal:
                 os.unlink(os.path.join(directory, name))
             self.lines = []
         # The first line that is not true ends it: what later ones speak of comes behind bytes that are wrong.
-        true = 1
-        while true < len(self.lines) and problem_of_line(directory, self.lines[true]) is None:
-            true += 1
-        self.lines = self.lines[:true]
+        true = itertools.takewhile(lambda line: problem_of_line(directory, line) is None, self.lines[1:])
+        self.lines = [*self.lines[:1], *true]
         self.file = Appended(path, sum(len(_encoded(line)) for line in self.lines))
         if not self.lines:
             self.write(begin)

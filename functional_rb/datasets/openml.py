@@ -20,7 +20,7 @@ import numpy as np
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.extras import imported
 from functional_rb.base.strict_json import Json
-from functional_rb.datasets.by_rows import file_at, located
+from functional_rb.datasets.by_rows import file_that, located
 from functional_rb.datasets.episode import DatasetError, Episode, StepSpec, expecting
 from functional_rb.datasets.formats import streams
 from functional_rb.datasets.formats.streams import BLOCK, Inflated
@@ -118,13 +118,8 @@ def open_openml(rest: str, root: str | None = None, *, target: str | None = None
     The column `target` has the classes; by default the one of the name "class", or the last one. With `one_hot` words
     are features of their own, 0 or 1, in place of their numbers: then missing words are zeros, else NaN.
     """
-    path = located(
-        "openml",
-        rest,
-        root,
-        lambda place: file_at(place, lambda name: name.endswith(ENDINGS)),
-        f"a file {', '.join(ENDINGS)}",
-    )
+    locate = file_that(lambda name: name.endswith(ENDINGS))
+    path = located("openml", rest, root, locate, f"a file {', '.join(ENDINGS)}")
     return OpenMl(path, f"openml:{rest}", target, one_hot)
 
 

@@ -56,20 +56,9 @@ ROOT = "FUNCTIONAL_RB_DATASETS"
 # Opens the reader of a dataset, given what follows the prefix, and as `root=` the folder where datasets lie.
 Opener = Callable[..., Reader]
 
-# Readers by prefix, as "module:function", so that none is imported before it is needed.
-_BUILT_IN: dict[str, str] = {
-    "atari_dqn": "functional_rb.datasets.atari_dqn:open_atari_dqn",
-    "d4rl": "functional_rb.datasets.d4rl:open_d4rl",
-    "gen_dgrl": "functional_rb.datasets.gen_dgrl:open_gen_dgrl",
-    "gymnasium": "functional_rb.datasets.gymnasium:open_gymnasium",
-    "lerobot": "functional_rb.datasets.lerobot:open_lerobot",
-    "minari": "functional_rb.datasets.minari:open_minari",
-    "openml": "functional_rb.datasets.openml:open_openml",
-    "openx": "functional_rb.datasets.rlds:open_openx",
-    "rlds": "functional_rb.datasets.rlds:open_rlds",
-    "roboset": "functional_rb.datasets.roboset:open_roboset",
-    "vd4rl": "functional_rb.datasets.vd4rl:open_vd4rl",
-}
+# The prefixes of readers, and the modules that have a function `open_PREFIX`: none is imported before it is needed.
+_BUILT_IN = {name: name for name in ("atari_dqn", "d4rl", "gen_dgrl", "gymnasium", "lerobot", "minari", "openml")}
+_BUILT_IN |= {"openx": "rlds", "rlds": "rlds", "roboset": "roboset", "vd4rl": "vd4rl"}
 _REGISTERED: dict[str, Opener] = {}
 
 
@@ -129,8 +118,8 @@ def open_reader(name: str | os.PathLike[str], root: str | os.PathLike[str] | Non
     prefix, rest = split_name(name)
     opener = _REGISTERED.get(prefix)
     if opener is None:
-        module, _, function = _BUILT_IN[prefix].partition(":")
-        opener = getattr(importlib.import_module(module), function)
+        module = importlib.import_module(f"functional_rb.datasets.{_BUILT_IN[prefix]}")
+        opener = getattr(module, f"open_{prefix}")
     # Else Python would name the function that opens it, of which the user knows nothing.
     parameters = inspect.signature(opener).parameters.values()
     known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]

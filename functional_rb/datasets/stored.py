@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -69,7 +70,7 @@ class Stored:
         numbers = list(self._chosen)[first:]
         begins = self._table["first"][numbers].tolist()
         ends = (self._table["first"] + self._table["steps"])[numbers].tolist()
-        with _Arrays(self.path, self.description) as arrays:
+        with contextlib.closing(_Arrays(self.path, self.description)) as arrays:
             for k, number in enumerate(numbers):
                 for begin, stop in spans(ends[k] - begins[k], most):
                     begin, stop = begins[k] + begin, begins[k] + stop
@@ -85,7 +86,7 @@ class Stored:
 
     def steps_at(self, slots: Sequence[int]) -> Iterator[Episode]:
         """Single steps, by their slots, each as an episode."""
-        with _Arrays(self.path, self.description) as arrays:
+        with contextlib.closing(_Arrays(self.path, self.description)) as arrays:
             for slot in slots:
                 arrays.read(slot, slot + 1)
                 yield self._episode(Piece(-1, False, arrays.parts(slot, slot + 1)), {})
@@ -130,10 +131,7 @@ class _Arrays:
         self._fields = {field: nest.flatten(tree, lambda leaf: isinstance(leaf, int)) for field, tree in fields.items()}
         self._after = nest.flatten_as(self._fields["observations"][1], {name: after[name] for name in names})
 
-    def __enter__(self) -> _Arrays:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         for file, _shape, _dtype in self._files.values():
             file.close()
 

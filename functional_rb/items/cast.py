@@ -9,13 +9,13 @@ from typing import ClassVar
 from functional_rb.base import dtypes, nest
 from functional_rb.base.nest import Key
 from functional_rb.core.item_function import Lead, plain
-from functional_rb.items.leafwise import NUMBERS, Invertible
+from functional_rb.items.leafwise import NUMBERS, Invertible, Leafwise
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec
 
 
 @dataclasses.dataclass(frozen=True)
-class Cast(Invertible):
+class Cast(Leafwise, Invertible):
     """Leaves in another dtype; see `cast`."""
 
     who: ClassVar[str] = "cast"

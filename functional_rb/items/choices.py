@@ -12,7 +12,7 @@ from functional_rb.base import dtypes, nest
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.nest import Key
 from functional_rb.core.item_function import Lead
-from functional_rb.items.leafwise import Invertible, needed_keys
+from functional_rb.items.leafwise import Invertible, Leafwise, needed_keys
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec, Bounded, Categorical, MultiCategorical, OneHot
 
@@ -20,7 +20,7 @@ Within = Literal["center", "low", "high"]
 
 
 @dataclasses.dataclass(frozen=True)
-class OneHotted(Invertible):
+class OneHotted(Leafwise, Invertible):
     """Choices as vectors with a one; see `one_hot`."""
 
     who: ClassVar[str] = "one_hot"
@@ -57,7 +57,7 @@ class OneHotted(Invertible):
 
 
 @dataclasses.dataclass(frozen=True)
-class ActionDiscretize(Invertible):
+class ActionDiscretize(Leafwise, Invertible):
     """Continuous actions as choices; see `action_discretize`."""
 
     who: ClassVar[str] = "action_discretize"

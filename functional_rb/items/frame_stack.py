@@ -10,20 +10,19 @@ import numpy as np
 
 from functional_rb.base import dtypes, nest
 from functional_rb.base.nest import Key, Path
-from functional_rb.core.item_function import ItemFunction, Lead, Leaves, Specs, chosen, plain
+from functional_rb.core.item_function import Lead, Leaves, Specs, chosen, plain
 from functional_rb.items.images import channels_of
 from functional_rb.items.in_slices import LONGEST, InSlices
-from functional_rb.items.leafwise import array_spec, inverted, needed_keys
+from functional_rb.items.leafwise import Invertible, array_spec, needed_keys
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec, Bounded
-from functional_rb.specs.regrouped import leaves_of
 
 Padding = Literal["repeat", "zeros"]
 KINDS = ("float", "int", "bool")
 
 
 @dataclasses.dataclass(frozen=True)
-class FrameStack(InSlices):
+class FrameStack(InSlices, Invertible):
     """The last observations of a slice, joined to one; see `frame_stack`."""
 
     who: ClassVar[str] = "frame_stack"
@@ -40,12 +39,12 @@ class FrameStack(InSlices):
         if self.padding not in ("repeat", "zeros"):
             raise ValueError(f"frame_stack: expected padding as 'repeat' or 'zeros', got {self.padding!r}")
 
-    def _chosen(self, leaves: Specs | Leaves) -> tuple[Path, ...]:
+    def chosen(self, leaves: Specs | Leaves, lead: int) -> Sequence[Path]:
         return chosen(leaves, self.keys, self.who, KINDS)
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
         self.check_slices(leaves, lead)
-        return leaves | {k: self._stacked(array_spec(leaves[k]), nest.show(k)) for k in self._chosen(leaves)}
+        return leaves | {k: self._stacked(array_spec(leaves[k]), nest.show(k)) for k in self.chosen(leaves, lead)}
 
     def _stacked(self, spec: ArraySpec, name: str) -> ArraySpec:
         shape = spec.shape or (1,)
@@ -68,7 +67,7 @@ class FrameStack(InSlices):
         step = ops.arange(steps, like=first)[None, :]
         row = ops.arange(batch, like=first)[:, None] * steps
         stacked = {}
-        for path in self._chosen(leaves):
+        for path in self.chosen(leaves, len(lead)):
             x = leaves[path]
             shape = tuple(x.shape[2:]) or (1,)
             flat, frames = x.reshape(batch * steps, *shape), []
@@ -89,9 +88,6 @@ class FrameStack(InSlices):
         size = x.shape[axis] // self.n
         newest = x[(*[slice(None)] * axis, slice(x.shape[axis] - size, None))]
         return newest.reshape(*lead, *before.shape)
-
-    def inverse(self, item: object) -> ItemFunction:
-        return inverted(self, item, self._chosen(leaves_of(item)))
 
 
 def axis_of(shape: tuple[int, ...], axis: int | None) -> int:

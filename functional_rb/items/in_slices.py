@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import math
-from typing import Final
+from typing import ClassVar, Final
 
 from functional_rb.base import nest
 from functional_rb.base.nest import Key, Keys
@@ -22,14 +21,11 @@ LONGEST: Final = 2**20
 class InSlices(ItemFunction):
     """A function of slices [B, T]; those that come in one row are given to it as such."""
 
+    # How users call it.
+    who: ClassVar[str]
     # Where episodes end, as `frb.Slices` has it; None for the usual leaves.
     end_keys: Keys | None = dataclasses.field(default=None, kw_only=True)
     trajectory_key: Key | None = dataclasses.field(default=None, kw_only=True)
-
-    @property
-    @abc.abstractmethod
-    def who(self) -> str:
-        """The public name of the function, for errors."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "end_keys", nest.checked_keys(self.end_keys, "end_keys", self.who))

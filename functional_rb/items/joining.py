@@ -12,7 +12,7 @@ import numpy as np
 from functional_rb.base import nest
 from functional_rb.base.nest import Key, Path
 from functional_rb.core.item_function import ItemFunction, Lead, Leaves, Specs, chosen, plain
-from functional_rb.items.leafwise import By, Invertible, array_spec, check_new, name_of, path_of
+from functional_rb.items.leafwise import By, Invertible, Leafwise, array_spec, check_new, name_of, path_of
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec, Binary, Bounded, Unbounded
 from functional_rb.specs.regrouped import leaves_of
@@ -105,7 +105,7 @@ class Split(ItemFunction):
 
 
 @dataclasses.dataclass(frozen=True)
-class Flatten(Invertible):
+class Flatten(Leafwise, Invertible):
     """Leaves as vectors; see `flatten`."""
 
     who: ClassVar[str] = "flatten"

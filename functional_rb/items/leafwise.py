@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from functional_rb.base import nest
 from functional_rb.base.nest import Key, Keys, Path
@@ -56,26 +56,34 @@ class Leafwise(ItemFunction):
         return leaves | {path: self.leaf(ops, leaves[path], lead, common) for path in paths}
 
 
-class HasBack(Protocol):
-    """A function that can make each of its leaves again of what became of it."""
+class Invertible(ItemFunction):
+    """A function that can make each of the leaves that it changes again, of what became of it."""
 
-    @property
-    def who(self) -> str:
-        """The public name of the function, for errors."""
+    # How users call it.
+    who: ClassVar[str]
 
+    @abc.abstractmethod
+    def chosen(self, leaves: Specs | Leaves, lead: int) -> Sequence[Path]:
+        """The paths of the leaves that it changes."""
+
+    @abc.abstractmethod
     def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: Lead) -> Array:
         """The leaf [*lead, *shape] of this spec that it was before the function changed it."""
+
+    def inverse(self, item: object) -> ItemFunction:
+        leaves = leaves_of(item)
+        return Inverse(self, tuple((path, leaves[path]) for path in self.chosen(leaves, 0)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Inverse(ItemFunction):
     """Makes leaves again of these specs, each of what a function has made of it."""
 
-    function: HasBack
+    function: Invertible
     before: By
 
     def __post_init__(self) -> None:
-        if not hasattr(self.function, "back"):  # as of a text that somebody has written
+        if not isinstance(self.function, Invertible):  # as of a text that somebody has written
             raise TypeError(f"inverse: expected a function of frb.items that has one, got {self.function!r:.80}")
 
     def spec(self, leaves: Specs, lead: int) -> Specs:
@@ -85,23 +93,6 @@ class Inverse(ItemFunction):
     def apply(self, ops: ItemOps, leaves: Leaves, lead: Lead, draws: Array | None, mask: Array | None) -> Leaves:
         restored = {path: self.function.back(ops, leaves[path], array_spec(spec), lead) for path, spec in self.before}
         return leaves | restored
-
-
-class Invertible(Leafwise):
-    """A function of leaves that can be made again, each of what became of it."""
-
-    @abc.abstractmethod
-    def back(self, ops: ItemOps, x: Array, before: ArraySpec, lead: Lead) -> Array:
-        """The leaf as it was before, see `HasBack.back`."""
-
-    def inverse(self, item: object) -> ItemFunction:
-        return inverted(self, item, self.chosen(leaves_of(item), 0))
-
-
-def inverted(function: HasBack, item: object, paths: Sequence[Path]) -> Inverse:
-    """The function that makes the leaves at these paths again."""
-    leaves = leaves_of(item)
-    return Inverse(function, tuple((path, leaves[path]) for path in paths))
 
 
 def array_spec(spec: ArraySpec | NonTensor) -> ArraySpec:

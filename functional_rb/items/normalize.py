@@ -11,7 +11,7 @@ import numpy as np
 from functional_rb.base.dtypes import shown
 from functional_rb.base.nest import Key
 from functional_rb.core.item_function import Lead, plain
-from functional_rb.items.leafwise import Invertible
+from functional_rb.items.leafwise import Invertible, Leafwise
 from functional_rb.ops.protocol import Array, ItemOps
 from functional_rb.specs import ArraySpec, Bounded
 from functional_rb.specs.base import Table, as_table, numbers
@@ -23,7 +23,7 @@ LEAST: Final = {"float16": 2.0**-24, "bfloat16": 2.0**-126, "float32": 2.0**-126
 
 
 @dataclasses.dataclass(frozen=True)
-class Normalize(Invertible):
+class Normalize(Leafwise, Invertible):
     """`(x - loc) / scale`; see `normalize`."""
 
     who: ClassVar[str] = "normalize"

@@ -16,7 +16,7 @@ from functional_rb.specs import ArraySpec, Bounded
 
 
 @dataclasses.dataclass(frozen=True)
-class ToImage(Invertible, ImageFunction):
+class ToImage(ImageFunction, Invertible):
     """Bytes as floats; see `to_image`."""
 
     who: ClassVar[str] = "to_image"

@@ -269,10 +269,8 @@ def _state(flat: Flat, steps: Leaves, backend: Any, spec: BufferSpec, device: De
     # Items have to lie in the slots that they had; in a ring that is not full they begin at the first one.
     ahead = [start if n == lanes.length else 0 for start, n in zip(lanes.starts, lanes.sizes, strict=True)]
     ends = [before + n for before, n in zip(ahead, lanes.sizes, strict=True)]
-    times, mask = max(ends), np.zeros((max(ends), len(ends)), bool)
-    for lane, end in enumerate(ends):
-        mask[:end, lane] = True
-    if not times:
+    mask = np.arange(max(ends))[:, None] < np.array(ends)
+    if not len(mask):
         return state
     rows = np.concatenate([before + np.arange(n) for before, n in zip(ahead, lanes.sizes, strict=True)])
     column = np.repeat(np.arange(len(ends)), lanes.sizes)

@@ -193,10 +193,7 @@ def _padded(flat: Flat) -> Padded:
     header = Header.of(flat.lanes)
     sizes, ends = flat.lanes.sizes, flat.ends
     done = np.zeros((header.count, header.length), bool)
-    start, flags = 0, flat.data["done"].reshape(-1)
-    for lane, size in enumerate(sizes):
-        done[lane, :size] = flags[start : start + size]
-        start += size
+    done[np.arange(header.length) < np.array(sizes)[:, None]] = flat.data["done"].reshape(-1)
     # Where the rows of each lane begin: `steps` in the flat form, `first` in the file; `shared_...` of shared leaves.
     extra_rows = header.extra_rows(done)
     steps = np.concatenate([[0], np.cumsum(sizes)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from typing import Final
 
 import numpy as np
@@ -13,8 +12,6 @@ from functional_rb.base.arrays import NumpyArray
 from functional_rb.base.files import UnusableFileError
 from functional_rb.structures.ragged import HALF
 
-# Bytes that are read at once.
-CHUNK: Final = 2**20
 ROWS_AT_ONCE: Final = 2**14
 
 
@@ -24,10 +21,7 @@ def checksum(path: str) -> str:
         # A forged file may claim a size that no disk has; reading its holes would take for ever.
         if not files.holds(file.fd, size, size):
             raise UnusableFileError(path, f"{size} bytes of little but holes")
-        digest = hashlib.blake2b(digest_size=16)
-        while content := os.read(file.fd, CHUNK):
-            digest.update(content)
-    return digest.hexdigest()
+        return hashlib.file_digest(files.stream(file), lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def problem_of_rows(table: NumpyArray, tokens: int, longest: int) -> str | None:
