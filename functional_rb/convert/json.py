@@ -66,8 +66,7 @@ def to_json(spec: object) -> str:
         ValueError: for a class or function that has no name of its own (a lambda, say), naming its path.
 
     Example:
-        >>> from functional_rb import Bounded
-        >>> print(to_json(Bounded(-1, 1, (2,))).partition('"spec": ')[2])
+        >>> print(to_json(frb.Bounded(-1, 1, (2,))).partition('"spec": ')[2])
         {"type": "Bounded", "low": -1.0, "high": 1.0, "shape": [2], "dtype": "float32"}}
     """
     _check_leaves(spec, "to_json")
@@ -96,9 +95,7 @@ def from_json(text: str | bytes, known: Iterable[object] = ()) -> SpecNest:
             says which.
 
     Example:
-        >>> from functional_rb import Composite
-        >>> from functional_rb.specs import Text
-        >>> from_json(to_json({"name": Text(8), "pair": (Composite(), [Text(3)])}))
+        >>> from_json(to_json({"name": frb.specs.Text(8), "pair": (frb.Composite(), [frb.specs.Text(3)])}))
         {'name': Text(8), 'pair': (Composite({}), [Text(3)])}
     """
     by_name: dict[str, list[object]] = {}

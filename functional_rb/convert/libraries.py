@@ -96,8 +96,7 @@ def to_library(spec: object, library: Library) -> Any:
         ValueError: for another library, or for what does not fit, naming the leaf.
 
     Example:
-        >>> from functional_rb import Categorical
-        >>> to_library(Categorical(3), "gymnasium")
+        >>> to_library(frb.Categorical(3), "gymnasium")
         Discrete(3, dtype=int32)
     """
     return _conversion(library, "to_library").back(spec)

@@ -43,7 +43,6 @@ class StepSpec:
             them.
 
     Example:
-        >>> import functional_rb as frb
         >>> StepSpec(frb.Unbounded((3,)), frb.Categorical(4)).reward
         Unbounded()
     """

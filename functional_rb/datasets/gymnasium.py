@@ -37,7 +37,6 @@ class Recording:
     Example:
         >>> import tempfile
         >>> import gymnasium, torch_backend as rb
-        >>> import functional_rb as frb
         >>> env = gymnasium.make("CartPole-v1")
         >>> recording = Recording(env, lambda observation: int(observation[2] > 0), episodes=3)
         >>> with tempfile.TemporaryDirectory() as folder:

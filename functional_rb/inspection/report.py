@@ -52,7 +52,7 @@ def inspect(path: str | os.PathLike[str], known: Iterable[object] = ()) -> Repor
 
     Example:
         >>> import tempfile
-        >>> import functional_rb as frb, torch_backend as rb
+        >>> import torch_backend as rb
         >>> with tempfile.TemporaryDirectory() as path:
         ...     saved = frb.save(rb.init(frb.BufferSpec({"x": frb.Unbounded(())}, capacity=5)), path)
         ...     report = inspect(path)
@@ -143,7 +143,6 @@ def shown(member: Any) -> str:
     """The text of a part of a spec, with the fields that are not defaults.
 
     Example:
-        >>> import functional_rb as frb
         >>> shown(frb.Prioritized(alpha=0.5)), shown(frb.Prioritized(0.6))
         ('Prioritized(alpha=0.5)', 'Prioritized()')
     """

@@ -65,8 +65,7 @@ def burn_in(
         ValueError: for another n; where it is used, for single items, or a leaf `out` that there is already.
 
     Example:
-        >>> from functional_rb import items
-        >>> items.burn_in(40).out
+        >>> frb.items.burn_in(40).out
         'burn_in'
     """
     return BurnIn(n, out, end_keys=nest.checked_keys(end_keys, "end_keys", "burn_in"), trajectory_key=trajectory_key)

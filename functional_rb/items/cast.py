@@ -53,8 +53,7 @@ def cast(dtype: object, keys: Key | Sequence[Key] | None = None) -> Cast:
 
     Example:
         >>> import numpy as np
-        >>> from functional_rb import items
-        >>> items.cast(np.float32, keys=["obs"])
+        >>> frb.items.cast(np.float32, keys=["obs"])
         Cast(dtype='float32', keys=['obs'])
     """
     return Cast(dtypes.name_of(dtype), nest.checked_keys(keys, "keys", "cast"))

@@ -130,9 +130,8 @@ def one_hot(n: int, keys: Key | Sequence[Key], dtype: object = "bool") -> OneHot
         ValueError: where it is used, for leaves of other numbers, naming them.
 
     Example:
-        >>> from functional_rb import Categorical, items
         >>> from functional_rb.core.item_function import item_after
-        >>> item_after(items.one_hot(4, "action"), {"action": Categorical(4)})
+        >>> item_after(frb.items.one_hot(4, "action"), {"action": frb.Categorical(4)})
         Composite({'action': OneHot(4)})
     """
     return OneHotted(n, needed_keys(keys, "one_hot"), dtypes.name_of(dtype))
@@ -157,10 +156,9 @@ def action_discretize(
         ValueError: for other numbers of bins; where it is used, for leaves of another shape or dtype, naming them.
 
     Example:
-        >>> from functional_rb import Bounded, items
         >>> from functional_rb.core.item_function import item_after
-        >>> space = Bounded(-1, 1, (2,))
-        >>> item_after(items.action_discretize(5, space), {"action": space})
+        >>> space = frb.Bounded(-1, 1, (2,))
+        >>> item_after(frb.items.action_discretize(5, space), {"action": space})
         Composite({'action': MultiCategorical(5, shape=(2,))})
     """
     # What is no list the class checks, and names as it was given.

@@ -152,8 +152,7 @@ def color_jitter(
         ValueError: for other numbers; where it is used, for leaves that are no images, or have no colours, naming them.
 
     Example:
-        >>> from functional_rb import items
-        >>> items.color_jitter(0.4, 0.4, 0.4, 0.1).words
+        >>> frb.items.color_jitter(0.4, 0.4, 0.4, 0.1).words
         4
     """
     images = nest.checked_keys(keys, "keys", "color_jitter")

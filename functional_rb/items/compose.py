@@ -56,8 +56,7 @@ def compose(*functions: ItemFunction) -> Compose:
         TypeError: for what is no function of `frb.items`.
 
     Example:
-        >>> from functional_rb import items
-        >>> items.compose(items.to_image(), items.random_shift(4)).words
+        >>> frb.items.compose(frb.items.to_image(), frb.items.random_shift(4)).words
         2
     """
     return Compose(functions)

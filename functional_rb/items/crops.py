@@ -209,11 +209,10 @@ def crop(
         ValueError: for another place; where it is used, for leaves that are no images, or smaller ones, naming them.
 
     Example:
-        >>> from functional_rb import Bounded, items
         >>> from functional_rb.core.item_function import item_after
-        >>> item_after(items.crop(64), {"pixels": Bounded(0, 255, (84, 84, 3), "uint8")})
+        >>> item_after(frb.items.crop(64), {"pixels": frb.Bounded(0, 255, (84, 84, 3), "uint8")})
         Composite({'pixels': Bounded(0, 255, (64, 64, 3), 'uint8')})
-        >>> items.crop(64, at="random").words
+        >>> frb.items.crop(64, at="random").words
         2
     """
     images = nest.checked_keys(keys, "keys", "crop")
@@ -245,8 +244,7 @@ def random_shift(
         ValueError: where it is used, for leaves that are no images, naming them.
 
     Example:
-        >>> from functional_rb import items
-        >>> items.random_shift(4).words
+        >>> frb.items.random_shift(4).words
         2
     """
     return RandomShift(nest.checked_keys(keys, "keys", "random_shift"), channels, per, pad)

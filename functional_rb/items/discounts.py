@@ -103,10 +103,9 @@ def reward_to_go(
             rewards, leaves that do not fit, naming them, or a leaf `out` that there is already.
 
     Example:
-        >>> from functional_rb import items
-        >>> items.reward_to_go(out="return").out
+        >>> frb.items.reward_to_go(out="return").out
         'return'
-        >>> items.reward_to_go(0.99, ["cost", "reward"], out=None).keys
+        >>> frb.items.reward_to_go(0.99, ["cost", "reward"], out=None).keys
         ['cost', 'reward']
     """
     leaves = nest.checked_keys(keys, "keys", "reward_to_go")

@@ -125,8 +125,7 @@ def frame_stack(
         ValueError: for other values; where it is used, for single items, or leaves that do not fit, naming them.
 
     Example:
-        >>> from functional_rb import items
-        >>> items.frame_stack(4, "pixels").n
+        >>> frb.items.frame_stack(4, "pixels").n
         4
     """
     ends = nest.checked_keys(end_keys, "end_keys", "frame_stack")

@@ -68,9 +68,8 @@ def grayscale(keys: Key | Sequence[Key] | None = None, channels: Channels | None
         ValueError: where it is used, for leaves that are no images of three channels, naming them.
 
     Example:
-        >>> from functional_rb import Bounded, items
         >>> from functional_rb.core.item_function import item_after
-        >>> item_after(items.grayscale(), {"pixels": Bounded(0, 255, (84, 84, 3), "uint8")})
+        >>> item_after(frb.items.grayscale(), {"pixels": frb.Bounded(0, 255, (84, 84, 3), "uint8")})
         Composite({'pixels': Bounded(0, 255, (84, 84, 1), 'uint8')})
     """
     return Grayscale(nest.checked_keys(keys, "keys", "grayscale"), channels)

@@ -144,9 +144,8 @@ def cat(keys: Key | Sequence[Key], out: Key, axis: int = -1) -> Cat:
             there is already.
 
     Example:
-        >>> from functional_rb import Unbounded, items
         >>> from functional_rb.core.item_function import item_after
-        >>> item_after(items.cat(["pos", "vel"], "obs"), {"pos": Unbounded((3,)), "vel": Unbounded((2,))})
+        >>> item_after(frb.items.cat(["pos", "vel"], "obs"), {"pos": frb.Unbounded((3,)), "vel": frb.Unbounded((2,))})
         Composite({'obs': Unbounded((5,))})
     """
     return Cat(nest.checked_keys(keys, "keys", "cat") or nest.Keys(), out, axis)
@@ -162,9 +161,8 @@ def flatten(keys: Key | Sequence[Key] | None = None) -> Flatten:
         ValueError: where it is used, for a leaf that the item lacks, or one of Python objects.
 
     Example:
-        >>> from functional_rb import Unbounded, items
         >>> from functional_rb.core.item_function import item_after
-        >>> item_after(items.flatten(), {"x": Unbounded((3, 4))})
+        >>> item_after(frb.items.flatten(), {"x": frb.Unbounded((3, 4))})
         Composite({'x': Unbounded((12,))})
     """
     return Flatten(nest.checked_keys(keys, "keys", "flatten"))

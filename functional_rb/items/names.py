@@ -83,9 +83,8 @@ def rename(names: Mapping[Key, Key]) -> Rename:
         ValueError: where it is used, for a leaf that the item lacks, or two leaves of one name.
 
     Example:
-        >>> from functional_rb import Unbounded, items
         >>> from functional_rb.core.item_function import item_after
-        >>> item_after(items.rename({"obs": "observation"}), {"obs": {"x": Unbounded((3,))}})
+        >>> item_after(frb.items.rename({"obs": "observation"}), {"obs": {"x": frb.Unbounded((3,))}})
         Composite({'observation': Composite({'x': Unbounded((3,))})})
     """
     return Rename(tuple(names.items()))
@@ -103,10 +102,9 @@ def select(keys: Key | Sequence[Key] | None = None, *, exclude: Key | Sequence[K
         ValueError: where it is used, for a leaf that the item lacks, or if none would be left.
 
     Example:
-        >>> from functional_rb import Unbounded, items
         >>> from functional_rb.core.item_function import item_after
-        >>> item = {"x": Unbounded(()), "y": Unbounded(())}
-        >>> item_after(items.select("x"), item), item_after(items.select(exclude="x"), item)
+        >>> item = {"x": frb.Unbounded(()), "y": frb.Unbounded(())}
+        >>> item_after(frb.items.select("x"), item), item_after(frb.items.select(exclude="x"), item)
         (Composite({'x': Unbounded()}), Composite({'y': Unbounded()}))
     """
     if (keys is None) == (exclude is None):

@@ -89,9 +89,8 @@ def normalize(loc: object, scale: object, keys: Key | Sequence[Key] | None = Non
         ValueError: for a scale that is not above 0; where it is used, for leaves that do not fit, naming them.
 
     Example:
-        >>> from functional_rb import Bounded, items
         >>> from functional_rb.core.item_function import item_after
-        >>> item_after(items.normalize(5, 5), {"x": Bounded(0, 10, (3,))})
+        >>> item_after(frb.items.normalize(5, 5), {"x": frb.Bounded(0, 10, (3,))})
         Composite({'x': Bounded(-1.0, 1.0, (3,))})
     """
     # Arrays may lie on any device, as those of `rb.moments` do.

@@ -143,9 +143,8 @@ def resize(
         ValueError: for other values; where it is used, for leaves that are no images, naming them.
 
     Example:
-        >>> from functional_rb import Bounded, items
         >>> from functional_rb.core.item_function import item_after
-        >>> item_after(items.resize(84), {"pixels": Bounded(0, 255, (210, 160, 3), "uint8")})
+        >>> item_after(frb.items.resize(84), {"pixels": frb.Bounded(0, 255, (210, 160, 3), "uint8")})
         Composite({'pixels': Bounded(0, 255, (84, 84, 3), 'uint8')})
     """
     return Resize(nest.checked_keys(keys, "keys", "resize"), channels, pair(size, "resize"), method, antialias)

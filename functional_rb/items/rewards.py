@@ -67,9 +67,8 @@ def clip_reward(low: float = -1.0, high: float = 1.0, reward_key: Key | None = N
         ValueError: for bounds in another order; where it is used, for an item without rewards.
 
     Example:
-        >>> from functional_rb import Unbounded, items
         >>> from functional_rb.core.item_function import item_after
-        >>> item_after(items.clip_reward(0, 10), {"reward": Unbounded(())})
+        >>> item_after(frb.items.clip_reward(0, 10), {"reward": frb.Unbounded(())})
         Composite({'reward': Bounded(0.0, 10.0)})
     """
     return ClipReward(low, high, reward_key)

@@ -50,9 +50,8 @@ def to_image(keys: Key | Sequence[Key] | None = None, channels: Channels | None 
         ValueError: where it is used, if there are no images, or a leaf that is named is none, naming it.
 
     Example:
-        >>> from functional_rb import Bounded, items
         >>> from functional_rb.core.item_function import item_after
-        >>> item_after(items.to_image(), {"pixels": Bounded(0, 255, (84, 84, 3), "uint8")})
+        >>> item_after(frb.items.to_image(), {"pixels": frb.Bounded(0, 255, (84, 84, 3), "uint8")})
         Composite({'pixels': Bounded(0.0, 1.0, (3, 84, 84))})
     """
     return ToImage(nest.checked_keys(keys, "keys", "to_image"), channels)

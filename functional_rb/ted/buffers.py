@@ -85,12 +85,11 @@ def to_form(
 
     Example:
         >>> import torch_backend as rb
-        >>> from functional_rb import BufferSpec, specs, ted
         >>> rows = [np.arange(3.0), np.zeros(3), np.ones(3), np.arange(1.0, 4), np.array([False, True, False])]
-        >>> steps = ted.from_transitions(*rows)
-        >>> item = specs.spec_of({name: x[0] for name, x in steps.items() if name != "next"} |
-        ...                      {"next": {name: x[0] for name, x in steps["next"].items()}})
-        >>> state = rb.add(rb.init(BufferSpec(item, capacity=5)), steps)
+        >>> steps = frb.ted.from_transitions(*rows)
+        >>> item = frb.specs.spec_of({name: x[0] for name, x in steps.items() if name != "next"} |
+        ...                          {"next": {name: x[0] for name, x in steps["next"].items()}})
+        >>> state = rb.add(rb.init(frb.BufferSpec(item, capacity=5)), steps)
         >>> flat = to_form(state, "flat")
         >>> flat.data["observation"], flat.data["action"].shape
         (array([0., 1., 2., 2., 3.]), (3,))

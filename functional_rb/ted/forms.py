@@ -82,15 +82,14 @@ class Form:
         Example:
             >>> import tempfile
             >>> import torch_backend as rb
-            >>> from functional_rb import Binary, BufferSpec, Unbounded, ted
-            >>> flags = dict.fromkeys(("done", "terminated", "truncated"), Binary())
-            >>> step = {"observation": Unbounded(()), **flags}
-            >>> item = step | {"action": Unbounded(()), "next": step | {"reward": Unbounded(())}}
-            >>> form = ted.to_form(rb.init(BufferSpec(item, capacity=3)))
+            >>> flags = dict.fromkeys(("done", "terminated", "truncated"), frb.Binary())
+            >>> step = {"observation": frb.Unbounded(()), **flags}
+            >>> item = step | {"action": frb.Unbounded(()), "next": step | {"reward": frb.Unbounded(())}}
+            >>> form = frb.ted.to_form(rb.init(frb.BufferSpec(item, capacity=3)))
             >>> with tempfile.TemporaryDirectory() as scratch:
             ...     for name in ("steps", "steps.h5"):
             ...         form.save(f"{scratch}/{name}")
-            ...         len(ted.to_form(f"{scratch}/{name}", "nested").trajectories)
+            ...         len(frb.ted.to_form(f"{scratch}/{name}", "nested").trajectories)
             0
             0
         """

@@ -328,10 +328,9 @@ def her(
             does not.
 
     Example:
-        >>> from functional_rb import Binary, BufferSpec, Unbounded
-        >>> goal = Unbounded((2,))
-        >>> item = {"obs": {"desired_goal": goal}, "next_obs": {"achieved_goal": goal}, "done": Binary(())}
-        >>> BufferSpec(item, 100, transforms=her("final", k=4)).transforms[0].goal_keys
+        >>> goal = frb.Unbounded((2,))
+        >>> item = {"obs": {"desired_goal": goal}, "next_obs": {"achieved_goal": goal}, "done": frb.Binary(())}
+        >>> frb.BufferSpec(item, 100, transforms=her("final", k=4)).transforms[0].goal_keys
         [('obs', 'desired_goal')]
     """
     # Keys in any form: `Hindsight` brings them to the one that it keeps.

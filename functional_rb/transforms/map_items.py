@@ -152,11 +152,10 @@ def map_items(
             of another shape than is expected, for other leaves, and where `fn` fails. The state is as it was.
 
     Example:
-        >>> from functional_rb import BufferSpec, Unbounded, items
-        >>> item = {"image": Unbounded((8, 8, 3), "uint8")}
-        >>> BufferSpec(item, 100, transforms=map_items(items.cast("float32"))).stored["image"].dtype
+        >>> item = {"image": frb.Unbounded((8, 8, 3), "uint8")}
+        >>> frb.BufferSpec(item, 100, transforms=map_items(frb.items.cast("float32"))).stored["image"].dtype
         'uint8'
-        >>> BufferSpec(item, 100, transforms=map_items(items.cast("float32"), at="add")).stored["image"].dtype
+        >>> frb.BufferSpec(item, 100, transforms=map_items(frb.items.cast("float32"), at="add")).stored["image"].dtype
         'float32'
     """
     if at not in ("sample", "add"):

@@ -67,9 +67,9 @@ def n_step(
             does not.
 
     Example:
-        >>> from functional_rb import Binary, BufferSpec, Unbounded
-        >>> item = {"obs": Unbounded((3,)), "reward": Unbounded(()), "next_obs": Unbounded((3,)), "done": Binary(())}
-        >>> BufferSpec(item, 100, transforms=n_step(3, gamma=0.99)).transforms[0].end_keys
+        >>> item = {"obs": frb.Unbounded((3,)), "next_obs": frb.Unbounded((3,))}
+        >>> item |= {"reward": frb.Unbounded(()), "done": frb.Binary(())}
+        >>> frb.BufferSpec(item, 100, transforms=n_step(3, gamma=0.99)).transforms[0].end_keys
         ['done']
     """
     if at not in ("sample", "add"):

@@ -302,7 +302,7 @@ SAID_AGAIN = ("jax_backend.forests", "jax_backend.text", "jax_backend.trees")
 def test_examples_of_the_core() -> None:
     absent = () if importlib.util.find_spec("transfer_queue") else SUBCLASSES
     names = [name for name in modules_of("functional_rb") if name not in (*BOUND, *SAID_THERE, *absent)]
-    counts = {name: run_examples(name, {"np": np}) for name in names}
+    counts = {name: run_examples(name, {"np": np, "frb": frb}) for name in names}
     assert sum(counts.values()) >= 20, counts
 
 
