@@ -95,13 +95,12 @@ def prepare(
     where = files.cache_folder("text") if root is None else os.path.abspath(as_path(root, f"{who}: root"))
     with writing.explained(where):
         os.makedirs(where, exist_ok=True)
-    if source is not None:
-        return _Preparation(kind, how, columns, source, tokenizing).written(where, progress)
     with contextlib.ExitStack() as stack:
-        with writing.explained(where):
-            scratch = stack.enter_context(files.aside(where))
-        spooled = _spooled(rows, columns.names, os.path.join(scratch, "rows.jsonl"))
-        return _Preparation(kind, how, columns, spooled, tokenizing).written(where, progress)
+        if source is None:
+            with writing.explained(where):
+                scratch = stack.enter_context(files.aside(where))
+            source = _spooled(rows, columns.names, os.path.join(scratch, "rows.jsonl"))
+        return _Preparation(kind, how, columns, source, tokenizing).written(where, progress)
 
 
 def _spooled(rows: Iterable[object], names: Sequence[str], path: str) -> Source:
