@@ -264,51 +264,58 @@ class _Reader:
             "dict": (self._named, "parts"),
             "namedtuple": (self._namedtuple, "name parts"),
             "dataclass": (self._dataclass, "name parts"),
-            "function": (lambda data, path: self._known(data["name"], path), "name"),
+            "function": (lambda data, path: self._known(data["name"]), "name"),
             "partial": (self._partial, "function args keywords"),
             "Composite": (self._composite, "parts batch_shape ?container ?names ?device"),
         }
 
     def read(self, data: object, path: Path) -> Any:
+        """The value that a text says at a path; errors name it, and those of its parts name theirs."""
+        try:
+            return self._value(data, path)
+        except ValueError as error:
+            if str(error).startswith("from_json: "):
+                raise
+            kind = type(error) if isinstance(error, KnownError | OtherVersionError) else ValueError
+            raise kind(f"from_json: {_shown(path)}: {error}") from None
+
+    def _value(self, data: object, path: Path) -> Any:
         if isinstance(data, list):
             return tuple(self.read(child, (*path, i)) for i, child in enumerate(data))
         if not isinstance(data, dict):
             return data
         kind = data.get("type")
         if not isinstance(kind, str):
-            raise ValueError(f'from_json: {_shown(path)}: expected an object with a "type", got the names {list(data)}')
+            raise ValueError(f'expected an object with a "type", got the names {list(data)}')
         if kind in self.kinds:
             read, names = self.kinds[kind]
-            self._check(data, names.split(), path)
+            self._check(data, names.split())
             return read(data, path)
         ours = class_named(kind)
         if ours is None:
-            there = [*CLASSES]
-            raise OtherVersionError(f"from_json: {_shown(path)}: there is no type {kind!r}; expected one of {there}")
-        self._check(data, [f"?{name}" if _has_default(ours, name) else name for name in arguments_of(ours)], path)
+            raise OtherVersionError(f"there is no type {kind!r}; expected one of {[*CLASSES]}")
+        self._check(data, [f"?{name}" if _has_default(ours, name) else name for name in arguments_of(ours)])
         arguments = {name: self.read(child, (*path, name)) for name, child in data.items() if name != "type"}
         # Of several keys an array has one each; elsewhere it may be a path.
         several = [name for name in SEVERAL & arguments.keys() if isinstance(arguments[name], tuple)]
         arguments |= {name: list(arguments[name]) for name in several}
-        return _made(ours, arguments, path)
+        return _made(ours, arguments)
 
-    def _check(self, data: Json, names: Sequence[str], path: Path) -> None:
+    def _check(self, data: Json, names: Sequence[str]) -> None:
         needed = ["type", *(name for name in names if not name.startswith("?"))]
         if not set(needed) <= set(data) <= {"type", *(name.removeprefix("?") for name in names)}:
-            raise ValueError(
-                f"from_json: {_shown(path)}: expected {data['type']} with {needed}, got the names {list(data)}"
-            )
+            raise ValueError(f"expected {data['type']} with {needed}, got the names {list(data)}")
 
     def _float(self, data: Json, path: Path) -> float:
         if data["value"] not in ("inf", "-inf"):
-            raise ValueError(f"from_json: {_shown(path)}: expected 'inf' or '-inf', got {data['value']!r:.80}")
+            raise ValueError(f"expected 'inf' or '-inf', got {data['value']!r:.80}")
         return float(data["value"])
 
     def _list(self, data: Json, path: Path) -> list[object]:
-        return list(self.read(self._instance(data["parts"], list, path), path))
+        return list(self.read(self._instance(data["parts"], list), path))
 
     def _named(self, data: Json, path: Path) -> dict[str, Any]:
-        parts = self._instance(data["parts"], dict, path)
+        parts = self._instance(data["parts"], dict)
         return {name: self.read(child, (*path, name)) for name, child in parts.items()}
 
     def _composite(self, data: Json, path: Path) -> object:
@@ -316,72 +323,69 @@ class _Reader:
         arguments |= {name: self.read(data[name], path) for name in ("names", "device") if name in data}
         if "container" not in data:
             # As `Composite` has parts by its own keywords, too.
-            return _made(lambda parts, batch_shape: Composite(parts, batch_shape=batch_shape), arguments, path)
+            return _made(lambda parts, batch_shape: Composite(parts, batch_shape=batch_shape), arguments)
         if isinstance(data["container"], dict):
             container = self._registered(data["container"], path)
             if set(container.names) != set(arguments["parts"]):
-                got = [*data["parts"]]
-                raise ValueError(f"from_json: {_shown(path)}: expected the parts {container.names}, got {got}")
-            return _made(Composite.like, {"container": container, **arguments}, path)
-        kind = self._known_class(data["container"], path)
-        return _made(Composite.like, {"container": kind, **arguments}, path, KnownError)
+                raise ValueError(f"expected the parts {container.names}, got {[*data['parts']]}")
+            return _made(Composite.like, {"container": container, **arguments})
+        kind = self._known_class(data["container"])
+        return _made(Composite.like, {"container": kind, **arguments}, KnownError)
 
     def _registered(self, data: Json, path: Path) -> Registered:
         if set(data) != {"class", "library", "names", "static"}:
-            raise ValueError(
-                f"from_json: {_shown(path)}: expected class, library, names and static of a container, got {data!r:.80}"
-            )
-        kind, names = self._known_class(data["class"], path), self.read(data["names"], path)
+            raise ValueError(f"expected class, library, names and static of a container, got {data!r:.80}")
+        kind, names = self._known_class(data["class"]), self.read(data["names"], path)
         if not isinstance(data["library"], str) or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"from_json: {_shown(path)}: expected names as texts, got {data!r:.80}")
+            raise ValueError(f"expected names as texts, got {data!r:.80}")
         if kind in RECORDS:
             # Fields with defaults may have been added to the class since the text was written.
             fields = RECORDS[kind].parts
             if not {name for name in fields if not hasattr(kind, name)} <= set(names) <= set(fields):
                 raise KnownError(
-                    f"from_json: {_shown(path)}: expected a record of the fields {list(names)}, got {kind!r:.80} of "
+                    f"expected a record of the fields {list(names)}, got {kind!r:.80} of "
                     f"{list(fields)}; give fields that came later a default, and leave the others as they were"
                 )
         static = self.read(data["static"], path)
-        return _made(Registered, {"type": kind, "static": static, "library": data["library"], "names": names}, path)
+        return _made(Registered, {"type": kind, "static": static, "library": data["library"], "names": names})
 
     def _namedtuple(self, data: Json, path: Path) -> object:
-        kind, parts = self._known(data["name"], path), self._named(data, path)
+        kind, parts = self._known(data["name"]), self._named(data, path)
         if not (isinstance(kind, type) and issubclass(kind, tuple) and set(getattr(kind, "_fields", ())) == set(parts)):
-            raise KnownError(f"from_json: {_shown(path)}: expected a NamedTuple of {list(parts)}, got {kind!r:.80}")
-        return _made(kind, parts, path, KnownError)
+            raise KnownError(f"expected a NamedTuple of {list(parts)}, got {kind!r:.80}")
+        return _made(kind, parts, KnownError)
 
     def _dataclass(self, data: Json, path: Path) -> object:
-        kind, parts = self._known(data["name"], path), self._named(data, path)
+        kind, parts = self._known(data["name"]), self._named(data, path)
         fields = dataclasses.fields(kind) if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
         if fields is None or {field.name for field in fields} != set(parts):
-            raise KnownError(f"from_json: {_shown(path)}: expected a dataclass of {list(parts)}, got {kind!r:.80}")
+            raise KnownError(f"expected a dataclass of {list(parts)}, got {kind!r:.80}")
         # Without a call of `__init__`, which may refuse specs in the place of its own values.
         return of_fields(kind, parts)
 
     def _partial(self, data: Json, path: Path) -> object:
         function, args, keywords = (self.read(data[name], (*path, name)) for name in ("function", "args", "keywords"))
         if not (callable(function) and isinstance(args, tuple) and isinstance(keywords, dict)):
-            raise ValueError(f"from_json: {_shown(path)}: expected a function and its arguments, got {data!r:.80}")
+            raise ValueError(f"expected a function and its arguments, got {data!r:.80}")
         return functools.partial(function, *args, **keywords)
 
-    def _known(self, name: object, path: Path) -> Any:
+    def _known(self, name: object) -> Any:
         things = self._things_named(name) if isinstance(name, str) else []
         # The same class may be given twice; two that have one name are a question of what was meant.
         if any(other is not things[0] for other in things[1:]):
-            raise KnownError(f"from_json: {_shown(path)}: known has several things named {name!r}; give the one meant")
+            raise KnownError(f"known has several things named {name!r}; give the one meant")
         if not things:
             module, _, short = str(name).rpartition(":")
             raise KnownError(
-                f"from_json: {_shown(path)}: the text names {name!r}, which is not among those known, "
+                f"the text names {name!r}, which is not among those known, "
                 f"{list(self.known)}; write from_json(text, known=({short},)){extras.needed_first(module)}"
             )
         return things[0]
 
-    def _known_class(self, name: object, path: Path) -> type:
-        kind = self._known(name, path)
+    def _known_class(self, name: object) -> type:
+        kind = self._known(name)
         if not isinstance(kind, type):
-            raise KnownError(f"from_json: {_shown(path)}: expected a class, got {kind!r:.80}")
+            raise KnownError(f"expected a class, got {kind!r:.80}")
         return kind
 
     def _things_named(self, name: str) -> Sequence[object]:
@@ -393,19 +397,18 @@ class _Reader:
         records = [kind for kind in RECORDS if f"{kind.__module__}:{kind.__qualname__}" == name][-1:]
         return self.known.get(name, records)
 
-    def _instance(self, value: object, kind: type, path: Path) -> Any:
+    def _instance(self, value: object, kind: type) -> Any:
         if not isinstance(value, kind):
-            wanted = "an array" if kind is list else "an object"
-            raise ValueError(f"from_json: {_shown(path)}: expected parts as {wanted}, got {value!r:.80}")
+            raise ValueError(f"expected parts as {'an array' if kind is list else 'an object'}, got {value!r:.80}")
         return value
 
 
-def _made(kind: Callable[..., T], arguments: dict[str, Any], path: Path, wrong: type[ValueError] = ValueError) -> T:
-    """Call a constructor with arguments of a text, which may be anything; its errors name the path."""
+def _made(kind: Callable[..., T], arguments: dict[str, Any], wrong: type[ValueError] = ValueError) -> T:
+    """Call a constructor with arguments of a text, which may be anything."""
     try:
         return kind(**arguments)
     except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
-        raise wrong(f"from_json: {_shown(path)}: {error}") from None
+        raise wrong(str(error)) from None
 
 
 def _shown(path: Path) -> str:
