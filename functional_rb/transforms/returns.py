@@ -246,7 +246,10 @@ class NStep(Transform):
             total, steps = fold(ops, in_lines(rewards), there, self.gamma)
             totals[k] = total.reshape(m, *agents)
         last = begin + (steps - 1) * count
-        last_of_all = ops.arange(m, like=window) * n + ops.cumsum(ops.cast(real, "int32"))[:, -1] - 1
+        steps_of_all = ops.cumsum(ops.cast(real, "int32"))[:, -1]
+        # Of rows in which there is no step, as a batch may have, the first place is read.
+        steps_of_all = ops.maximum(steps_of_all, ops.full_like(steps_of_all, 1))
+        last_of_all = ops.arange(m, like=window) * n + steps_of_all - 1
 
         def after(leaf: Array) -> Array:
             shape = leaf.shape[1:]

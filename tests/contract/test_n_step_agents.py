@@ -162,6 +162,16 @@ def test_found_by_their_names(library: Backend, tmp_path: Path, capsys: pytest.C
     assert found["episodes"]["lengths"]["mean"] == 3, found["episodes"]
 
 
+@pytest.mark.parametrize("name", ON_TORCH)
+def test_the_first_lane_may_have_no_step(name: str) -> None:
+    spec = spec_of((2,), FLAGS["done"], "add", 2, True)
+    batch = steps(np.random.default_rng(0), 0, (1, 2), (2,), FLAGS["done"]) | {"over": np.array([[False, True]])}
+    with backends.make(name) as backend:
+        state = backend.add(backend.init(spec), batch, mask=np.array([[False, True]]))
+        _, sample = backend.sample(state, backend.rb.key(0), 1)
+        assert backend.numpy(sample.items["id"]).tolist() == [1]
+
+
 BAD: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"done": frb.Binary((3,))}, {}, r"end key 'done': expected one bool an item, got bool of shape \(3,\)"),
     (
