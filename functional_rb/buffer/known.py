@@ -44,6 +44,7 @@ class Draws(enum.IntEnum):
     RECENT = 9
     FROM_AN_END = 10
     CHOSEN = 11
+    FRESH_SLICES = 12
 
 
 class Chooses(enum.IntEnum):
@@ -59,8 +60,8 @@ class Known(NamedTuple):
 
     Attributes:
         draws: single items by position or priority, with a limit to how often each is drawn or without, slices, items
-            or slices without replacement, the oldest in turn, rather the newest, or those at one end; and single items
-            where a writer has chosen slots.
+            or slices without replacement, the oldest in turn, rather the newest, or those at one end; single items
+            where a writer has chosen slots; and, on CPUs alone, slices of which new ones come first.
         buffer: all of it, with a single lane: `add`, `sample` and `update`.
         updates: updates of priorities, where items lie in rings or in slots that a writer has chosen.
         appends: additions to rings, of any number of lanes, with what the sampler keeps, and with steps that wait for
@@ -93,7 +94,7 @@ def what_is_drawn(sampler: Any, writer: WriterBase, chosen: bool) -> Draws:
     if chosen and kind not in (Uniform, Prioritized):
         return Draws.NOTHING
     if kind is Slices and sampler.fresh_first:
-        return Draws.NOTHING
+        return Draws.FRESH_SLICES
     if kind in (Slices, PrioritizedSlices):
         return Draws.SLICES
     if kind is SlicesWithoutReplacement:
@@ -130,8 +131,10 @@ def how_slots_are_chosen(plan: Plan, writer: object) -> Chooses:
 
 
 def keeps_of_new_items(plan: Plan, sampler: object) -> bool:
-    """Whether kernels know what a sampler keeps of new items, and how leaves mark the ends of their episodes."""
+    """Whether kernels know what a sampler keeps of new items, and the leaves by which it knows them."""
     slices = Slices, PrioritizedSlices, SlicesWithoutReplacement
+    if type(sampler) is Staleness:
+        return _are_stored_words(plan, [sampler.position(plan)])
     if type(sampler) not in (Uniform, Prioritized, WithoutReplacement, Queue, Recency, InOrder, *slices):
         return False
     if plan.boundaries is None:
@@ -143,8 +146,13 @@ def keeps_of_new_items(plan: Plan, sampler: object) -> bool:
 def are_stored_marks(plan: Plan, ends: Sequence[int], trajectory: Sequence[int]) -> bool:
     """Whether kernels can read at which leaves, by position, episodes end, and which one tells them apart."""
     one_each = all(math.prod(plan.leaves[k].shape) == 1 for k in ends)
-    in_words = all(ITEMSIZE[plan.leaves[k].dtype] >= 4 for k in trajectory)
-    return one_each and in_words and (plan.frames is None or {*ends, *trajectory} <= {*plan.stored})
+    return one_each and _are_stored_words(plan, trajectory) and (plan.frames is None or {*ends} <= {*plan.stored})
+
+
+def _are_stored_words(plan: Plan, leaves: Sequence[int]) -> bool:
+    """Whether kernels can read the words of leaves by their positions."""
+    in_words = all(ITEMSIZE[plan.leaves[k].dtype] >= 4 for k in leaves)
+    return in_words and (plan.frames is None or {*leaves} <= {*plan.stored})
 
 
 def stores_as_given(transform: Transform) -> bool:
@@ -177,7 +185,7 @@ def known(plan: Plan, sampler: SamplerBase, writer: WriterBase, transforms: Sequ
     appends = appends or (chosen and plain and bool(draws))
     whole = draws_items(sampler) and draws is Draws.ITEMS and plain and plan.ring.lanes == 1 and is_ring(writer)
     rewrites = type(writer) in (RoundRobin, StopWhenFull, Reservoir) and (plan.frames is None or appends)
-    rewrites = rewrites and not sampler.known_leaves(plan)
+    rewrites = rewrites and (appends or not sampler.known_leaves(plan))
     masked = draws not in (Draws.ITEMS, Draws.RECENT, Draws.CHOSEN)
     updates = has_updates and (writer.in_order or chosen)
     return Known(draws, whole, updates, appends, rewrites, plain, masked)

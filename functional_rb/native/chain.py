@@ -78,7 +78,7 @@ class SavedBlock(_native.Saved):
             if column >= 0:
                 entries.append(Entry(auxiliary_name(name), False, slots, self._numbers(memory, dtype, column, rows)))
         if times >= 0:
-            name = auxiliary_name(descriptor.counts_of_items(memory.auxiliary))
+            name = auxiliary_name(descriptor.numbers_of_items(memory.auxiliary))
             entries.append(Entry(name, False, *self._first(slots, self._numbers(memory, "int32", times, rows))))
         half = moves // 2 if self.holder is not None and at >= 0 else moves  # items came, and others lost their frames
         for first in range(0, moves if deck >= 0 else 0, max(half, 1)):
@@ -281,7 +281,7 @@ class Chains:
         makers = None if known is None or gpus is None else gpus.makers(memory, spec)
         if known is None or not (memory.is_ordinary or makers):
             return None
-        names = *BESIDE, descriptor.counts_of_items(memory.auxiliary), CURRENT
+        names = *BESIDE, descriptor.numbers_of_items(memory.auxiliary), CURRENT
         beside = tuple(memory.auxiliary.get(name) for name in names)
         rows_beside = tuple(memory.auxiliary[name] for name in known.names)
         place: _native.Place | None = self._chain.place(

@@ -20,10 +20,12 @@ from functional_rb.ops import fixed_point
 from functional_rb.samplers import (
     Queue,
     SlicesWithoutReplacement,
+    Staleness,
     WithoutReplacement,
     epochs,
     fresh,
     slices_without_replacement,
+    staleness,
     without_replacement,
 )
 from functional_rb.samplers.draw_limits import TIMES
@@ -53,9 +55,9 @@ REDUCTIONS: Final = "sum", "mean", "max", "min", "median", "whole number"
 REWARDS: Final = "float64", "float32", "float16", "bfloat16"
 
 
-def counts_of_items(names: Collection[str]) -> str:
-    """Of the names of a buffer's arrays that which additions know as `times`: there is one at most."""
-    return fresh.WINDOWS if fresh.WINDOWS in names else TIMES
+def numbers_of_items(names: Collection[str]) -> str:
+    """Of the names of a buffer's arrays that which kernels know as `times`: there is one at most."""
+    return next((name for name in (fresh.WINDOWS, staleness.MADE_BY) if name in names), TIMES)
 
 
 @functools.cache
@@ -182,7 +184,18 @@ def encode_rings(spec: BufferSpec) -> Vector:
         places = ("next", episodes.NEXT_STEP_IN_EPISODE), ("newest", episodes.NEWEST_ID), ("completed", fresh.COMPLETED)
         for field, name in places:
             windows[field] = counters.place(plan, name) or 0
+    if isinstance(sampler, Staleness):
+        windows |= _versions(plan, sampler)
     return _read_only(record("RingRecord", **_ring(plan.ring), **windows, **_counters_of_rings(spec)) + ends)
+
+
+def _versions(plan: Plan, sampler: Staleness) -> dict[str, int]:
+    """Where the version of the policy that learns lies, and how items are drawn by that which made them."""
+    place = counters.place(plan, staleness.VERSION)
+    assert place is not None
+    most = 2**31 - 1 if sampler.max_staleness is None else sampler.max_staleness
+    (made_by,) = _places(plan, [sampler.position(plan)])
+    return {"version": place, "made_by": made_by, "stalest": most, "power": sampler.power}
 
 
 def _places(plan: Plan, leaves: Iterable[int]) -> list[int]:

@@ -398,7 +398,7 @@ def _drawn(
     after = Arrays(state.rows, tuple(state.wide), state.tree, counters, dict(state.auxiliary))
     simple = leaves is not None and not masked and state.tree is None and spec.plan.ring.lanes == 1
     items = [*(leaves or ()), *extras.values()]
-    launch = Launch("draw", few=simple and not records)
+    launch = None if spec.known.draws is Draws.FRESH_SLICES else Launch("draw", few=simple and not records)
     return of_buffer(
         "draw",
         _records(spec, batch=count, words=spec.draw_shape(batch)[1]) | _epochs(spec) | {**records},
@@ -422,7 +422,7 @@ def _epochs(spec: BufferSpec) -> dict[str, descriptor.Vector]:
 def _kept(state: HasArrays) -> dict[str, Any]:
     """All arrays but the counters, None for those that a buffer has not."""
     kept = {field: state.auxiliary.get(name) for field, name in _KEPT.items()}
-    kept["times"] = state.auxiliary.get(descriptor.counts_of_items(state.auxiliary))
+    kept["times"] = state.auxiliary.get(descriptor.numbers_of_items(state.auxiliary))
     return {"storage": [state.rows, *state.wide], "tree": state.tree, **kept}
 
 

@@ -11,7 +11,7 @@ import functional_rb as frb
 from functional_rb.core import counters
 from functional_rb.core.episodes import NEXT_STEP_IN_EPISODE
 from functional_rb.core.handles import CURRENT
-from functional_rb.samplers.fresh import COMPLETED, GIVEN
+from functional_rb.samplers.fresh import COMPLETED, GIVEN, WINDOWS
 from functional_rb.structures.episode_windows import LONGEST
 from functional_rb.structures.fresh_windows import MOST
 from tests.agreement import added_steps
@@ -22,6 +22,7 @@ from tests.support.histories import beginning_at
 
 # Leaves that may say where trajectories end: they stay as they were added where they do.
 MARKS = {"done", "cut", "n", "id", "run", "truncated"}
+TELL_VERSIONS = {"n", "id", "run"}
 
 
 class Program:
@@ -125,13 +126,17 @@ class Program:
         handles = self.backend.array(chosen.astype(np.int32))
         priorities = self.priorities(chosen.shape)
         plan, fixed = self.spec.plan, set[str]() if self.spec.plan.boundaries is None else MARKS
+        fixed = fixed | (TELL_VERSIONS if self.spec.sampler.compares_versions else set())
         if plan.frames is not None:
             fixed = fixed | {plan.names[k] for x in plan.frames.stacks for k in (x.leaf, x.following) if k is not None}
         names = [name for name in self.spec.item if name not in fixed and self.rng.random() < 0.5]
         leaves = {name: programs.random_array(self.rng, self.spec.item[name], chosen.shape) for name in names}
         items = {name: self.backend.array(leaf) for name, leaf in leaves.items()} or None
         if priorities is None and items is None:
-            return state
+            if not self.spec.sampler.compares_versions:
+                return state
+            version = int(self.rng.choice([*range(5), 2**32 + 2, -3]))
+            return self.call("update" + "_" * in_place, state, None, None, None, version, natively=False)
         ranked_anew = items is not None and isinstance(self.spec.writer, frb.MaxValue)
         return self.call("update" + "_" * in_place, state, handles, priorities, items, natively=not ranked_anew)
 
@@ -172,4 +177,5 @@ def near_the_end(backend: Backend, spec: frb.BufferSpec, behind: int) -> Any:
     completed, given = (counters.place(spec.plan, name) for name in (COMPLETED, GIVEN))
     if completed is not None and given is not None:
         state._counters[completed], state._counters[given] = MOST - 2, MOST - 2
+        np.asarray(state._version.own().auxiliary[WINDOWS])[:] = MOST - 2
     return state

@@ -172,7 +172,28 @@ def chosen(draw: st.DrawFn) -> frb.BufferSpec:
     return frb.BufferSpec(item, capacity, sampler, writer, lanes=lanes)
 
 
+@st.composite
+def by_version(draw: st.DrawFn) -> frb.BufferSpec:
+    """Of which stale items are drawn seldom, or never; some wait for others, or share frames, or stop."""
+    lanes, more = draw(lanes_of), dict[str, Any]()
+    item, keys = draw(plain_or_wide), ["n"]
+    match draw(st.sampled_from(["plain", "waits", "frames", "stops"])):
+        case "waits":
+            (item, more["transforms"]), keys = draw(steps()), ["id", "run"]
+        case "frames":
+            leaves, given = draw(st.sampled_from(COMPACT))
+            item, more["compact"] = dict(sorted((ITEM | leaves).items())), frb.Compact(**given, spare=0)
+        case "stops":
+            more["writer"] = frb.StopWhenFull()
+    most, power = draw(st.sampled_from([None, 0, 2, 2**24 - 1]), "most"), draw(st.integers(0, 5), "power")
+    sampler = frb.Staleness(draw(st.sampled_from(keys)), most, power)
+    return frb.BufferSpec(item, (lanes or 1) * draw(st.sampled_from([1, 2, 9, 40])), sampler, lanes=lanes, **more)
+
+
 KINDS = {
     made.__name__: made()
-    for made in (one_ring, several_rings, epochs, by_position, slices, compact, looking_ahead, waiting, limited, chosen)
+    for made in (
+        *(one_ring, several_rings, epochs, by_position, slices, compact, looking_ahead, waiting, limited, chosen),
+        by_version,
+    )
 }

@@ -26,7 +26,7 @@ RINGS: Final[dict[str, tuple[Any, set[str]]]] = {
         frb.Slices(3, strict_length=False, span=(1, True), flat=True),
         ADDED | {"draw_slices"},
     ),
-    "slices, fresh ones first": (frb.Slices(2, fresh_first=True), ADDED),
+    "slices, fresh ones first": (frb.Slices(2, fresh_first=True), ADDED | {"read_drawn"}),
     "slices, prioritized": (frb.PrioritizedSlices(2, period=2), ADDED | {"draw_slices", "update"}),
     "without replacement": (frb.WithoutReplacement(drop_last=True), ADDED | {"draw_epoch", "read_epoch"}),
     "trajectories, without replacement": (
@@ -34,6 +34,7 @@ RINGS: Final[dict[str, tuple[Any, set[str]]]] = {
         ADDED | {"draw_epoch", "read_epoch"},
     ),
     "newer items": (frb.Recency(3), ADDED | {"sample"}),
+    "fresh items": (frb.Staleness("n", 1), ADDED | {"sample"}),
     "in order": (frb.WithoutReplacement(True, shuffle=False), ADDED | {"draw_in_order"}),
     "queue of windows": (frb.Queue(2), ADDED | {"draw_in_turn"}),
     "windows, without replacement": (

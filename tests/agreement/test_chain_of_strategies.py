@@ -45,6 +45,7 @@ def steps(seed: int, n: int, lanes: int | None = None) -> dict[str, Any]:
 
 # Of each kind of buffer what the chain leaves to others; it does all other calls itself, from what users give.
 LEFT: dict[str, tuple[dict[str, Any], set[str]]] = {repr(x): ({"sampler": x}, set()) for x in SAMPLERS}
+LEFT["versions"] = {"sampler": frb.Staleness("id", 30)}, set()
 for one in (frb.Reservoir(), BY_NUMBER, *(frb.MaxValue("x", reduction=how) for how in ("max", "median"))):
     ranked_anew = set() if one == frb.Reservoir() else {"rewrite"}
     LEFT |= {f"{one}, {x}": ({"writer": one, "sampler": x}, ranked_anew) for x in (frb.Uniform(), frb.Prioritized())}
@@ -54,7 +55,7 @@ LEFT |= {
         {"writer": frb.Reservoir(), "sampler": frb.WithoutReplacement()},
         {"add", "sample", "sample_"},
     ),
-    "fresh slices": ({"sampler": frb.Slices(2, fresh_first=True, **ENDS)}, {"sample", "sample_"}),
+    "fresh slices": ({"sampler": frb.Slices(2, fresh_first=True, **ENDS)}, set()),
     "returns": ({"transforms": AHEAD}, set()),
     "epochs of returns": ({"transforms": AHEAD, "sampler": frb.WithoutReplacement()}, set()),
 }

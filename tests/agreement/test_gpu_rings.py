@@ -42,6 +42,7 @@ LARGE = {
     "fresh slices": frb.BufferSpec(ITEM, 600 * 12, frb.Slices(4, fresh_first=True, **ENDS), lanes=600),
     "priorities of slices": frb.BufferSpec(ITEM, 4500, frb.PrioritizedSlices(4, **ENDS)),
     "epochs of slices": frb.BufferSpec(ITEM, 600 * 12, frb.SlicesWithoutReplacement(4, **ENDS), lanes=600),
+    "versions of lanes": frb.BufferSpec(ITEM, 600 * 12, frb.Staleness("n", power=3), lanes=600),
     "newer items of lanes": frb.BufferSpec(ITEM, 600 * 12, frb.Recency(3), lanes=600),
     "epochs in order of lanes": frb.BufferSpec(ITEM, 600 * 12, frb.WithoutReplacement(shuffle=False), lanes=600),
     "limits in order": frb.BufferSpec(ITEM, 4500, frb.InOrder(3)),

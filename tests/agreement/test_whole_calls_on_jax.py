@@ -28,9 +28,10 @@ CALLS: Final = {
 }
 USUAL: Final = [
     ("donated", "slices, prioritized"),
-    ("scanned", "slices, of whatever is there"),
+    ("scanned", "slices, fresh ones first"),
     ("several", "trajectories, without replacement"),
     ("eager", "without replacement"),
+    ("donated", "fresh items"),
 ]
 CASES: Final = effort(USUAL, [(program, sampler) for program in PROGRAMS for sampler in CALLS])
 

@@ -38,7 +38,8 @@ class Addition {
     else
       for (int64_t i = 0; c.times && i < count; ++i) c.times[slots[i]] = 0;
     if (frames) frames->store(slots.at, source.at, count);
-    if (float* kept = ring->window_length ? c.kept : c.tree) value(kept, by_default);
+    if (ring->version) date();
+    else if (float* kept = ring->window_length ? c.kept : c.tree) value(kept, by_default);
     if (ring->window_length) show();
     else if (c.tree) refresh(plan, c.tree, slots.at, count);
     if (frames) lose();
@@ -122,6 +123,15 @@ class Addition {
     }
     if (plan->prioritized) c.new_counters[PEAK] = peak;
     c.new_counters[REJECTED] = saturated(int64_t(c.counters[REJECTED]) + rejected);
+  }
+  // Note which versions of the policy made new items, and let the tree have how fresh these are: `Staleness.added`.
+  void date() {
+    const int64_t bytes = plan.leaf(ring->made_by).bytes;
+    for (int64_t i = 0; i < count; ++i) {
+      int32_t& made_by = c.times[slots[i]];
+      memcpy(&made_by, place(c.items[ring->made_by]) + source[i] * bytes, sizeof made_by);  // of a long one the lower word
+      c.tree[slots[i]] = freshness(ring, c.counters[ring->version], made_by);
+    }
   }
   // Let the tree have what begins where steps have come: `Slices.added`, `PrioritizedSlices.added`.
   void show() {

@@ -21,7 +21,7 @@ struct BufferCall {
   const int64_t* storage;
   float *tree, *kept;                  // the sum tree, and the priorities of all steps where it has those of some
   int32_t *order, *place;              // of a sparse set
-  int32_t* times;                      // how often each item was drawn, or how many windows were complete with it
+  int32_t* times;                      // how often each item was drawn, how many windows were complete with it, or which version made it
   int32_t* current;                    // the handle in each slot, where a writer chooses slots
   int32_t* in_episode;
   // Rows of another layout beside the items: those of steps that wait for others, or of frames that items share.

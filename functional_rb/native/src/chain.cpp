@@ -57,8 +57,9 @@ Found take_items(Turn& turn, PyObject* items, Batch& batch) {
 Found take_replacements(const KnownBuffer* known, PyObject* items, Batch& batch) {
   if (items == Py_None) return Found::READY;
   if (!known->rewrites) return Found::ELSEWHERE;
-  // Leaves that mark ends of trajectories are refused by the reference, which has checked those in a list.
-  const bool direct = known->adds && !known->given.empty() && PyDict_CheckExact(items) && !known->rings()->next;
+  // Leaves that mark ends of trajectories, or tell versions, are refused by the reference, which has checked those in a list.
+  const bool refuses = known->rings()->next || known->rings()->version;
+  const bool direct = known->adds && !known->given.empty() && PyDict_CheckExact(items) && !refuses;
   if (!direct && !PyList_Check(items)) return Found::ELSEWHERE;
   const Found found = direct ? take_dict(known, items, batch) : take_leaves(known, items, batch);
   if (known->chain()) {  // frames may be other items' too
@@ -359,7 +360,7 @@ template <class Finish> PyObject* draw_only(Turn& turn, const Draw& draw, Finish
 template <class Finish> PyObject* draw_and_keep(Turn& turn, const Draw& draw, bool in_place, Finish finish) {
   Write write(turn, in_place);
   FRB_TRY(write.check_owner());
-  const bool counts = turn.place()->beside<int32_t>(TIMES);
+  const bool counts = turn.known()->plan()->limit;
   const int64_t moves = turn.place()->beside<int32_t>(ORDER) ? 2 * draw.draws : 0;
   FRB_TRY(write.prepare({counts ? draw.draws : 0, 0, moves, false, counts, false, false, counts, false, 0}));
   Drawn drawn(turn, draw.draws, draw.given, false, draw.frames);
@@ -371,6 +372,12 @@ template <class Finish> PyObject* draw_and_keep(Turn& turn, const Draw& draw, bo
   draw.tell(call);
   FRB_TRY(write.carry_out(turn.kernels().draw, call, nullptr));
   return result.give();
+}
+
+// Whether there is a kernel that draws.
+bool draws_here(const Turn& turn) {
+  const int32_t what = turn.known()->draws;
+  return what != NO_DRAWS && !(what == FRESH_SLICES && turn.on_gpu());
 }
 
 // Whether anything may have been added, which is not so either if there is an error.
@@ -404,7 +411,7 @@ template <bool IN_PLACE> PyObject* sample(PyObject* self, PyObject* const* args,
   Draw draw;
   // What a draw changes is told of before it is carried out, and nobody else may see that: so not by classes of a user's. How full
   // a queue on a GPU is at most the engine keeps account of.
-  if (!known->samples || (known->draws == QUEUE && turn.on_gpu()) || (remembers && known->given.empty()) || (turn.on_gpu() && (!known->extras.empty() || known->chain())) || !target.is(Py_None) ||
+  if (!known->samples || !draws_here(turn) || (known->draws == QUEUE && turn.on_gpu()) || (remembers && known->given.empty()) || (turn.on_gpu() && (!known->extras.empty() || known->chain())) || !target.is(Py_None) ||
       !take_size(known, args[2], &draw.draws) || !take_beta(known, args[3], &draw.beta) ||
       Py_TYPE(args[1]) != turn.chain()->type(TENSOR) || !draw.random.take(turn.chain(), turn.known(), turn.place()->where, args[1], draw.draws))
     return not_here();
@@ -426,7 +433,7 @@ PyObject* draw(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   Draw draw;
   draw.beta = float(PyFloat_AsDouble(args[3])), draw.given = args[4], draw.frames = args[6] == Py_True;
   if (PyErr_Occurred()) return nullptr;
-  if (turn.known()->draws == NO_DRAWS || !take_size(turn.known(), args[2], &draw.draws) ||
+  if (!draws_here(turn) || !take_size(turn.known(), args[2], &draw.draws) ||
       !draw.random.take(turn.chain(), turn.known(), turn.place()->where, args[1], draw.draws, true))
     return not_here();
   Seen wanted;

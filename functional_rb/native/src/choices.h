@@ -1,4 +1,5 @@
-// What writers that choose slots compute for an item, on CPUs and GPUs: its rank, its handle, and where ranks lie.
+// What is computed for an item that is added, on CPUs and GPUs: how fresh it is, and, for writers that choose slots, its rank, its
+// handle, and where ranks lie.
 #pragma once
 #include "records.h"
 
@@ -57,6 +58,15 @@ FRB_INLINE bool rank_of(const Ring& ring, const char* row, int64_t count, float*
     }
   if (ring->reduction == MEAN) numbers[0] *= float(1.0 / double(count));
   return key_of_float(numbers[0], rank);
+}
+
+// What the tree has of an item by the version of the policy that learns, and by that which made it: `Staleness.freshness`.
+FRB_INLINE float freshness(const Ring& ring, int32_t now, int32_t made_by) {
+  const int32_t staleness = most(int32_t(uint32_t(now) - uint32_t(made_by)), 0);
+  const float fresh = 1.0f / float(least(staleness, (1 << 24) - 1) + 1);
+  float value = staleness <= ring->stalest ? 1.0f : 0.0f;
+  for (int64_t k = 0; k < ring->power; ++k) value *= fresh;
+  return value;
 }
 
 // The handle of a new item in a slot, by that of the one before: `handles.renewed`.

@@ -74,6 +74,19 @@ template <class Block> FRB_INLINE void count_windows(const Block& block, const A
   });
 }
 
+// Note which versions of the policy made new items, of which `leaf(k, row)` is a leaf, and let the tree have how fresh these are:
+// `Staleness.added`.
+template <class Block, class Leaf> FRB_INLINE void date(const Block& block, const Addition& of, const Leaf& leaf) {
+  const Call& call = of.call;
+  block.each(of.places, [&](int64_t place) {
+    const Addition::At at = of.at(place);
+    if (at.k < 0) return;
+    int32_t& made_by = call.times[of.slots[place]];
+    memcpy(&made_by, leaf(of.ring->made_by, of.row(at.lane, at.k)), sizeof made_by);  // of a long one the lower word
+    call.tree[of.slots[place]] = freshness(of.ring, call.counters[of.ring->version], made_by);
+  });
+}
+
 // Let slots leave the sparse set, others take positions over (in lanes that have a target), and new ones come, which
 // are not in this epoch. Returns how many there are then.
 template <class Block>
@@ -262,8 +275,9 @@ template <class Block> FRB_INLINE void lose(const Block& block, const Addition& 
   refresh_above(block, of.plan, call.tree, 1, of.lost_entries, [&](int64_t i) { return of.lost[i]; });
 }
 
-// All but the rows, by one block.
-template <bool OF_FRAMES, class Block> FRB_INLINE void add_beside(const Block& block, const Addition& of) {
+// All but the rows, by one block; `leaf(k, row)` is a leaf of a row of the batch.
+template <bool OF_FRAMES, class Block, class Leaf>
+FRB_INLINE void add_beside(const Block& block, const Addition& of, const Leaf& leaf) {
   const Call& call = of.call;
   const Plan& plan = of.plan;
   const Ring& ring = of.ring;
@@ -306,7 +320,9 @@ template <bool OF_FRAMES, class Block> FRB_INLINE void add_beside(const Block& b
   if (OF_FRAMES) number_frames(block, of), find_lost(block, of);
   int64_t members = 0;
   if (call.order && !ring->window_length) members = renew_items(block, of);
-  if (values) {
+  if (ring->version) {
+    date(block, of, leaf);
+  } else if (values) {
     auto value = [&](int64_t place) { return of.values[place] < 0 ? by_default : of.values[place]; };
     block.each(of.places, [&](int64_t place) {
       if (of.slots[place] >= 0) values[of.slots[place]] = float_of(value(place));
@@ -341,7 +357,8 @@ template <bool OF_FRAMES, class Block> FRB_INLINE void add_beside(const Block& b
 template <bool OF_FRAMES, class Block> FRB_INLINE void write_to_rings(const Block& block, const Call& call) {
   const Addition of(call);
   if (block.x() == 0) {
-    if (block.y() == 0) add_beside<OF_FRAMES>(block, of);
+    auto leaf = [&](int64_t k, int64_t row) { return call.items[k] + row * of.plan.leaf(k).bytes; };
+    if (block.y() == 0) add_beside<OF_FRAMES>(block, of, leaf);
     return;
   }
   const int64_t begin = (block.x() - 1) * call.tile, here = most<int64_t>(least(call.tile, of.places - begin), 0);

@@ -230,7 +230,10 @@ template <class Block> FRB_INLINE void add_waiting(const Block& block, const Cal
   const Queued queue(call, of.end);
   if (block.x() == 0) {
     if (block.y() != 0) return;
-    add_beside<false>(block, of);
+    add_beside<false>(block, of, [&](int64_t k, int64_t entry) {
+      const int64_t steps = queue.follows(k) ? queue.whole[entry] : queue.is_own(k) ? queue.steps_of(entry, 0) : 1;
+      return queue.leaf(k, queue.step(entry, steps - 1));
+    });
     block.each(of.lanes, [&](int64_t lane) { call.new_counters[queue.told.pending + lane] = queue.pending[lane]; });
     return;
   }

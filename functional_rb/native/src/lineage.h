@@ -65,7 +65,7 @@ struct KnownBuffer : KnownObject, KnownRecord {
   }
   // What is read of items that are drawn: with those leaves that are stored as frames, or without.
   const std::vector<Leaf>& leaves_drawn(bool frames) const { return frames || !chain() ? drawn : leaves; }
-  bool slices() const { return draws == SLICES || draws == EPOCH_OF_SLICES; }
+  bool slices() const { return draws == SLICES || draws == EPOCH_OF_SLICES || draws == FRESH_SLICES; }
   bool reads_now(bool on_gpu) const { return reads && !(on_gpu && later); }
   bool tells_slots(bool on_gpu) const { return slices() || (masked && (!reads || chain())) || (on_gpu && later); }  // to who reads elsewhere
   const RingRecord* rings() const { return reinterpret_cast<const RingRecord*>(ring.data()); }

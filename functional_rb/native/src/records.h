@@ -15,8 +15,8 @@ FRB_BEGIN
 
 // What kernels draw, numbered as by `buffer.known.Draws`: items, slices of steps, or either that are left of an epoch; items
 // without replacement by priority, those that may be drawn so often, in turn, those that are taken out, rather newer ones, or
-// those at one end, and items where a writer chooses slots.
-enum Draws { NO_DRAWS, ITEMS, SLICES, EPOCH, EPOCH_OF_SLICES, ARRIVALS, LIMITED, IN_TURN, QUEUE, RECENT, FROM_AN_END, CHOSEN };
+// those at one end, items where a writer chooses slots, and slices of which new ones come first, which have no launch.
+enum Draws { NO_DRAWS, ITEMS, SLICES, EPOCH, EPOCH_OF_SLICES, ARRIVALS, LIMITED, IN_TURN, QUEUE, RECENT, FROM_AN_END, CHOSEN, FRESH_SLICES };
 
 // A buffer: also what is drawn, whether by priorities, how often an item may be, or 0, and how many items a queue gives
 // together, or 1, and from which end. Behind it lie the bytes of an item in the rows and in each wide array, the levels of its tree, and its leaves.
@@ -33,11 +33,14 @@ FRB_RECORD(LeafRecord, storage, offset, bytes);
 // begin again. From `cursors` on they say where in a state's counters what belongs to the lanes begins (`next` is 0 where
 // no steps in episodes are kept), then which leaf tells trajectories apart, if `newest` is not 0, and how many leaves mark
 // the ends of episodes: behind the record it lies which; `completed` is where it is counted how many windows of each lane
-// are complete, if these come once while they are new, or 0; `refused` is where what a buffer that is full refuses, or
-// items without a rank, are counted, or 0. Of a writer that chooses slots, as `Chooses` numbers it, `seen` is where it counts all
+// are complete, if these come once while they are new, or 0, and behind that how many of these were given; `refused` is where what a buffer that is full refuses, or
+// items without a rank, are counted, or 0; `version` is where the version of the policy that learns is, if items are drawn by
+// how stale they are, or 0, `made_by` the leaf that tells which one made an item, and `stalest` and `power` are settings, see
+// `freshness`. Of a writer that chooses slots, as `Chooses` numbers it, `seen` is where it counts all
 // items, `rank` the leaf by which they are ranked, and `reduction` how that becomes one number, see `Reduction`.
 FRB_RECORD(RingRecord, capacity, length, lanes, turns, window_length, period, strict, left, right, by_trajectory,
-           counters, cursors, sizes, next, newest, id, ends, completed, refused, chooses, seen, rank, reduction);
+           counters, cursors, sizes, next, newest, id, ends, completed, refused, version, made_by, stalest, power, chooses, seen,
+           rank, reduction);
 
 enum Chooses { IN_ORDER, RESERVOIR, BEST };
 enum Reduction { SUM, MEAN, MAX, MIN, MEDIAN, WHOLE_NUMBER };

@@ -225,7 +225,7 @@ inline Outcome draw_items(const BufferCall& c) {
 // Draw what the plan says. Where there is nothing all is masked, and the state stays as it is.
 FRB_ENTRY Outcome draw(const BufferCall& c) {
   switch (plan_of(c)->draws) {
-    case SLICES: return draw_slices(c);
+    case SLICES: case FRESH_SLICES: return draw_slices(c);
     case EPOCH: case EPOCH_OF_SLICES: return draw_epoch(c);
     default: return draw_items(c);
   }
