@@ -16,9 +16,13 @@ class LargeCopyWarning(UserWarning):
     """A call has copied much of a buffer, where a function that consumes the state would have written in place."""
 
 
-def consumed() -> RuntimeError:
+class ConsumedError(RuntimeError):
+    """A state's memory has passed on to another state. Users know it as a `RuntimeError`."""
+
+
+def consumed() -> ConsumedError:
     """The error for a state whose memory has passed on to another state."""
-    return RuntimeError(
+    return ConsumedError(
         "this state was consumed by an in-place function (add_, sample_, update_, clear_), or by one that it "
         "was donated to (rb.jit); go on with what that returned, or use add, sample and update, which leave "
         "states as they are"

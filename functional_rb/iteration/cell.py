@@ -10,6 +10,7 @@ from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
 from functional_rb.base import forks
 from functional_rb.base.arrays import Nest
+from functional_rb.base.errors import ConsumedError
 from functional_rb.buffer.state import SameState, State, StateHolder
 from functional_rb.core.sample import Drawn
 from functional_rb.iteration.turns import Turns
@@ -231,7 +232,7 @@ class Cell(StateHolder, Generic[Drawn]):
     def _note_if_consumed(self, how: str) -> None:
         try:
             self._state.check_alive()
-        except RuntimeError:
+        except ConsumedError:
             self._failure = self._failure or how
             self._tell()
 

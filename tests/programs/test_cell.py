@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import pickle
 import signal
@@ -10,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ import functional_rb as frb
 from functional_rb.iteration.turns import Turns
 from tests.support import backends
 from tests.support.backends import Backend
+from tests.support.children import ended, forked
 
 # Seconds that nothing here should ever take.
 PATIENCE = 60.0
@@ -137,7 +140,7 @@ def test_a_state_is_lost_where_it_is_consumed_behind_the_cells_back(library: Bac
         return state
 
     assert "go on with what that returned" in caught(cell.apply, returns_the_old_one)
-    assert caught(cell.apply, rb.add, items()).startswith(f"{LOST}then failed: RuntimeError: this state was consumed")
+    assert caught(cell.apply, rb.add, items()).startswith(f"{LOST}then failed: ConsumedError: this state was consumed")
 
 
 @pytest.mark.parametrize(
@@ -302,6 +305,18 @@ def test_an_interrupt_leaves_the_queue(background: Any, monkeypatch: pytest.Monk
     with pytest.raises(KeyboardInterrupt):
         turns.take(interrupting)
     assert turns.take(max, 1, 2) == 2
+
+
+def test_a_forked_process_is_told_whose_files_they_are(tmp_path: Path) -> None:
+    with backends.make("torch") as library:
+        cell = frb.Cell(library.rb.init(dataclasses.replace(SPEC, storage=frb.Memmap(tmp_path))))
+
+        def asks() -> None:
+            for call in (lambda: cell.state, lambda: cell.apply(library.rb.add, items())):
+                assert "this state's files belong to the process that made it" in caught(call)
+
+        ended(forked(asks))
+        cell.apply(library.rb.add, items())
 
 
 def test_a_forked_process_does_not_wait_for_threads_that_it_has_not(background: Any) -> None:
