@@ -24,6 +24,8 @@ if sys.platform != "win32":
 
 # Errors that say what a process or a machine is short of, and nothing about the file.
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+# Errors that say that a folder is not to be written to, by this user or by anybody.
+READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 # A file is believed to have up to so many bytes, however few of them the disk holds.
 SMALL = 2**26
 # Above `SMALL`, a file is believed to be at most so many times as large as what the disk holds of it: file systems do
@@ -34,7 +36,9 @@ _SAFE = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os,
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NO_LINK | getattr(os, "O_CLOEXEC", 0)
 _COPY = "copy the directory (cp -aL) and use the copy, or give frb.load(..., storage=frb.Host())"
-_ASIDE = re.compile(r"\.functional_rb-[0-9a-f]{16}\.part", re.ASCII)
+# What the names of temporary directories begin with.
+ASIDE = ".functional_rb-"
+_ASIDE = re.compile(rf"{re.escape(ASIDE)}[0-9a-f]{{16}}\.part", re.ASCII)
 
 
 class UnusableFileError(Exception):
@@ -193,6 +197,27 @@ def written(descriptor: int, size: int, enough: int) -> int:
 
 
 @contextlib.contextmanager
+def explained_read_only(who: str, remedy: str, target: str, aside: str | None = None) -> Iterator[None]:
+    """Errors of a folder that is not to be written to, with the remedy.
+
+    Args:
+        who: is writing.
+        remedy: what to do about it.
+        target: the absolute path of what is made there.
+        aside: what the paths begin with of what is written meanwhile, if that is not the target.
+    """
+    try:
+        yield
+    except OSError as error:
+        there = str(error.filename)
+        # An error of another folder, such as that of the files that are read, is right as it is.
+        is_ours = there.startswith((target, aside or target)) or target.startswith(os.path.join(there, ""))
+        if error.errno not in READ_ONLY or not is_ours:
+            raise
+        raise type(error)(error.errno, f"{who}: {error.strerror}; {remedy}", there) from error
+
+
+@contextlib.contextmanager
 def aside(directory: str) -> Iterator[str]:
     """A temporary directory inside another, for files that are renamed into place once they are whole.
 
@@ -218,7 +243,7 @@ def aside(directory: str) -> Iterator[str]:
 # A new directory; where there are locks, also it as it is open, locked for as long as this process lives.
 def _made(directory: str) -> tuple[str, Descriptor | None]:
     while True:
-        path = os.path.join(directory, f".functional_rb-{secrets.token_hex(8)}.part")
+        path = os.path.join(directory, f"{ASIDE}{secrets.token_hex(8)}.part")
         os.mkdir(path, 0o700)
         if sys.platform == "win32":
             return path, None

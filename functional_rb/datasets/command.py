@@ -15,7 +15,7 @@ from functional_rb.base.strict_json import Json, finite
 from functional_rb.convert.json import to_json
 from functional_rb.datasets.convert import Conversion
 from functional_rb.datasets.dataset import Dataset, convert
-from functional_rb.datasets.description import DESCRIPTION, Summary, is_dataset, read_description
+from functional_rb.datasets.description import DESCRIPTION, PART, Summary, is_dataset, read_description
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.exporting.export import FORMATS
 from functional_rb.datasets.fetching.fetch import fetch
@@ -261,7 +261,7 @@ def listed(root: str | None) -> Json:
     converted = {}
     for directory, inside, names in sorted(os.walk(os.path.join(folder_of(root, WHO), "converted"))):
         inside.sort()
-        if DESCRIPTION in names and not directory.endswith(".part"):
+        if DESCRIPTION in names and not directory.endswith(PART):
             described = read_description(directory)
             converted[directory] = {"name": described.name, "steps": described.steps, "episodes": described.episodes}
     return {"prefixes": prefixes(), "converted": converted}

@@ -16,7 +16,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from functional_rb.base.files import as_path
+from functional_rb.base.files import as_path, explained_read_only
 from functional_rb.base.progress import Progress
 from functional_rb.base.strict_json import Json, finite
 from functional_rb.convert.json import to_json
@@ -24,6 +24,7 @@ from functional_rb.datasets.description import (
     ABOUT,
     EPISODE,
     EPISODES,
+    PART,
     Description,
     Path,
     is_dataset,
@@ -140,10 +141,19 @@ def planned(
     return Plan(who, reader, target, form, options, reader_facts, all_facts, how)
 
 
-def carry_out(plan: Plan) -> None:
-    """Write the dataset that is planned, unless it is there."""
-    disk.make_directory(os.path.dirname(plan.target))
-    disk.while_locked(f"{plan.target}.lock", functools.partial(_make, plan))
+def carry_out(plan: Plan, remedy: str = "give a path in a folder that can be written to") -> None:
+    """Write the dataset that is planned, unless it is there.
+
+    Args:
+        plan: what is made.
+        remedy: what to do where nothing can be written.
+    """
+    # What is there already is also found in a folder that is read-only, where no lock can be made.
+    if plan.is_done():
+        return
+    with explained_read_only(plan.who, remedy, plan.target):
+        disk.make_directory(os.path.dirname(plan.target))
+        disk.while_locked(f"{plan.target}.lock", functools.partial(_make, plan))
 
 
 # Called while no other process makes the same.
@@ -152,7 +162,7 @@ def _make(plan: Plan) -> None:
     # Another process may have made it while this one waited for the lock.
     if plan.is_done():
         return
-    unfinished = f"{target}.part"
+    unfinished = f"{target}{PART}"
     disk.make_directory(unfinished)
     # What lies there is removed if it is not of this dataset, and a link may lead anywhere.
     is_folder = os.path.isdir(unfinished) and not os.path.islink(unfinished)

@@ -25,6 +25,8 @@ from functional_rb.storage import disk
 from functional_rb.structures.ring import INT32_MAX
 
 DESCRIPTION = "dataset.json"
+# Behind the path of a dataset, that of the directory in which it is made.
+PART = ".part"
 FORMAT = 1
 EPISODES, ABOUT = "episodes.bin", "about.jsonl"
 Path = str | os.PathLike[str]
@@ -159,10 +161,11 @@ def read_description(directory: str) -> Description:
             raise ValueError(f"{described.steps} steps and {described.frames} frames")
         return described
     except FileNotFoundError:
-        raise DatasetError(
-            f"{directory}: no converted dataset is there; datasets.convert makes one of a reader, datasets.load "
-            f"one by its name"
-        ) from None
+        remedy = "datasets.convert makes one of a reader, datasets.load one by its name"
+        unfinished = f"{directory.removesuffix(PART)}{PART}"
+        if os.path.isdir(unfinished):
+            remedy = f"{unfinished} is an unfinished one: the call that began it finishes it"
+        raise DatasetError(f"{directory}: no converted dataset is there; {remedy}") from None
     except DatasetError:
         raise
     except (files.UnusableFileError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

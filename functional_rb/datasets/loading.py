@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -13,8 +12,7 @@ from functional_rb.base.arrays import DeviceLike
 from functional_rb.base.strict_json import Json
 from functional_rb.buffer.state import State
 from functional_rb.checkpoint.restoring import backend_name
-from functional_rb.datasets.convert import Conversion, conversion_of
-from functional_rb.datasets.dataset import convert
+from functional_rb.datasets.convert import Conversion, carry_out, conversion_of, planned
 from functional_rb.datasets.description import is_dataset, read_description
 from functional_rb.datasets.opening import opened
 from functional_rb.datasets.reader import ROOT, folder_of, open_reader, split_name
@@ -39,8 +37,8 @@ def load(
     """A dataset as an immutable buffer of steps in TED, in mapped files.
 
     The first time it is converted, in bounded memory, under `root`; afterwards its files are mapped, by as many
-    processes as wanted. Items cannot be added. Priorities can be updated, and leaves that are not stored as frames be
-    rewritten: that stays in this process, and the files are as they were.
+    processes as wanted. Items cannot be added. Priorities can be updated, and by another writer (`rb.with_spec`) leaves
+    that are not stored as frames be rewritten: that stays in this process, and the files are as they were.
 
     Args:
         name: the dataset's, with its prefix, "minari:D4RL/door/human-v2"; after the prefix there may be the path of its
@@ -84,17 +82,8 @@ def prepare(name: str, root: str | os.PathLike[str] | None, options: Json, conve
     name, folder = absolute(name), folder_of(root, WHO)
     directory = place(folder, name, {**options, **conversion.choices()})
     if not is_dataset(directory):
-        reader = open_reader(name, folder, **options)
-        try:
-            convert(reader, directory, conversion, facts=facts_of(name))
-        except OSError as error:
-            # An error of another folder, such as that of the files that are read, is right as it is.
-            there = str(error.filename)
-            ours = there.startswith(directory) or directory.startswith(os.path.join(there, ""))
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS) or not ours:
-                raise
-            hint = f"{error.strerror}; what is converted is to lie there: give another root=, or set {ROOT}"
-            raise type(error)(error.errno, hint, there) from error
+        plan = planned(open_reader(name, folder, **options), directory, conversion, facts_of(name), WHO)
+        carry_out(plan, f"what is converted is to lie there: give another root=, or set {ROOT}")
     return directory
 
 

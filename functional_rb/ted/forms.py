@@ -23,10 +23,11 @@ import numpy as np
 
 from functional_rb.base import nest
 from functional_rb.base.arrays import Nest, NumpyArray
-from functional_rb.base.files import as_path
+from functional_rb.base.files import ASIDE, as_path, explained_read_only
 from functional_rb.base.nest import Path
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.convert.json import to_json
+from functional_rb.storage import disk
 from functional_rb.ted import hdf5, memmaps
 from functional_rb.ted.lanes import Lanes
 from functional_rb.ted.padded import FORMAT, SUFFIXES, WHO, Block, FileLeaf, Header, Padded
@@ -77,6 +78,7 @@ class Form:
         Raises:
             FileExistsError: if the file is there, or the directory is and is not empty.
             ImportError: for a file, if h5py is not installed.
+            StorageFullError: if there is no room; nothing is left of it.
             ValueError: for a leaf whose name means something else there; for a compression of a directory.
 
         Example:
@@ -93,13 +95,18 @@ class Form:
             0
             0
         """
-        padded, to = _padded(flat_of(self)), as_path(path, WHO)
-        if to.endswith(SUFFIXES):
-            hdf5.write(padded, to, compression)
-        elif compression is None:
-            memmaps.write(padded, to, isinstance(self, Nested))
-        else:
+        to = os.path.abspath(as_path(path, WHO))
+        if compression is not None and not to.endswith(SUFFIXES):
             raise ValueError(f"{WHO}: compression is of files of HDF5, and {to!r} does not end with .h5 or .hdf5")
+        padded, aside = _padded(flat_of(self)), os.path.join(os.path.dirname(to), ASIDE)
+        with (
+            explained_read_only(WHO, "give a path in a folder that can be written to", to, aside),
+            disk.explained_if_full(to, "make room there (df; quota; ulimit -f) and call again"),
+        ):
+            if to.endswith(SUFFIXES):
+                hdf5.write(padded, to, compression)
+            else:
+                memmaps.write(padded, to, isinstance(self, Nested))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

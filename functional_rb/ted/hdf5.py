@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path as File
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from functional_rb.base.arrays import NumpyArray as Array
 from functional_rb.base.dtypes import ITEMSIZE
 from functional_rb.base.extras import imported
 from functional_rb.base.nest import Path, show
+from functional_rb.storage import unfailing
 from functional_rb.structures.row_layout import STORED_AS, kept_dtype
 from functional_rb.ted import sources
 from functional_rb.ted.padded import EXTRA, RESERVED, WHO, FileLeaf, Header, Padded, pieces, rows_of
@@ -45,8 +47,7 @@ def write(padded: Padded, path: str, compression: str | None) -> None:
             raise ValueError(f"{WHO}: leaf {show(leaf)!r}: HDF5 has '/' and '.' for something else; rename it")
     with files.aside(os.fspath(target.parent)) as scratch:
         unfinished = File(scratch) / "made.h5"
-        with h5py.File(unfinished, "w") as file:
-            _write(padded, file, compression)
+        unfailing.written(unfinished, functools.partial(_write, h5py, padded, compression))
         os.replace(unfinished, target)
 
 
@@ -66,7 +67,12 @@ def opened(path: str, who: str) -> Iterator[Opened]:
             yield Opened(sources.checked(header, path), source, "".join(texts) if texts else None)
 
 
-def _write(padded: Padded, file: Group, compression: str | None) -> None:
+def _write(h5py: ModuleType, padded: Padded, compression: str | None, stream: unfailing.Stream) -> None:
+    with h5py.File(stream, "w") as file:
+        _write_leaves(padded, file, compression, stream.check)
+
+
+def _write_leaves(padded: Padded, file: Group, compression: str | None, check: Callable[[], None]) -> None:
     header, text, trajectories = padded.header, padded.extra, list(pieces(padded))
     names = [EXTRA] if len(text) <= LONGEST else _names_of_pieces()
     for name, start in zip(names, range(0, len(text), LONGEST), strict=False):
@@ -78,6 +84,7 @@ def _write(padded: Padded, file: Group, compression: str | None) -> None:
     for k, piece in enumerate(trajectories):
         group = file.create_group(f"{GROUP}{k:0{digits}}")
         for path, file_leaf in padded.leaves.items():
+            check()
             start, stop = (piece.shared, piece.shared_stop) if path in padded.shared else (piece.start, piece.stop)
             shape = (stop - start, *file_leaf.shape)
             filters = {"compression": compression} if compression and 0 not in shape else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from torch.utils._pytree import tree_leaves
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb.datasets import convert, hdf5, load, loading, opening
+from functional_rb.datasets import convert, hdf5, load, opening
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.loading import place
 from tests.datasets.d4rl_files import write
 from tests.datasets.made_up import MadeUp
+
+converting = sys.modules["functional_rb.datasets.convert"]
 
 
 def test_names_have_places_of_their_own_below_the_folder() -> None:
@@ -52,10 +55,10 @@ def test_paths_are_kept_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("above", [True, False])
 def test_who_may_not_write_is_told_what_to_give(above: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(reader: Any, path: str, *more: Any, **facts: Any) -> None:
-        raise PermissionError(13, "Permission denied", str(tmp_path) if above else f"{path}.lock")
+    def refused(plan: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(tmp_path) if above else f"{plan.target}.lock")
 
-    monkeypatch.setattr(loading, "convert", refused)
+    monkeypatch.setattr(converting, "_make", refused)
     path = write(tmp_path / "some.hdf5")
     with pytest.raises(
         PermissionError, match=r"Permission denied; .* give another root=, or set FUNCTIONAL_RB_DATASETS"
@@ -68,10 +71,10 @@ def test_files_that_may_not_be_read_are_not_taken_for_those_that_are_written(
 ) -> None:
     for refused in (tmp_path / "some.hdf5", tmp_path / "roo", None):
 
-        def convert(reader: Any, path: str, *more: Any, at: Path | None = refused, **facts: Any) -> None:
+        def make(plan: Any, at: Path | None = refused) -> None:
             raise PermissionError(13, "Permission denied", at and str(at))
 
-        monkeypatch.setattr(loading, "convert", convert)
+        monkeypatch.setattr(converting, "_make", make)
         with pytest.raises(PermissionError) as told:
             load(f"d4rl:{write(tmp_path / 'some.hdf5')}", rb, root=tmp_path / "root")
         assert "root=" not in str(told.value)

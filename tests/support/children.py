@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +24,9 @@ def program(name: str, *arguments: object) -> list[str]:
 def forked(work: Callable[[], None], survives: bool = False) -> int:
     """Work in a child, which dies with its parent unless it survives; the process."""
     sys.stdout.flush()
-    process = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # JAX's, that a process with threads is forked
+        process = os.fork()
     if not process:
         if not survives:
             LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -43,6 +46,12 @@ def ended(process: int, killed: bool = False) -> None:
     """Wait for a child, which must have been killed, or have ended well."""
     status = os.waitpid(process, 0)[1]
     assert status == (signal.SIGKILL if killed else 0), status
+
+
+def gives_up_privileges() -> bool:
+    """Whether this process, a child, may from now on open and write what modes of files say, also if it is root's."""
+    # In a namespace of users in which nobody has a name, root owns its files and has power over none.
+    return os.getuid() != 0 or LIBC.unshare(0x10000000) == 0  # CLONE_NEWUSER
 
 
 def die() -> None:

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 
 from functional_rb.base.descriptors import Descriptor
-from functional_rb.base.files import as_path
+from functional_rb.base.files import as_path, explained_read_only
 from functional_rb.base.strict_json import Json
 from functional_rb.datasets.description import Path
 from functional_rb.datasets.exporting import lerobot, minari
@@ -30,10 +30,12 @@ def export(reader: Stored, to: Path, format: str, facts: Json) -> str:
         raise ValueError(f"{WHO}: format: expected one of {', '.join(FORMATS)}, got {format!r}")
     target = os.path.abspath(as_path(to, WHO))
     above, folder = os.path.split(target)
-    disk.make_directory(above)
-    unfinished = os.path.join(above, f".{folder}.exporting")
+    aside = os.path.join(above, f".{folder}.")
+    unfinished = f"{aside}exporting"
     work = functools.partial(_made, FORMATS[format], reader, facts, target, unfinished)
-    disk.while_locked(os.path.join(above, f".{folder}.lock"), work)
+    with explained_read_only(WHO, "give a path in a folder that can be written to", target, aside):
+        disk.make_directory(above)
+        disk.while_locked(f"{aside}lock", work)
     return f"{format.partition('-')[0]}:{target}"
 
 

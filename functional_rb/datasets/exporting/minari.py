@@ -6,7 +6,7 @@ Minari writes it: its storage appends to an episode that it knows, so that no mo
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from functional_rb.base.extras import imported
 from functional_rb.base.strict_json import Json
@@ -15,10 +15,13 @@ from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.exporting.steps import WHO, Fields
 from functional_rb.datasets.stored import Stored
 from functional_rb.specs import ArraySpec, Text
+from functional_rb.storage import unfailing
 
 NAME = "Minari"
 # The folder within a dataset's that has the files.
 DATA = "data"
+# The one of them that has the steps.
+FILE = "main_data.hdf5"
 # The metadata of a dataset that stay true of datasets made of it.
 TEXTS = ("algorithm_name", "code_permalink", "description")
 KEPT = (*TEXTS, "author", "author_email", "env_spec", "eval_env_spec", "requirements")
@@ -54,9 +57,16 @@ def write(reader: Stored, facts: Json, target: str, folder: str) -> None:
     # JPEG would lose what the dataset has.
     dataset = storage.new(os.path.join(folder, DATA), observation, action, data_format="hdf5", jpeg_encoding=False)
     dataset.update_metadata(metadata)
-    dataset.update_episodes(_buffers(reader, fields))
-    # For an episode in several pieces Minari has noted only how long the last one is.
-    dataset.update_episode_metadata({"total_steps": episode.steps} for episode in reader.description.summaries())
+
+    def write_steps(stream: unfailing.Stream) -> None:
+        # Minari opens the file at each call, by this: a path, for which h5py takes a stream too, unless it is empty.
+        dataset._file_path = stream
+        imported("h5py", WHO).File(stream, "w").close()
+        dataset.update_episodes(_buffers(reader, fields, stream.check))
+        # For an episode in several pieces Minari has noted only how long the last one is.
+        dataset.update_episode_metadata({"total_steps": episode.steps} for episode in reader.description.summaries())
+
+    unfailing.written(os.path.join(folder, DATA, FILE), write_steps)
 
 
 def _identity(facts: Json, target: str) -> str:
@@ -74,10 +84,11 @@ def _identity(facts: Json, target: str) -> str:
     return str(identity)
 
 
-def _buffers(reader: Stored, fields: Fields) -> Iterator[object]:
+def _buffers(reader: Stored, fields: Fields, check: Callable[[], None]) -> Iterator[object]:
     buffer = imported("minari.data_collector", WHO).EpisodeBuffer
     number, goes_on = 0, False
     for piece in reader.episodes():
+        check()
         seed = None if goes_on else piece.about.get("seed")
         if seed is not None and type(seed) is not int:
             raise DatasetError(f"{WHO}: {reader.path}, seed: expected a whole number, got {seed!r:.60}")

@@ -10,6 +10,7 @@ import urllib.parse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from functional_rb.base.files import explained_read_only
 from functional_rb.base.progress import Progress
 from functional_rb.datasets.fetching import listing, paths
 from functional_rb.datasets.fetching.partial import Partial
@@ -23,7 +24,7 @@ from functional_rb.datasets.fetching.remote import (
     Retry,
     persisted,
 )
-from functional_rb.datasets.reader import folder_of, prefixes
+from functional_rb.datasets.reader import ROOT, folder_of, prefixes
 from functional_rb.storage import disk
 
 if TYPE_CHECKING:
@@ -86,8 +87,9 @@ def fetch(
         if file.name in names:
             raise ValueError(f"{WHO}: {file.name!r} comes twice; expected another name for each file")
         names.add(file.name)
-    disk.make_directory(folder)
-    return [_one(file, folder, how) for file in wanted]
+    with explained_read_only(WHO, f"what is fetched is to lie there: give another root=, or set {ROOT}", folder):
+        disk.make_directory(folder)
+        return [_one(file, folder, how) for file in wanted]
 
 
 @dataclasses.dataclass(frozen=True)
