@@ -7,6 +7,7 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from functional_rb.base.nest import Key
 from functional_rb.core.boundaries import EpisodeBoundaries
 from functional_rb.core.draft import Draft
 from functional_rb.core.plan import AuxiliaryArray, Plan
@@ -78,6 +79,14 @@ class SamplerBase(abc.ABC):
     def boundaries(self) -> EpisodeBoundaries | None:
         """The leaves that tell where trajectories end, if the place of stored steps in these is needed."""
         return None
+
+    @property
+    def reads(self) -> tuple[Key, ...]:
+        """The leaves that it looks at, beside those that tell where trajectories end: a name each, or the names to it.
+
+        Of a sharded buffer a sampler is shown these alone, and has to find them by name.
+        """
+        return ()
 
     @property
     def why_nothing(self) -> str:

@@ -130,6 +130,10 @@ class Groups(SamplerBase):
         return None if self.interleaved else self._slices.boundaries
 
     @property
+    def reads(self) -> tuple[Key, ...]:
+        return (self.group_key,) if self.reward_key is None else (self.group_key, self.reward_key)
+
+    @property
     def why_nothing(self) -> str:
         other = "" if self.interleaved else ", or interleaved=True, if other items lie between those of a group"
         return f"completes a group of {self.per_group} items; add more, or give whole=False{other}"

@@ -86,6 +86,10 @@ class Staleness(SamplerBase):
         return True
 
     @property
+    def reads(self) -> tuple[Key, ...]:
+        return (self.version_key,)
+
+    @property
     def why_nothing(self) -> str:
         return f"has a staleness of at most {self.max_staleness}; add items that a newer policy has made"
 

@@ -113,9 +113,8 @@ def deal(spec: BufferSpec, shards: int) -> Dealing:
     lanes_each = -(-spec.lanes // shards)
     # The leaves that sampler and writer read: those that tell where episodes end, and those they name.
     names = set() if spec.sampler.boundaries is None else set(spec.sampler.boundaries.names)
-    fields = "group_key", "reward_key", "version_key"
-    keys = (*(getattr(spec.sampler, field, None) for field in fields), *spec.writer.reads)
-    names |= {key if isinstance(key, str) else "/".join(map(str, key)) for key in keys if key}
+    keys = *spec.sampler.reads, *spec.writer.reads
+    names |= {key if isinstance(key, str) else "/".join(map(str, key)) for key in keys}
     paths = zip(plan.names, plan.structure.paths, plan.leaves, strict=True)
     read = nest.nested({tuple(map(str, path)): leaf for name, path, leaf in paths if name in names})
     index = BufferSpec(read, spec.capacity, spec.sampler, spec.writer, lanes=spec.lanes)

@@ -5,6 +5,7 @@ The index and the parts of a buffer that is dealt are compared with the buffer t
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import functional_rb as frb
+from functional_rb.base import nest
 from functional_rb.buffer import functions
 from functional_rb.buffer.checked_items import Batch
 from functional_rb.buffer.state import State
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays, Draft
+from functional_rb.core.plan import Plan
 from functional_rb.ops import numpy_ops as ops
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.sharding import adding, deal, place, regroup, rows, shares
@@ -113,6 +116,21 @@ def test_the_index_has_what_the_sampler_reads_under_the_same_names() -> None:
     assert groups.index.plan.names == ("episode", "id")
     bare = frb.BufferSpec(frb.Binary(()), 8, frb.Slices(2, end_keys=["the item"]), lanes=2)
     assert deal.deal(bare, 2).index.plan.names == ("the item",)
+
+
+def test_the_index_has_what_a_users_own_sampler_says_that_it_reads() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Rewarding(frb.Uniform):
+        scored_by: tuple[str, ...] = ("next", "reward")
+
+        @property
+        def reads(self) -> tuple[tuple[str, ...], ...]:
+            return (self.scored_by,)
+
+        def check(self, plan: Plan) -> None:
+            nest.position(plan.names, self.scored_by, "Rewarding")
+
+    assert deal.deal(spec_of(sampler=Rewarding()), 2).index.plan.names == ("next/reward",)
 
 
 def test_a_part_computes_what_the_buffer_does_as_it_is_sampled() -> None:
