@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
@@ -34,12 +35,18 @@ class Computing(Protocol):
     def run(self) -> Callable[..., Nest]:
         """Carries out a function of `ops` and arrays."""
 
+    @property
+    def without_gradients(self) -> Callable[[], AbstractContextManager[object]]:
+        """A context in which nothing is remembered for gradients."""
+
     def values(self, x: Array) -> NumpyArray | None:
         """An array in NumPy; None while it is traced."""
 
 
 class OnHost:
     """Computing with NumPy's arrays alone."""
+
+    without_gradients = nullcontext
 
     def converted(self, x: ArrayLike, dtype: str, name: str) -> Array:
         if not isinstance(x, np.ndarray):

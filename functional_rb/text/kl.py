@@ -70,7 +70,7 @@ class KLController:
             mask: bool [N], which replies count; all if None.
 
         Returns:
-            float32 [], of the library of the arrays, NumPy's too.
+            float32 [], of the library of the arrays, NumPy's too. Torch has no gradients of it.
 
         Raises:
             ValueError: for `kl` that is not one number a reply; for a coefficient that is negative or not finite, where
@@ -98,8 +98,10 @@ def _update(
             f"of each reply, not over padding"
         )
     real = checked_mask(lib, WHO, 1, [values], mask)
-    number = _coefficient(lib, coefficient, values)
-    return lib.run(_updated, number, values, real, static=(controller,))
+    # A coefficient that had its history would lead each backward pass through those of all steps before.
+    with lib.without_gradients():
+        number = _coefficient(lib, coefficient, values)
+        return lib.run(_updated, number, values, real, static=(controller,))
 
 
 def _coefficient(lib: Computing, coefficient: object, like: Array) -> Array:

@@ -237,6 +237,15 @@ def test_the_coefficient_is_state_under_jit(library: Backend) -> None:
     assert float(found) == pytest.approx(0.2 * 1.004**3, rel=1e-5)
 
 
+def test_coefficients_of_torch_do_not_lead_back_through_earlier_steps() -> None:
+    coefficient: Any = CONTROLLER.initial
+    for _ in range(2):
+        kl = torch.full((4,), 12.0, requires_grad=True)
+        (coefficient * kl).sum().backward()  # a second time through the first step would be an error of torch's
+        coefficient = CONTROLLER.update(coefficient, 2 * kl)
+        assert not coefficient.requires_grad
+
+
 NAN = float("nan")
 
 
