@@ -10,6 +10,7 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import torch
 
 import functional_rb as frb
 from tests.support import backends, gpu
@@ -143,7 +144,6 @@ def test_versions_may_be_traced_and_mapped_over() -> None:
 
 
 def test_a_compiled_program_of_torch_takes_new_versions_without_being_compiled_again() -> None:
-    import torch
     import torch._dynamo.testing
 
     import torch_backend as rb
@@ -212,7 +212,7 @@ def test_what_is_stored_and_loaded_goes_on(library: Backend, tmp_path: Any) -> N
     check(library, rb.update(back, version=4), 4, dict(enumerate([0, 3, 4, 1, 2])))
 
 
-WRONG: dict[str, tuple[Any, type[Exception], str]] = {
+WRONG: dict[str, tuple[Any, Any, str]] = {
     "a float": (lambda rb, state: rb.update(state, version=1.0), TypeError, "expected version as an int"),
     "a bool": (lambda rb, state: rb.update(state, version=True), TypeError, "expected version as an int"),
     "a vector": (
@@ -221,6 +221,11 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
         r"expected version as a scalar, got shape \(2,\)",
     ),
     "nothing": (lambda rb, state: rb.update(state), TypeError, "indices: expected an array of dtype int32"),
+    "a tensor without a value": (
+        lambda rb, state: rb.update(state, version=torch.tensor(1, device="meta")),
+        (TypeError, ValueError),  # JAX takes no tensor at all
+        "version: expected a JAX or NumPy array|expected a number, got a tensor on meta, which has none; give one on",
+    ),
     "items of no indices": (
         lambda rb, state: rb.update(state, items={"id": np.zeros(1, np.int32)}, version=1),
         TypeError,
@@ -235,7 +240,7 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_named_and_changes_nothing(case: tuple[Any, type[Exception], str], library: Backend) -> None:
+def test_what_is_wrong_is_named_and_changes_nothing(case: tuple[Any, Any, str], library: Backend) -> None:
     called, kind, message = case
     state = library.add(library.init(spec_of(max_staleness=2)), items_of(0, [0, 1]))
     with pytest.raises(kind, match=message):

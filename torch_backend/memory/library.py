@@ -89,7 +89,10 @@ class Torch(Library):
         return numbers(key, shape, memory.rows.device)
 
     def number(self, x: object, memory: versioned.Memory, dtype: str = "float32") -> torch.Tensor:
-        return number(x, memory.rows.device, ops.DTYPES[dtype])
+        device = memory.rows.device
+        if isinstance(x, torch.Tensor) and x.is_meta and device.type != "meta":
+            raise ValueError(f"expected a number, got a tensor on meta, which has none; give one on {device}")
+        return number(x, device, ops.DTYPES[dtype])
 
     def received(self, array: object, memory: versioned.Memory, target: torch.device | None) -> object | torch.Tensor:
         # What a caller gives, on the memory's device if it is on the target or, as NumPy's arrays are, on the CPU.
