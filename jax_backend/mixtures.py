@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from functional_rb.base.arrays import BackendArray, NumpyArray
+from functional_rb.buffer.reader import check_fits
 from functional_rb.buffer.state import State
 from functional_rb.core.strategy import Selection
 from functional_rb.mixture import drawing
@@ -146,8 +147,12 @@ def _at_once(
     layout = layout_at_once(form_of(mixture), execute, batch)
     if not layout.alike:
         return None
+    for state in mixture.buffers:
+        check_fits(state, state.spec.plan, "sample")
     spec, shares = mixture.spec, mixture.p if p is None else p
     shares = None if shares is None else jnp.asarray(shares, jnp.float32)
+    if shares is not None and shares.shape != (len(mixture),):  # a mixture that is put together of parts may have any
+        return None
     listed = (spec.p or ()) if shares is None else None
 
     def core(
@@ -170,7 +175,7 @@ def _by_buffer(
     mixture: Mixture, key: jax.Array, batch: int, p: jax.Array | None, beta: jax.Array | None
 ) -> tuple[list[Changes], Leaves, Selection]:
     carrier = _Traced(_most(mixture, batch) if p is None else None)
-    request = Request(layout_at_once(form_of(mixture), execute, batch), key, batch, p, beta)
+    request = Request(layout_at_once(form_of(mixture), execute, batch), key, p, beta)
     changed, leaves, selection = drawing.draw(carrier, mixture, request)
     return [one for one in changed if one is not None], leaves, selection
 
@@ -197,9 +202,9 @@ def _most(mixture: Mixture, batch: int) -> Sequence[int] | None:
 
 def draw(mixture: drawing.M, request: Request, consume: bool) -> tuple[drawing.M, Leaves, Selection]:
     """Draw a batch; where the result is at hand, to draw from nothing is an error."""
-    _, key, batch, p, beta = request
+    layout, key, p, beta = request
     keys.check_key(key)
-    buffers = mixture.buffers
+    batch, buffers = layout.size, mixture.buffers
     if any(type(state) is not State for state in buffers):
         return _draw_on_host(mixture, request)
     drawing.check_heeding(mixture)
@@ -219,7 +224,7 @@ def draw(mixture: drawing.M, request: Request, consume: bool) -> tuple[drawing.M
 
 def _draw_on_host(mixture: drawing.M, request: Request) -> tuple[drawing.M, Leaves, Selection]:
     beta = None if request.beta is None else np.float32(request.beta)
-    buffers, leaves, selection = drawing.draw(_Hosted(request.batch), mixture, request._replace(beta=beta))
+    buffers, leaves, selection = drawing.draw(_Hosted(request.layout.size), mixture, request._replace(beta=beta))
     # The samples go where those of the first buffer on the host go.
     host, extras = next(x for x in mixture.buffers if isinstance(x, HostState | SharedState)), selection.extras
     sent = shipping.sent([np.asarray(x) for x in (*leaves, *extras.values())], host.device)

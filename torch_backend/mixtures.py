@@ -135,7 +135,7 @@ def draw(mixture: drawing.M, request: Request, consume: bool) -> tuple[drawing.M
     if not traced and TRANSFORMS() is not None:  # whether a function of torch's maps over an array that is read
         counters = [state.counters for state in mixture.buffers]
         traced = any(map(is_batched, (request.key, request.p, request.beta, mixture.p, *counters)))
-    known = not traced and bool(request.batch)
+    known = not traced and bool(request.layout.size)
     with modes.without_gradients():
         drawn = None
         if not known:
@@ -155,8 +155,8 @@ def _at_once(mixture: Mixture, request: Request) -> tuple[Leaves, Selection] | N
 
     On a GPU nobody waits for it: where nothing can be drawn, the host does not know that, and handles are -1.
     """
-    layout, key, batch, p, beta = request
-    states = mixture.states
+    layout, key, p, beta = request
+    states, batch = mixture.states, layout.size
     if not layout.alike or not all(isinstance(state, TorchState) and state._target is None for state in states):
         return None
     shares = mixture.p if p is None else p

@@ -138,14 +138,12 @@ class Request(NamedTuple):
     Attributes:
         layout: of the sample.
         key: of the backend.
-        batch: B.
         p: float32 [K], in place of the mixture's shares; None for those.
         beta: the exponent of the weights; None where all of them are 1.
     """
 
     layout: Layout
     key: PRNGKey
-    batch: int
     p: BackendArray = None
     beta: float | BackendArray | None = None
 
@@ -179,13 +177,13 @@ def draw(carrier: Carrier[After], mixture: Mixture, request: Request) -> Rows[Af
     Raises:
         ValueError: if nothing can be drawn, and that is known.
     """
-    layout, key, batch, p, beta = request
+    layout, key, p, beta = request
     looked = _look(carrier, mixture, p)
     if carrier.known:
         check_drawable(mixture, bool(looked.status.drawable > 0))
     # Where nothing can be drawn no buffer gives a row: neither one without a share, nor one that would lose it.
-    wanted = carrier.ops.cast(looked.status.drawable * batch, "int32")
-    after, leaves, selection = _of_mixture(carrier, layout, layout.leaves, mixture, looked, key, batch, wanted)
+    wanted = carrier.ops.cast(looked.status.drawable * layout.size, "int32")
+    after, leaves, selection = _of_mixture(carrier, layout, layout.leaves, mixture, looked, key, layout.size, wanted)
     return after, leaves, _weighed(carrier, selection, looked.status.least, beta)
 
 

@@ -37,7 +37,7 @@ def sample(
     # torch.compile traces no cache.
     layout = (layout_of if lib.is_traced(key) else layout_at_once)(form_of(mixture), lib.mapper, size)
     shares = None if p is None else _shares(lib, engine, p, len(mixture))
-    request = Request(layout, key, size, shares, _beta(engine, layout, beta))
+    request = Request(layout, key, shares, _beta(engine, layout, beta))
     after, leaves, drawn = lib.mixtures.draw(mixture, request, function == "sample_" and not mixture.repeats)
     return after, _packed(lib, mixture.spec, layout, key, leaves, drawn)
 
@@ -60,21 +60,20 @@ def _packed(
     lead = (spec.parts, size // spec.parts) if spec.stacked else (size,)
     shape = lead if steps is None else (*lead[:-1], lead[-1] * steps) if flat else (*lead, steps)
 
-    def shaped(x: BackendArray, axes: int, shape: tuple[int, ...]) -> BackendArray:
-        return x.reshape(*shape, *x.shape[axes:]) if flat or spec.stacked else x
+    def of_draws(x: BackendArray) -> BackendArray:
+        return x.reshape(*lead, *x.shape[1:]) if spec.stacked else x
 
-    def of_handles(x: BackendArray) -> BackendArray:
-        return shaped(x, 1 if steps is None else 2, shape)
+    def of_steps(x: BackendArray) -> BackendArray:
+        return x.reshape(*shape, *x.shape[2:]) if flat else of_draws(x)
 
     # Behind the batch's axis, what a function of items gives has axes of its own.
-    leaves = [shaped(leaf, 2, shape) if flat else shaped(leaf, 1, lead) for leaf in leaves]
     axes = lead if layout.mapped and not flat else shape
-    items = nest.unflatten(layout.leaves.structure, leaves, lib.build_mapping, axes)
+    items = nest.unflatten(layout.leaves.structure, [*map(of_steps, leaves)], lib.build_mapping, axes)
     mask = drawn.handles[..., -1] >= 0 if layout.may_be_short and drawn.mask is None else drawn.mask
     ids = drawn.handles[:, 0] if steps is None else drawn.handles[:, 0, 0]
-    drawn = each(of_handles, drawn._replace(mask=mask))
-    weights, probabilities = shaped(drawn.weights, 1, lead), shaped(drawn.probabilities, 1, lead)
-    extras = {**drawn.extras, IDS: shaped(ids, 1, lead)}
+    drawn = each(of_steps, drawn._replace(mask=mask))
+    weights, probabilities, ids = map(of_draws, (drawn.weights, drawn.probabilities, ids))
+    extras = {**drawn.extras, IDS: ids}
     return sample_of(items, drawn._replace(weights=weights, probabilities=probabilities, extras=extras))
 
 

@@ -156,12 +156,10 @@ def part_with_oldest(memory: Memory) -> None:
 
 def part_with_older(memory: Memory) -> None:
     """Give the newest of the older versions a copy, from which those before it are found too."""
-    while memory.history:
-        version = memory.history[-1][0]()
-        if version is not None and version.memory is None:
-            version._rebuild()  # which empties the history
-        else:
-            memory.retained -= memory.history.pop()[1]
+    needing = [version for older, _ in memory.history if (version := older()) is not None and version.memory is None]
+    if needing:
+        needing[-1]._rebuild()
+    forget_dead(memory)
 
 
 def forget_dead(memory: Memory) -> None:

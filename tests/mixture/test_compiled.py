@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
@@ -59,6 +60,17 @@ def test_a_buffer_without_a_share_gives_nothing_where_the_others_are_empty(how: 
     assert sample.indices.tolist() == [[-1, -1]] * 4
     assert sample.weights.tolist() == sample.probabilities.tolist() == [0] * 4
     assert jax_backend.size(after, each=True).tolist() == [4, 0]
+
+
+def test_arrays_that_are_no_states_are_refused_before_a_kernel_reads_them() -> None:
+    """Kernels would read beyond them; so they would beyond shares that are fewer than the buffers."""
+    rb, mixture = jax_backend, pair(jax_backend, UNIFORM)
+    for name in ("rows", "counters"):
+        cut = dataclasses.replace(mixture[0], **{name: getattr(mixture[0], name)[:1]})
+        with pytest.raises(ValueError, match=r"^sample: .*give a state whose arrays were not cut"):
+            rb.sample(mixture.replace(0, cut), rb.key(0), 4)
+    one = frb.Mixture(mixture.states, jnp.ones(1), spec=mixture.spec)
+    assert jax.jit(lambda m: rb.sample(m, rb.key(0), 4)[1]).lower(one).as_text().count("sample_mixture") == 0
 
 
 def test_shares_may_be_traced_and_one_trace_serves_them_all() -> None:

@@ -31,7 +31,7 @@ def test_what_is_known_and_what_is_traced_give_the_same_rows(sampler: Any) -> No
         mixture = frb.Mixture([filled(rb, UNIFORM, 0, 5), filled(rb, spec, 10, 4)], p=[0.3, 0.7], how=how)
         if nested:
             mixture = frb.Mixture([mixture, filled(rb, UNIFORM, 20, 3)], p=[0.6, 0.4], how=how)
-        request = drawing.Request(layout_of(form_of(mixture), execute, 6), rb.key(7), 6, beta=1.0)
+        request = drawing.Request(layout_of(form_of(mixture), execute, 6), rb.key(7), beta=1.0)
         here, leaves, found = drawing.draw(mixtures._Torch(True), mixture, request)
         there, others, other = drawing.draw(mixtures._Torch(False), mixture, request)
         assert found.handles.tolist() == other.handles.tolist()
@@ -48,7 +48,7 @@ def test_where_nothing_can_be_drawn_traced_rows_tell_nothing() -> None:
     """Not even those of a buffer without a share, which could give some."""
     rb, spec = torch_backend, frb.BufferSpec(ITEM, capacity=8, sampler=frb.Slices(2, end_keys=()))
     mixture = frb.Mixture([rb.init(spec), filled(rb, spec, 0, 6)], p=[1.0, 0.0])
-    request = drawing.Request(layout_of(form_of(mixture), execute, 6), rb.key(7), 6, beta=1.0)
+    request = drawing.Request(layout_of(form_of(mixture), execute, 6), rb.key(7), beta=1.0)
     found = drawing.draw(mixtures._Torch(False), mixture, request)[2]
     assert (found.handles == drawing.NOTHING).all()
     for name in ("weights", "probabilities", *drawing.FLAGS):

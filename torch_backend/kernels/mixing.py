@@ -69,7 +69,7 @@ def draw(carrier: Carrier[State], mixture: Mixture, request: Request) -> Rows[St
     if any(len(one) > most for one in _mixtures(mixture)):
         return None
     rows: Rows[State] = _Mixing(carrier, request, devices.pop()).rows(
-        mixture, request.layout.leaves, request.key, request.batch, None, request.p, True
+        mixture, request.layout.leaves, request.key, request.layout.size, None, request.p, True
     )
     return rows
 
