@@ -107,7 +107,10 @@ class NStepOfAdded(NStep):
         if self.n > 1:
             arrays = [ops.concat(pair, 0) for pair in zip(self._waiting(draft), arrays, strict=True)]
         read = self._reader(ops, arrays)
-        ended, ids = self._marked(ops, plan, leaves, every, read)
+        # Which of the new steps end a trajectory, bool [batch], and all steps' ids int32 [rows, words], if any.
+        ended = episodes.ended(ops, plan, self.end_keys, leaves) if self.end_keys else every[:batch] < 0
+        position = self.trajectory(plan)
+        ids = None if position is None else id_words(ops, read(every, [position])[position].reshape(-1))
         line = plan_line(ops, draft.counters.more[PENDING], ended, ids, mask, self.n)
         draft.count(**{PENDING: line.pending})
         if self.n > 1:
@@ -168,14 +171,3 @@ class NStepOfAdded(NStep):
     @property
     def _names(self) -> list[str]:
         return [WAITING, *(f"{WAITING}/{nest.show(leaf.path)}" for leaf in self.packed.wide)]
-
-    # Which of the new steps end a trajectory, bool [batch], and all steps' ids int32 [rows, words], if any.
-    def _marked(
-        self, ops: Ops, plan: Plan, leaves: Sequence[Array], rows: Array, read: Reader
-    ) -> tuple[Array, Array | None]:
-        nothing = rows[: leaves[0].shape[0]] < 0
-        ended = episodes.ended(ops, plan, self.end_keys, leaves) if self.end_keys else nothing
-        position = self.trajectory(plan)
-        if position is None:
-            return ended, None
-        return ended, id_words(ops, read(rows, [position])[position].reshape(-1))
