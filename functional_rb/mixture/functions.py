@@ -91,7 +91,7 @@ def update(
 
 
 def _updated(lib: Lib[A], mixture: M, indices: ArrayLike, priorities: ArrayLike, items: object, function: str) -> M:
-    buffers = check_buffers(lib, mixture, function)
+    buffers = mixture.buffers
     engines = [lib.engine(state) for state in buffers]
     named = _indices(engines[0], mixture, indices)
     count = int(named.shape[0])
