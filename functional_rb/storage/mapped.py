@@ -67,7 +67,8 @@ class MappedFiles:
         if os.getpid() != self._pid:
             raise RuntimeError(
                 "Memmap: this state's files belong to the process that made it, and this one was forked from it; "
-                "make a state here (frb.load), send a copy (pickle), or use Memmap(shared=True)"
+                "make a state here (frb.load), start processes by 'forkserver' or 'spawn', which send them a copy (a "
+                "DataLoader: multiprocessing_context='forkserver'), or use Memmap(shared=True)"
             )
 
     def reserve(self, first: int, n: int) -> None:

@@ -6,10 +6,9 @@ kept, what is written afterwards is dropped, and the error is raised once HDF5 i
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,46 +18,48 @@ from functional_rb.storage import disk
 class Stream(io.FileIO):
     """A new file, which h5py takes in place of a path."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], failures: list[BaseException]) -> None:
+        """Make it; with any failure in the list, of a write or of somebody else, nothing more is written."""
         super().__init__(path, "w+")
-        self._failure: BaseException | None = None
+        self._failures = failures
 
     def check(self) -> None:
         """Raise what a write has failed with: what was dropped since then cannot be read back."""
-        if self._failure is not None:
-            raise self._failure
-
-    @contextlib.contextmanager
-    def dropped_on_error(self) -> Iterator[None]:
-        """Write nothing more after an error; that of a write goes before what HDF5 makes of it."""
-        try:
-            yield
-        except BaseException as error:
-            self._failure = self._failure or error
-            if self._failure is not error:
-                raise self._failure from error
-            raise
+        if self._failures:
+            raise self._failures[0]
 
     def write(self, content: Any) -> int:
-        if self._failure is None:
+        if not self._failures:
             try:
                 disk.write(self.fileno(), content)
             except OSError as error:
-                self._failure = error
+                self._failures.append(error)
         return len(content)
 
     def truncate(self, size: int | None = None) -> int:
-        if self._failure is None:
+        if not self._failures:
             try:
                 return super().truncate(size)
             except OSError as error:
-                self._failure = error
+                self._failures.append(error)
         return size or 0
 
 
 def written(path: str | os.PathLike[str], write: Callable[[Stream], None]) -> None:
     """Write a file of HDF5, by a function that takes the stream and calls its `check` from time to time."""
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        with Stream(path, failures) as stream:
+            write(stream)
+            stream.check()
+
     # In a thread of its own: handlers of signals run in the main one, and may raise in the midst of `Stream.write`.
-    with Stream(path) as stream, ThreadPoolExecutor(1) as alone, stream.dropped_on_error():
-        alone.submit(write, stream).result()
-        stream.check()
+    with ThreadPoolExecutor(1) as alone:
+        try:
+            alone.submit(work).result()
+        except BaseException as error:
+            failures.append(error)  # of an interrupt: what is still to come is not wanted any more
+            if failures[0] is not error:  # HDF5 has not found what was dropped
+                raise failures[0] from error
+            raise
