@@ -46,7 +46,6 @@ class Drawn {
   }
   bool has_room() const { return told_ && items_ && !lacks_; }
   bool is_given() const { return bool(given_); }
-  const Where& where() const { return where_; }
   // The reference would take even more memory.
   PyObject* no_room() const {
     if (where_.on_gpu) return not_here();
