@@ -88,7 +88,8 @@ class Dataset(Description):
         """A dataset with a function applied to each episode: done once, and not at every draw.
 
         What is observed is changed at one place, for a step and for the step before it. The function gets a piece of an
-        episode that is too large for memory at a time (`Episode.goes_on`), with arrays as they are stored.
+        episode that is too large for memory at a time (`Episode.goes_on`), with arrays as they are stored. A leaf keeps
+        its spec, bounds too, where it keeps shape and dtype.
 
         Args:
             function: gives an `Episode` with as many steps: `dataclasses.replace(episode, observations=...)`.

@@ -8,6 +8,7 @@ import torch
 
 import functional_rb as frb
 import torch_backend as rb
+from torch_backend.arrays import random
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, cuda])]
@@ -65,6 +66,14 @@ def test_the_kernel_draws_the_same_numbers() -> None:
         words = draws(rb.key(seed), 257, 5)
         with frb.kernels(False):
             np.testing.assert_array_equal(words.numpy(), draws(rb.key(seed), 257, 5).numpy())
+
+
+def test_keys_of_their_own_are_those_of_a_split_whatever_the_default_device_is() -> None:
+    key, expected = rb.key(3), rb.split(rb.key(3), 3).tolist()
+    with torch.device("meta"):
+        apart = random.split_at_once(key, 3)
+        assert [int(one) for one in apart] == expected
+        assert random.draws(apart[1], 2, 3).device.type == "cpu"
 
 
 def test_split_keys_and_draws_are_unrelated() -> None:
