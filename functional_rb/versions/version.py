@@ -156,7 +156,8 @@ def part_with_oldest(memory: Memory) -> None:
 
 def part_with_older(memory: Memory) -> None:
     """Give the newest of the older versions a copy, from which those before it are found too."""
-    needing = [version for older, _ in memory.history if (version := older()) is not None and version.memory is None]
+    versions = [older() for older, _ in memory.history]  # apart, as torch.compile traces no := within the next one
+    needing = [version for version in versions if version is not None and version.memory is None]
     if needing:
         needing[-1]._rebuild()
     forget_dead(memory)
