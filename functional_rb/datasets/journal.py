@@ -153,7 +153,7 @@ def problem_of_line(directory: str, line: Line) -> str | None:
 
 
 def explained(path: str) -> AbstractContextManager[None]:
-    remedy = "make room there (df; quota; ulimit -f) and call again, or give another root"
+    remedy = "make room there (df; quota; ulimit -f) and call again, or give another root or path"
     return disk.explained_if_full(path, f"what was converted so far stays: {remedy}")
 
 
