@@ -193,9 +193,18 @@ def _versions(plan: Plan, sampler: Staleness) -> dict[str, int]:
     """Where the version of the policy that learns lies, and how items are drawn by that which made them."""
     place = counters.place(plan, staleness.VERSION)
     assert place is not None
-    most = 2**31 - 1 if sampler.max_staleness is None else sampler.max_staleness
     (made_by,) = _places(plan, [sampler.position(plan)])
-    return {"version": place, "made_by": made_by, "stalest": most, "power": sampler.power}
+    return {"version": place, "made_by": made_by, **_freshness(sampler.max_staleness, sampler.power)}
+
+
+def _freshness(max_staleness: int | None, power: int) -> dict[str, int]:
+    return {"stalest": 2**31 - 1 if max_staleness is None else max_staleness, "power": power}
+
+
+@functools.lru_cache(maxsize=1024)
+def encode_freshness(max_staleness: int | None, power: int) -> Vector:
+    """How fresh items are; no ring."""
+    return _read_only(record("RingRecord", **_freshness(max_staleness, power)))
 
 
 def _places(plan: Plan, leaves: Iterable[int]) -> list[int]:

@@ -27,7 +27,7 @@ from functional_rb.items import crops
 from functional_rb.native import descriptor
 from functional_rb.ops import random_bits
 from functional_rb.ops.protocol import Array
-from functional_rb.samplers import importance
+from functional_rb.samplers import importance, staleness
 from functional_rb.samplers.draw_limits import TIMES
 from functional_rb.samplers.prioritized_slices import VALUE
 from functional_rb.structures import episode_windows, frame_ring, hash_map, ring, row_layout, sparse_set, sum_tree
@@ -323,6 +323,12 @@ def _updated_values(slots: Array, live: Array, priorities: Array, alpha: float) 
 def _importance_weights(values: Array, smallest: Array, beta: Array) -> Kernel | None:
     count = values.shape[0]
     return Kernel("importance_weights", (values, smallest, beta), floats(count)) if count else None
+
+
+@stands_in_for(staleness.freshness)
+def _freshness(version: Array, made_by: Array, max_staleness: int | None, power: int) -> Kernel | None:
+    count, encoded = made_by.shape[0], descriptor.encode_freshness(max_staleness, power)
+    return Kernel("freshness", (version, made_by), floats(count), [encoded]) if count else None
 
 
 @stands_in_for(random_bits.below)

@@ -14,6 +14,7 @@ from functional_rb.core.plan import AuxiliaryArray
 from functional_rb.core.sample import Items, Sample
 from functional_rb.core.strategy import Selection
 from functional_rb.ops import scalars
+from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, Ops
 from functional_rb.samplers import draw_limits
 from functional_rb.samplers.base import SamplerBase, check_count
@@ -146,18 +147,8 @@ class Staleness(SamplerBase):
         values = ops.where(draft.stored(ops), values, ops.full_like(values, 0))
         write_leaves(ops, draft, ops.arange(draft.plan.capacity, like=version), values, None, consecutive=True)
 
-    # The values in the tree, float32 [n], of items by the versions that made them, int32 [n].
     def _values(self, ops: Ops, draft: Draft, made_by: Array) -> Array:
-        none = ops.full_like(made_by, 0)
-        staleness = ops.maximum(draft.counters.more[VERSION] - made_by, none)
-        counted = ops.minimum(staleness, ops.full_like(none, STALEST))
-        freshness = scalars.reciprocal(ops, ops.cast(counted + 1, "float32"))
-        values = ops.full_like(freshness, 1)
-        for _ in range(self.power):
-            values = values * freshness
-        if self.max_staleness is None:
-            return values
-        return ops.where(staleness <= self.max_staleness, values, ops.full_like(values, 0))
+        return freshness(ops, draft.counters.more[VERSION], made_by, self.max_staleness, self.power)
 
     def draw(self, ops: Ops, draft: Draft, draws: Array, beta: Array, batch: int) -> tuple[Array, Selection]:
         tree, nothing = draft.known_tree, ops.full_like(beta, 0)
@@ -173,3 +164,26 @@ class Staleness(SamplerBase):
 
     def probabilities(self, ops: Ops, draft: Draft, slots: Array) -> Array:
         return shares(ops, draft, slots)
+
+
+@replaceable
+def freshness(ops: Ops, version: Array, made_by: Array, max_staleness: int | None, power: int) -> Array:
+    """The values in the tree, float32 [n], of items by the versions that made them.
+
+    Args:
+        ops: of the backend.
+        version: int32 [1], of the policy that learns.
+        made_by: int32 [n].
+        max_staleness: as `Staleness` has it.
+        power: likewise.
+    """
+    none = ops.full_like(made_by, 0)
+    staleness = ops.maximum(version - made_by, none)
+    counted = ops.minimum(staleness, ops.full_like(none, STALEST))
+    fresh = scalars.reciprocal(ops, ops.cast(counted + 1, "float32"))
+    values = ops.full_like(fresh, 1)
+    for _ in range(power):
+        values = values * fresh
+    if max_staleness is None:
+        return values
+    return ops.where(staleness <= max_staleness, values, ops.full_like(values, 0))

@@ -21,6 +21,7 @@ import jax_backend.arrays.ops as jax_ops
 import torch_backend.arrays.ops as torch_ops
 from functional_rb.native.kernels import DECLARED, WHOLE
 from functional_rb.ops import part_kernels
+from functional_rb.samplers import staleness
 from functional_rb.structures import row_layout as layouts
 from functional_rb.structures import sum_tree
 from functional_rb.structures.row_layout import Layout
@@ -121,6 +122,17 @@ def test_draw_in_span(on: Any, capacity: int) -> None:
             assert ((leaves >= 0) & (leaves < capacity)).all()
             if totals[which] > 0:
                 assert ((leaves >= cuts[which]) & (leaves < cuts[which + 1])).all()
+
+
+@pytest.mark.parametrize(("most", "power"), [(None, 1), (3, staleness.HIGHEST_POWER), (0, 0)])
+def test_freshness(on: Any, most: int | None, power: int) -> None:
+    """Of versions close by and of any, of which some lie so far apart that they wrap around."""
+    rng = np.random.default_rng(power)
+    plain, native = forms(on, lambda ops, version, made_by: staleness.freshness(ops, version, made_by, most, power))
+    made_by = np.concatenate([rng.integers(-9, 9, 300), rng.integers(-(2**31), 2**31, 300)]).astype(np.int32)
+    for version in (5, -(2**31)):
+        given = on.array(np.array([version], np.int32)), on.array(made_by)
+        assert_same(on, native(*given), plain(*given))
 
 
 @pytest.mark.parametrize(("on", "capacity"), AT_CAPACITIES, indirect=["on"])

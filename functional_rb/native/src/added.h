@@ -306,6 +306,11 @@ class Fitting {
   Scratch<uint8_t> taken_;
 };
 
+// What the tree has of items that some versions of the policy made; that which learns is one number.
+FRB_ENTRY void freshness_of_each(Ring ring, const int32_t* version, Span<const int32_t> made_by, float* values) {
+  for (int64_t i = 0; i < made_by.size; ++i) values[i] = freshness(ring, *version, made_by[i]);
+}
+
 // Add what is given, or what is made of it.
 FRB_ENTRY Outcome add_to_rings(const BufferCall& call) {
   if (call.queue) {

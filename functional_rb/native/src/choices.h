@@ -60,12 +60,14 @@ FRB_INLINE bool rank_of(const Ring& ring, const char* row, int64_t count, float*
   return key_of_float(numbers[0], rank);
 }
 
-// What the tree has of an item by the version of the policy that learns, and by that which made it: `Staleness.freshness`.
+constexpr int HIGHEST_POWER = 5;  // as `samplers.staleness` has it
+
+// What the tree has of an item by the version of the policy that learns, and by that which made it: `staleness.freshness`.
 FRB_INLINE float freshness(const Ring& ring, int32_t now, int32_t made_by) {
   const int32_t staleness = most(int32_t(uint32_t(now) - uint32_t(made_by)), 0);
   const float fresh = 1.0f / float(least(staleness, (1 << 24) - 1) + 1);
   float value = staleness <= ring->stalest ? 1.0f : 0.0f;
-  for (int64_t k = 0; k < ring->power; ++k) value *= fresh;
+  for (int k = 0; k < HIGHEST_POWER; ++k) value *= k < ring->power ? fresh : 1.0f;  // so that vectors can have it
   return value;
 }
 

@@ -35,6 +35,7 @@ const frb::Handler handlers[] = {
     FRB_HANDLER(threefry), FRB_HANDLER(fill_draws), FRB_HANDLER_OF(below, below_each),
     FRB_HANDLER(descend), FRB_HANDLER(draw_in_span), FRB_HANDLER(set_leaves),
     FRB_HANDLER(stored_values), FRB_HANDLER(importance_weights), FRB_HANDLER(updated_values),
+    FRB_HANDLER_OF(freshness, freshness_of_each),
     FRB_HANDLER(choose_slots), FRB_HANDLER(steps_in_episodes), FRB_HANDLER(changed), FRB_HANDLER(weights_at),
     FRB_HANDLER(expand), FRB_HANDLER(following), FRB_HANDLER(extent),
     FRB_HANDLER(places), FRB_HANDLER(plan_frames), FRB_HANDLER(overwritten),
