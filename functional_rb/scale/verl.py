@@ -15,13 +15,11 @@ import numpy as np
 from functional_rb.base import extras
 from functional_rb.base.dtypes import checked_count
 from functional_rb.samplers import Prioritized
-from functional_rb.scale.transfer_queue.law import Law
+from functional_rb.scale.transfer_queue.law import PROBABILITY, WEIGHT, Law, seed_of
 
 WHO = "verl"
 # The partition of which every prompt that is done is given, oldest first.
 VALIDATION = "val"
-# The tags that a draw writes at the trajectories of a prompt: those of the prompt, as of a sample.
-PROBABILITY, WEIGHT = "frb_probability", "frb_weight"
 # What `sampler_kwargs` may have, and what holds where it does not.
 SETTINGS = {"alpha": 0.0, "beta": 0.0, "priority_tag": "priority", "per_group": None, "oldest_first": False, "seed": 0}
 
@@ -198,7 +196,7 @@ class ReplayBuffer:
         uids = list(may)
         if self._in_order or partition_id == VALIDATION:
             return [(uid, 1.0, 1.0) for uid in sorted(uids, key=lambda uid: may[uid]["global_steps"])[:n]]
-        seed = int(np.random.SeedSequence((self._seed, self._draws)).generate_state(1, np.uint64)[0] >> 1)
+        seed = seed_of(self._seed, self._draws)
         self._draws += 1
         drawn = self._law.draw([may[uid] for uid in uids], n, seed, global_steps)
         if not drawn.rows:

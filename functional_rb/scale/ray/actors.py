@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, TypeAlias
 
-import functional_rb.scale.ray.pieces as in_pieces
 from functional_rb.base import extras
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer.spec import BufferSpec
+from functional_rb.scale.ray import blocks
 from functional_rb.scale.ray.limits import Limiter, RateLimit
 from functional_rb.scale.ray.messages import Drawn, Ticket, Write, Wrote
 from functional_rb.scale.ray.options import Options
@@ -71,17 +71,18 @@ class ShardActor(Shard):
     def write_pieces(self, writes: Sequence[Write], counts: Sequence[int], *pieces: NumpyArray) -> Wrote:
         """`write`, where the block of each write comes in so many pieces."""
         rest = iter(pieces)
-        blocks = [
-            in_pieces.joined(w.block, [next(rest) for _ in range(n)]) for w, n in zip(writes, counts, strict=True)
+        whole = [
+            write._replace(block=blocks.joined(write.block, [next(rest) for _ in range(n)]))
+            for write, n in zip(writes, counts, strict=True)
         ]
-        return self.write([write._replace(block=block) for write, block in zip(writes, blocks, strict=True)])
+        return self.write(whole)
 
     def sample_in_pieces(
         self, pieces: int, seed: int, batch: int, oldest: int | None = None, ticket: Ticket | None = None
     ) -> tuple[Drawn | NumpyArray, ...]:
         """What `sample` draws without the bytes of its block, and these in so many pieces."""
         drawn = self.sample(seed, batch, oldest, ticket)
-        rest, cut = in_pieces.cut(drawn.block, pieces)
+        rest, cut = blocks.cut(drawn.block, pieces)
         return (drawn._replace(block=rest), *cut)
 
     def write(self, writes: Sequence[Write]) -> Wrote:
@@ -165,17 +166,16 @@ class RayTransport(Transport):
             return error
 
     def _write(self, actor: Handle, writes: Sequence[Write]) -> object:
-        blocks = [write.block for write in writes]
-        whole = any(block.large for block in blocks)
-        if whole or not in_pieces.pieces_for(sum(block.nbytes for block in blocks)):
+        whole = any(write.block.large for write in writes)
+        if whole or not blocks.pieces_for(sum(write.block.nbytes for write in writes)):
             return actor.write.remote(writes)
-        cuts = [in_pieces.cut(block, in_pieces.pieces_for(block.nbytes) or 1) for block in blocks]
+        cuts = [blocks.cut(write.block, blocks.pieces_for(write.block.nbytes) or 1) for write in writes]
         rests = [write._replace(block=rest) for write, (rest, _) in zip(writes, cuts, strict=True)]
         counts = [len(pieces) for _, pieces in cuts]
         return actor.write_pieces.remote(rests, counts, *(piece for _, pieces in cuts for piece in pieces))
 
     def _sample(self, actor: Handle, seed: int, batch: int, *more: object) -> object:
-        pieces = in_pieces.pieces_for(int(self._row_bytes * batch))
+        pieces = blocks.pieces_for(int(self._row_bytes * batch))
         if not pieces:
             return actor.sample.remote(seed, batch, *more)
         return actor.sample_in_pieces.options(num_returns=pieces + 1).remote(pieces, seed, batch, *more)
@@ -195,7 +195,7 @@ class RayTransport(Transport):
             raise error.as_instanceof_cause() from None
         if isinstance(call, list):  # a draw in pieces
             first, *pieces = answer
-            answer = first._replace(block=in_pieces.joined(first.block, pieces))
+            answer = first._replace(block=blocks.joined(first.block, pieces))
         if isinstance(answer, Drawn) and answer.rows:
             self._row_bytes = answer.block.nbytes / answer.rows
         return answer

@@ -1,14 +1,32 @@
-"""Which writes of which client a shard has applied, so that each is applied once however often it arrives."""
+"""What a shard remembers of its clients: what is asked for again is not done again, but answered as it was.
+
+Of what it is told by a client it remembers a limited part, and forgets first what has not been asked for longest.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
-# So many are remembered; then those are forgotten that have not written for the longest time.
+from functional_rb.scale.ray.messages import Drawn, Ticket
+
+V = TypeVar("V")
+# So many clients that write are remembered.
 MOST_CLIENTS = 10_000
+# So many connections that take items out are remembered, with their last answers.
+MOST_CONNECTIONS = 100
+
+
+def remember(entries: dict[str, V], name: str, entry: V, most: int) -> None:
+    """Put an entry behind all others, and forget the first ones beyond so many."""
+    entries.pop(name, None)
+    entries[name] = entry
+    while len(entries) > most:
+        del entries[next(iter(entries))]
 
 
 @dataclasses.dataclass
@@ -70,10 +88,8 @@ class Ledger:
         self.inserted += items
 
     def _remembered(self, client: str) -> Entry:
-        entry = self._clients.pop(client, None) or Entry()
-        self._clients[client] = entry
-        while len(self._clients) > MOST_CLIENTS:
-            del self._clients[next(iter(self._clients))]
+        entry = self.of(client)
+        remember(self._clients, client, entry, MOST_CLIENTS)
         return entry
 
     def encode(self) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
@@ -99,3 +115,25 @@ class Ledger:
 
 def _entry(session: int, applied: int, adds: int, items: int, connection: str) -> Entry:
     return Entry(int(session), int(applied), int(adds), int(items), str(connection))
+
+
+class KeptAnswers:
+    """What each question for items that are taken out was answered, until its client has heard that."""
+
+    def __init__(self) -> None:
+        # By connection: up to which question it has heard the answers, and the answers from there on.
+        self._clients: dict[str, tuple[int, dict[int, Drawn]]] = {}
+
+    def once(self, ticket: Ticket, epoch: int, take: Callable[[], Drawn], nothing: Callable[[], Drawn]) -> Drawn:
+        """What a ticket was given before, or else what is taken now; nothing for one that nobody asks by any more."""
+        if ticket.epoch != epoch:
+            return nothing()
+        before, kept = self._clients.get(ticket.connection, (0, {}))
+        heard = max(before, ticket.heard)
+        kept = {number: drawn for number, drawn in kept.items() if number >= heard}
+        remember(self._clients, ticket.connection, (heard, kept), MOST_CONNECTIONS)
+        if ticket.number < heard:  # it was under way for longer than its repetition
+            return nothing()
+        if ticket.number not in kept:
+            kept[ticket.number] = take()
+        return kept[ticket.number]

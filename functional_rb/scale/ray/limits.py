@@ -11,9 +11,9 @@ import math
 from typing import NamedTuple
 
 from functional_rb.base.dtypes import checked_count
+from functional_rb.scale.ray.ledger import remember
 
-KINDS = ("insert", "sample")
-# Of so many connections the last ticket is remembered; then that is forgotten which has not asked for longest.
+# Of so many connections the last ticket is remembered.
 MOST_CLIENTS = 10_000
 
 
@@ -88,10 +88,7 @@ class Limiter:
             return Answer(True)
         answer = self._judge(kind, items)
         if answer.granted:
-            self._tickets.pop(client, None)
-            self._tickets[client] = ticket
-            while len(self._tickets) > MOST_CLIENTS:
-                del self._tickets[next(iter(self._tickets))]
+            remember(self._tickets, client, ticket, MOST_CLIENTS)
             if kind == "insert":
                 self.inserted += items
             else:

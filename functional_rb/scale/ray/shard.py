@@ -28,8 +28,7 @@ from functional_rb.ops.protocol import Ops
 from functional_rb.samplers import Prioritized, Queue
 from functional_rb.scale.ray import blocks
 from functional_rb.scale.ray.blocks import Block
-from functional_rb.scale.ray.kept_answers import KeptAnswers
-from functional_rb.scale.ray.ledger import Ledger
+from functional_rb.scale.ray.ledger import KeptAnswers, Ledger
 from functional_rb.scale.ray.messages import Drawn, Standing, Ticket, Welcome, Write, Wrote
 from functional_rb.scale.ray.taken import Taken
 from functional_rb.specs import Unbounded

@@ -1,19 +1,23 @@
-"""Starting shards, and connecting to them."""
+"""Starting shards, each with a part of the buffer, and connecting to them; what shards cannot do is refused."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
+from collections.abc import Callable, Sequence
 
 from functional_rb.base.dtypes import checked_count
 from functional_rb.base.files import as_path
 from functional_rb.buffer.spec import BufferSpec
+from functional_rb.buffer.storage_kinds import Memmap
+from functional_rb.samplers import Queue
 from functional_rb.scale.ray.client import About, Client
 from functional_rb.scale.ray.limits import Limiter, RateLimit
-from functional_rb.scale.ray.local import LocalTransport
 from functional_rb.scale.ray.options import Options
 from functional_rb.scale.ray.shard import Shard
-from functional_rb.scale.ray.shard_specs import shard_spec
+from functional_rb.scale.ray.transport import LIMITER, Transport
+from functional_rb.writers import StopWhenFull
 
 USUAL = Options()
 
@@ -102,3 +106,88 @@ def connect(name: str = Options.name, *, backend: object = None, client: str | N
     actors = importlib.import_module("functional_rb.scale.ray.actors")
     transport, about = actors.find(name)
     return Client(transport, about, backend, client)
+
+
+class LocalTransport(Transport):
+    """Shards in this very process, without Ray: calls are carried out at once, by the caller's thread.
+
+    Attributes:
+        places: the shards by number, and what keeps the rate limit, if there is one.
+    """
+
+    def __init__(self, make: Callable[[int, bool], Shard], shards: int, limiter: Limiter | None) -> None:
+        """Make the shards; `make` takes the number of one, and whether it takes the place of one that died."""
+        self.places: dict[int, object] = {k: make(k, False) for k in range(shards)} | {LIMITER: limiter}
+        self._shards = shards
+
+    @property
+    def shards(self) -> int:
+        return self._shards
+
+    def call(self, shard: int, method: str, *args: object) -> object:
+        try:
+            return getattr(self.places[shard], method)(*args)
+        except Exception as error:
+            return error
+
+    def result(self, call: object, timeout: float | None = None) -> object:
+        if isinstance(call, Exception):
+            raise call
+        return call
+
+    def ready(self, calls: Sequence[object]) -> set[int]:
+        return set(range(len(calls)))
+
+
+def shard_spec(spec: BufferSpec, shards: int) -> BufferSpec:
+    """The spec of one shard's part."""
+    if not isinstance(spec, BufferSpec):
+        raise TypeError(f"start: expected a BufferSpec, got {type(spec).__name__}")
+    rings = shards * (spec.lanes or 1)
+    if spec.capacity % rings:
+        factors = f"shards={shards}" + (f" times lanes={spec.lanes}" if spec.lanes else "")
+        raise ValueError(
+            f"BufferSpec.capacity: expected a multiple of {factors}, got {spec.capacity}; "
+            f"{max(spec.capacity - spec.capacity % rings, rings)} would do"
+        )
+    _check_sampler(spec)
+    _check_writer(spec)
+    if isinstance(spec.storage, Memmap) and (spec.storage.path is not None or spec.storage.shared):
+        raise ValueError(
+            f"BufferSpec.storage: {spec.storage} names files that all shards would write to; give frb.Memmap() without "
+            f"a path, and start(checkpoint=...) for what is to last"
+        )
+    odd = [name for name, leaf in zip(spec.added.names, spec.added.leaves, strict=True) if leaf.dtype == "bfloat16"]
+    if odd:
+        raise ValueError(
+            f"leaf {odd[0]!r}: expected a dtype of NumPy in shards, got bfloat16; store its bits as uint16"
+        )
+    return dataclasses.replace(spec, capacity=spec.capacity // shards)
+
+
+# Refuse laws over all items that do not follow from the shards' own.
+def _check_sampler(spec: BufferSpec) -> None:
+    sampler = spec.sampler
+    if isinstance(sampler, Queue):
+        return
+    if sampler.compares_versions:
+        raise ValueError(
+            f"BufferSpec.sampler: got {sampler}, but shards hear no versions of a policy; use frb.Uniform() with "
+            f"client.add(version=...) and client.sample(oldest=...), which masks what is too old"
+        )
+    if not sampler.single_law or sampler.remembers or sampler.takes_out or sampler.steps_in_a_row is not None:
+        raise ValueError(
+            f"BufferSpec.sampler: expected one whose draws do not depend on each other nor on the order over all "
+            f"shards, got {sampler}: what it has drawn, and in which order items were added, each shard knows of its "
+            f"own items alone, and after a crash as of its last checkpoint; use frb.Uniform(), frb.Prioritized(), "
+            f"frb.Recency(), slices with an axis of their own, or frb.Queue(), which gives each item once"
+        )
+
+
+def _check_writer(spec: BufferSpec) -> None:
+    writer = spec.writer
+    if not (writer.in_order and writer.overwrites) and not isinstance(writer, StopWhenFull):
+        raise ValueError(
+            f"BufferSpec.writer: {writer} decides by all items of the buffer which it keeps, and a shard knows its own "
+            f"alone: expected frb.RoundRobin() or frb.StopWhenFull(); leave the writer out"
+        )

@@ -23,12 +23,19 @@ from functional_rb.specs import Unbounded
 
 # The leaf of the buffer by which `Groups` tells groups apart: a number for each value of the rows' tag.
 GROUP = "group"
+# The tags that a draw writes: floats, as of `sample.probabilities` and `sample.weights`.
+PROBABILITY, WEIGHT = "frb_probability", "frb_weight"
 # Capacities are powers of two from here on, so that few specs are planned however many rows are ready.
 LEAST_CAPACITY = 64
 
 Tags = Mapping[str, object]
 Chances = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 Places = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+
+
+def seed_of(seed: int, draws: int) -> int:
+    """The seed of a draw, 63 bits, after so many others."""
+    return int(np.random.SeedSequence((seed, draws)).generate_state(1, np.uint64)[0] >> 1)
 
 
 class Drawn(NamedTuple):

@@ -10,7 +10,8 @@ import numpy as np
 
 from functional_rb.base import extras
 from functional_rb.base.arrays import ArrayLike, Nest
-from functional_rb.scale.transfer_queue.samplers import PROBABILITY, WEIGHT, WHO, LawSampler
+from functional_rb.scale.transfer_queue.law import PROBABILITY, WEIGHT
+from functional_rb.scale.transfer_queue.samplers import WHO, LawSampler
 
 OLDEST = "0.1.11"
 PARTITION, TASK = "train", "train"

@@ -9,20 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from functional_rb.base import extras
 from functional_rb.base.dtypes import checked_count
 from functional_rb.samplers import Groups, Prioritized
-from functional_rb.scale.transfer_queue.law import Law
+from functional_rb.scale.transfer_queue.law import PROBABILITY, WEIGHT, Law, seed_of
 
 WHO = "transfer_queue"
 extras.imported("transfer_queue", WHO)  # whose error tells what to install
 
 from transfer_queue.sampler import BaseSampler  # noqa: E402  # after the remedy for those who have it not
-
-# The tags that a draw writes: floats, as of `sample.probabilities` and `sample.weights`.
-PROBABILITY, WEIGHT = "frb_probability", "frb_weight"
 
 
 class LawSampler(BaseSampler):  # type: ignore[misc]  # it has no types
@@ -75,7 +70,7 @@ class LawSampler(BaseSampler):  # type: ignore[misc]  # it has no types
         earlier = self._states.get(name, {}).get(task_name, {}).get(dp_rank, {}).get(batch_index)
         if earlier is not None:
             return self._tagged(partition, *earlier)
-        seed = int(np.random.SeedSequence((self.seed, self._draws)).generate_state(1, np.uint64)[0] >> 1)
+        seed = seed_of(self.seed, self._draws)
         drawn = self.law.draw([tags.get(k, {}) for k in ready_indexes], batch_size, seed, version, beta)
         if not drawn.rows:
             return [], []

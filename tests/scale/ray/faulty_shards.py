@@ -18,7 +18,7 @@ from functional_rb.scale.ray.channel import Content, Receipt
 from functional_rb.scale.ray.client import About
 from functional_rb.scale.ray.limits import Limiter
 from functional_rb.scale.ray.shard import Shard
-from functional_rb.scale.ray.shard_specs import shard_spec
+from functional_rb.scale.ray.starting import shard_spec
 from functional_rb.scale.ray.transport import LIMITER, ShardDiedError, Transport
 
 # What may go wrong with a call. "late": it seems lost, and is carried out after those that come next.

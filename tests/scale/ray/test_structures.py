@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 import functional_rb as frb
 from functional_rb.scale.ray import actors, blocks, law, ledger, limits
 from functional_rb.scale.ray.actors import RayTransport, ShardActor
-from functional_rb.scale.ray.kept_answers import KeptAnswers
-from functional_rb.scale.ray.ledger import Ledger
+from functional_rb.scale.ray.ledger import KeptAnswers, Ledger
 from functional_rb.scale.ray.limits import Limiter
 from functional_rb.scale.ray.messages import NOTHING, Drawn, Ticket, Write
 from functional_rb.scale.ray.taken import Taken
@@ -54,7 +53,7 @@ def test_a_connection_that_is_told_of_again_begins_no_other_session() -> None:
 
 
 def test_questions_that_come_again_are_given_the_same_and_those_that_nobody_asks_any_more_nothing(monkeypatch):
-    monkeypatch.setattr("functional_rb.scale.ray.kept_answers.MOST_CLIENTS", 2)
+    monkeypatch.setattr(ledger, "MOST_CONNECTIONS", 2)
     given, taken = KeptAnswers(), iter(range(100))
 
     def ask(client: str, number: int, heard: int, epoch: int = 3) -> int:
