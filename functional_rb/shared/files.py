@@ -52,19 +52,12 @@ Array = NumpyArray
 
 @dataclasses.dataclass(frozen=True)
 class Region:
-    """One array in a file.
+    """One array in a file."""
 
-    Attributes:
-        name: of the file.
-        shape: of the array.
-        dtype: of the array.
-        whole: whether its room on the disk is taken at once.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    whole: bool
+    name: str  # of the file
+    shape: tuple[int, ...]  # of the array
+    dtype: str  # of the array
+    whole: bool  # whether its room on the disk is taken at once
 
     @property
     def nbytes(self) -> int:

@@ -37,15 +37,10 @@ __all__ = ["ENGINE", "NUMPY", "Bits", "HostState", "NumPy", "init", "readable"]
 
 
 class Bits(NamedTuple):
-    """Random bits for one draw.
+    """Random bits for one draw."""
 
-    Attributes:
-        sampler: int32 [rows, words].
-        transforms: int32 [rows, words]; None if no transform takes any.
-    """
-
-    sampler: Vector
-    transforms: Vector | None = None
+    sampler: Vector  # int32 [rows, words]
+    transforms: Vector | None = None  # int32 [rows, words]; None if no transform takes any
 
 
 class NumPy(Library):

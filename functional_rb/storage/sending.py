@@ -47,23 +47,16 @@ def keep(thing: object) -> None:
 
 
 class Filed(NamedTuple):
-    """A state whose rows lie in mapped files, as it travels.
+    """A state whose rows lie in mapped files, as it travels."""
 
-    Attributes:
-        files: by array, either a descriptor of the same file (`reduction.DupFd`), or what was ever written: runs of
-            rows with the first of each.
-        inherited: which of the two.
-        tree: float32 [rows, FANOUT], or None.
-        auxiliary: what the sampler and the writer keep in memory, by name.
-        counters: int32 [n].
-        directory: of files to which nobody writes: they are opened there once more, and `files` is empty.
-    """
-
+    # By array, either a descriptor of the same file (`reduction.DupFd`), or what was ever written: runs of rows with
+    # the first of each.
     files: dict[str, Any]
-    inherited: bool
-    tree: NumpyArray | None
-    auxiliary: dict[str, NumpyArray]
-    counters: NumpyArray
+    inherited: bool  # which of the two
+    tree: NumpyArray | None  # float32 [rows, FANOUT], or None
+    auxiliary: dict[str, NumpyArray]  # what the sampler and the writer keep in memory, by name
+    counters: NumpyArray  # int32 [n]
+    # Of files to which nobody writes: they are opened there once more, and `files` is empty.
     directory: str | None = None
 
 

@@ -57,14 +57,10 @@ def any_in(directory: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Earlier:
-    """What the logs of processes before this one have, since the same checkpoint.
+    """What the logs of processes before this one have, since the same checkpoint."""
 
-    Attributes:
-        recorded: bool [capacity], the rows that they have.
-        end: where the whole records end in the file of the log that is gone on with; None for a new one.
-    """
-
-    recorded: Rows
+    recorded: Rows  # bool [capacity], the rows that they have
+    # Where the whole records end in the file of the log that is gone on with; None for a new one.
     end: int | None = None
 
 
@@ -222,30 +218,19 @@ def _head(n: int, row: int, checksum: bytes) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """Some rows as they were.
+    """Some rows as they were."""
 
-    Attributes:
-        slots: int64 [n], distinct.
-        rows: of each array uint8 [n, bytes of a row].
-    """
-
-    slots: Rows
-    rows: tuple[Rows, ...]
+    slots: Rows  # int64 [n], distinct
+    rows: tuple[Rows, ...]  # of each array uint8 [n, bytes of a row]
 
 
 @dataclasses.dataclass(frozen=True)
 class Torn:
-    """The end of a log, which is no whole record.
+    """The end of a log, which is no whole record."""
 
-    Attributes:
-        path: of the log.
-        at: where the record begins, in bytes.
-        short: whether the file ends before it does, which is what a kill leaves.
-    """
-
-    path: str
-    at: int
-    short: bool
+    path: str  # of the log
+    at: int  # where the record begins, in bytes
+    short: bool  # whether the file ends before it does, which is what a kill leaves
 
     @property
     def reason(self) -> str:

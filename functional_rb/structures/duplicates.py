@@ -8,29 +8,18 @@ from functional_rb.ops.protocol import Array, Ops
 
 
 class Batch(NamedTuple):
-    """Items that an update names.
+    """Items that an update names."""
 
-    Attributes:
-        slots: int32 [B], in bounds.
-        live: bool [B], whether the item is still there.
-    """
-
-    slots: Array
-    live: Array
+    slots: Array  # int32 [B], in bounds
+    live: Array  # bool [B], whether the item is still there
 
 
 class Duplicates(NamedTuple):
-    """A batch of slots sorted, so that equal ones stand together.
+    """A batch of slots sorted, so that equal ones stand together."""
 
-    Attributes:
-        order: int32 [B], the positions in sorted order; equal slots keep theirs.
-        first: int32 [B], for each position of the batch, where its slot's run begins in sorted order.
-        last: int32 [B], and where it ends.
-    """
-
-    order: Array
-    first: Array
-    last: Array
+    order: Array  # int32 [B], the positions in sorted order; equal slots keep theirs
+    first: Array  # int32 [B], for each position of the batch, where its slot's run begins in sorted order
+    last: Array  # int32 [B], and where it ends
 
     @classmethod
     def of(cls, ops: Ops, slots: Array) -> Duplicates:

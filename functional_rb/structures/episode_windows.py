@@ -41,21 +41,13 @@ LONGEST = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Which windows there are.
+    """Which windows there are."""
 
-    Attributes:
-        length: steps in a window, 1 to 2^28.
-        period: windows begin at every so many-th step of a trajectory, 1 to 2^28.
-        strict: no window has fewer steps than `length`. Excludes `left` and `right`.
-        left: how many steps windows may reach out before the first live step, 0 to length - 1.
-        right: how many steps they may reach out past the last live step, 0 to length - 1.
-    """
-
-    length: int
-    period: int
-    strict: bool
-    left: int
-    right: int
+    length: int  # steps in a window, 1 to 2^28
+    period: int  # windows begin at every so many-th step of a trajectory, 1 to 2^28
+    strict: bool  # no window has fewer steps than `length`. Excludes `left` and `right`.
+    left: int  # how many steps windows may reach out before the first live step, 0 to length - 1
+    right: int  # how many steps they may reach out past the last live step, 0 to length - 1
 
     @property
     def reach(self) -> int:
@@ -64,15 +56,10 @@ class Rule:
 
 
 class Lanes(NamedTuple):
-    """The rings. Lane e has the slots e * length to e * length + length - 1.
+    """The rings. Lane e has the slots e * length to e * length + length - 1."""
 
-    Attributes:
-        ring: how the slots are divided, static (so build this inside of a compiled function).
-        ends: where the lanes' rings are.
-    """
-
-    ring: Ring
-    ends: RingState
+    ring: Ring  # how the slots are divided, static (so build this inside of a compiled function)
+    ends: RingState  # where the lanes' rings are
 
     @property
     def length(self) -> int:
@@ -91,39 +78,25 @@ class Lanes(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """Entries of the index.
+    """Entries of the index."""
 
-    Attributes:
-        lane: int32 [m].
-        back: int32 [m], in 1 to the lanes' length.
-        slots: int32 [m], where these steps lie, stored or not.
-        numbers: int32 [m], their weights, or whether each is a last start.
-    """
-
-    lane: Array
-    back: Array
-    slots: Array
-    numbers: Array
+    lane: Array  # int32 [m]
+    back: Array  # int32 [m], in 1 to the lanes' length
+    slots: Array  # int32 [m], where these steps lie, stored or not
+    numbers: Array  # int32 [m], their weights, or whether each is a last start
 
 
 class Slices(NamedTuple):
-    """Windows, their steps first and padding after them.
+    """Windows, their steps first and padding after them."""
 
-    Attributes:
-        slots: int32 [S, K], consecutive steps in their order; padding repeats the last one.
-        handles: int32 [S, K], of the steps; -1 for padding.
-        mask: bool [S, K], false for padding. No step is real where the slot given was no window's start, or not live.
-        is_first: bool [S, K], the trajectory's very first step.
-        is_last: bool [S, K], the trajectory is known to have ended with this step.
-        truncated: bool [S, K], the window's last step, where the trajectory is not known to have ended: it went on, or
-            may go on, and the cut is the window's.
-    """
-
-    slots: Array
-    handles: Array
+    slots: Array  # int32 [S, K], consecutive steps in their order; padding repeats the last one
+    handles: Array  # int32 [S, K], of the steps; -1 for padding
+    # bool [S, K], false for padding. No step is real where the slot given was no window's start, or not live.
     mask: Array
-    is_first: Array
-    is_last: Array
+    is_first: Array  # bool [S, K], the trajectory's very first step
+    is_last: Array  # bool [S, K], the trajectory is known to have ended with this step
+    # bool [S, K], the window's last step, where the trajectory is not known to have ended: it went on, or may go on,
+    # and the cut is the window's.
     truncated: Array
 
 

@@ -11,17 +11,11 @@ from functional_rb.base.dtypes import shown
 
 
 class Expected(NamedTuple):
-    """An array of a record.
+    """An array of a record."""
 
-    Attributes:
-        name: how messages name it.
-        shape: of it, behind the axes of a stack of records.
-        dtype: of it.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
+    name: str  # how messages name it
+    shape: tuple[int, ...]  # of it, behind the axes of a stack of records
+    dtype: str  # of it
 
 
 def problem_of_stack(

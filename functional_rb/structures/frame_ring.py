@@ -41,25 +41,15 @@ def most_frames(lanes: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
-    """A leaf whose frames are stored instead of it.
+    """A leaf whose frames are stored instead of it."""
 
-    Attributes:
-        path: in the item.
-        leaf: its position among the item's leaves.
-        following: the position of the leaf that has its next value; None if none has.
-        depth: how many frames it is a stack of; 1 if it is a frame itself.
-        axis: of the stack, not negative.
-        shape: of a frame.
-        dtype: its name.
-    """
-
-    path: Path
-    leaf: int
-    following: int | None
-    depth: int
-    axis: int
-    shape: tuple[int, ...]
-    dtype: str
+    path: Path  # in the item
+    leaf: int  # its position among the item's leaves
+    following: int | None  # the position of the leaf that has its next value; None if none has
+    depth: int  # how many frames it is a stack of; 1 if it is a frame itself
+    axis: int  # of the stack, not negative
+    shape: tuple[int, ...]  # of a frame
+    dtype: str  # its name
 
     @classmethod
     def of(
@@ -86,23 +76,16 @@ class Stack:
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-    """Which leaves are stored as frames, and the lanes' rings of these.
+    """Which leaves are stored as frames, and the lanes' rings of these."""
 
-    Attributes:
-        stacks: the leaves; either all of them have next values or none has.
-        items: the rings of the items.
-        room: frames of a lane.
-        depths: derived: of the stacks, in ascending order.
-        depth: derived: frames of the deepest stack; so many are written where nothing can be shared.
-        layout: derived: how a frame is stored.
-    """
-
-    stacks: tuple[Stack, ...]
-    items: Ring
-    room: int
+    stacks: tuple[Stack, ...]  # the leaves; either all of them have next values or none has
+    items: Ring  # the rings of the items
+    room: int  # frames of a lane
+    # Derived: of the stacks, in ascending order.
     depths: tuple[int, ...] = dataclasses.field(init=False, repr=False, compare=False)
+    # Derived: frames of the deepest stack; so many are written where nothing can be shared.
     depth: int = dataclasses.field(init=False, repr=False, compare=False)
-    layout: Layout = dataclasses.field(init=False, repr=False, compare=False)
+    layout: Layout = dataclasses.field(init=False, repr=False, compare=False)  # derived: how a frame is stored
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "depths", tuple(sorted({stack.depth for stack in self.stacks})))

@@ -24,17 +24,11 @@ _PROBES: Final = 15
 
 
 class Windows(NamedTuple):
-    """How far the windows of the lanes have come.
+    """How far the windows of the lanes have come."""
 
-    Attributes:
-        numbers: int32 [capacity], how many of its lane are complete with the step in each slot.
-        completed: int32 [E], how many of each lane are complete.
-        given: int32 [E], how many of these were given, or lost.
-    """
-
-    numbers: Array
-    completed: Array
-    given: Array
+    numbers: Array  # int32 [capacity], how many of its lane are complete with the step in each slot
+    completed: Array  # int32 [E], how many of each lane are complete
+    given: Array  # int32 [E], how many of these were given, or lost
 
 
 def completes(ops: Ops, length: int, in_episode: Array, slots: Array) -> Array:

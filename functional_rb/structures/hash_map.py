@@ -40,40 +40,25 @@ REFUSED: Final = 1
 
 
 class Numbers(NamedTuple):
-    """Random numbers of a seed, 31 bits each, that a hash is made of.
+    """Random numbers of a seed, 31 bits each, that a hash is made of."""
 
-    Attributes:
-        masks: for each word of a key.
-        factors: for each word of a key, odd and not small.
-        signs: for each word of a key, what its sign bit adds.
-        last: a mask and a factor for all of them together.
-    """
-
-    masks: tuple[int, ...]
-    factors: tuple[int, ...]
-    signs: tuple[int, ...]
-    last: tuple[int, int]
+    masks: tuple[int, ...]  # for each word of a key
+    factors: tuple[int, ...]  # for each word of a key, odd and not small
+    signs: tuple[int, ...]  # for each word of a key, what its sign bit adds
+    last: tuple[int, int]  # a mask and a factor for all of them together
 
 
 @dataclasses.dataclass(frozen=True)
 class MapPlan:
-    """What is static about a map.
+    """What is static about a map."""
 
-    Attributes:
-        capacity: how many keys fit, at most `MOST`.
-        words: of a key, at least 1.
-        seed: of the hash.
-        hash_bits: of the hash, 31; tests set fewer, so that all keys collide.
-        table_size: places in the table: the smallest power of two of which the keys fill two thirds at most.
-        numbers: what the hash is made of.
-    """
-
-    capacity: int
-    words: int
-    seed: int = 0
-    hash_bits: int = HASH_BITS
+    capacity: int  # how many keys fit, at most `MOST`
+    words: int  # of a key, at least 1
+    seed: int = 0  # of the hash
+    hash_bits: int = HASH_BITS  # of the hash, 31; tests set fewer, so that all keys collide
+    # Places in the table: the smallest power of two of which the keys fill two thirds at most.
     table_size: int = dataclasses.field(init=False, compare=False)
-    numbers: Numbers = dataclasses.field(init=False, compare=False, repr=False)
+    numbers: Numbers = dataclasses.field(init=False, compare=False, repr=False)  # what the hash is made of
 
     def __post_init__(self) -> None:
         # A power of two, so that a remainder is a mask; and a third of it empty, so that ways are short and searches
@@ -88,19 +73,12 @@ class MapPlan:
 
 
 class HashTable(NamedTuple):
-    """The arrays of a map.
+    """The arrays of a map."""
 
-    Attributes:
-        table: int32 [table_size], the number of the key in each place, or `EMPTY`.
-        keys: int32 [capacity, words], by number.
-        counts: int32 [capacity], how often each key was put in, by number (stays at 2^31 - 1).
-        counters: int32 [2], how many keys there are, and how many were refused as there was no room (likewise).
-    """
-
-    table: Array
-    keys: Array
-    counts: Array
-    counters: Array
+    table: Array  # int32 [table_size], the number of the key in each place, or `EMPTY`
+    keys: Array  # int32 [capacity, words], by number
+    counts: Array  # int32 [capacity], how often each key was put in, by number (stays at 2^31 - 1)
+    counters: Array  # int32 [2], how many keys there are, and how many were refused as there was no room (likewise)
 
 
 def shapes(plan: MapPlan) -> tuple[tuple[int, ...], ...]:

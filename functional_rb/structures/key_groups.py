@@ -11,17 +11,12 @@ from functional_rb.ops.protocol import Array, Ops
 
 
 class KeyGroups(NamedTuple):
-    """The groups among n slots that have enough items, in an order of their keys' words.
+    """The groups among n slots that have enough items, in an order of their keys' words."""
 
-    Attributes:
-        slots: int32 [n], those of items first, by their keys, and slots of one key in the order that was given.
-        sizes: int32 [n], at the place in `slots` where a group begins that has enough items, how many it has; else 0.
-        counted: int32 [n], how many such groups begin up to each place.
-    """
-
-    slots: Array
+    slots: Array  # int32 [n], those of items first, by their keys, and slots of one key in the order that was given
+    # int32 [n], at the place in `slots` where a group begins that has enough items, how many it has; else 0.
     sizes: Array
-    counted: Array
+    counted: Array  # int32 [n], how many such groups begin up to each place
 
     @property
     def number(self) -> Array:

@@ -32,15 +32,10 @@ UPPER_INFINITY, UPPER_NAN = 0x7FF00000, 0x7FF80000
 
 @dataclasses.dataclass(frozen=True)
 class KeyRows:
-    """How leaves are packed into rows of words.
+    """How leaves are packed into rows of words."""
 
-    Attributes:
-        leaves: path, shape and dtype of each.
-        layout: of what they are stored as.
-    """
-
-    leaves: tuple[Leaf, ...]
-    layout: Layout = dataclasses.field(init=False, repr=False, compare=False)
+    leaves: tuple[Leaf, ...]  # path, shape and dtype of each
+    layout: Layout = dataclasses.field(init=False, repr=False, compare=False)  # of what they are stored as
 
     def __post_init__(self) -> None:
         stored = tuple((path, *_stored(shape, dtype)) for path, shape, dtype in self.leaves)

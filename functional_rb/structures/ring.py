@@ -23,18 +23,14 @@ INT32_MAX = 2**31 - 1
 class Ring:
     """Slots divided among lanes.
 
-    Attributes:
-        capacity: of all lanes together.
-        lanes: how many there are.
-
     Example:
         >>> ring = Ring(12, 3)
         >>> ring.length, ring.limit % 4
         (4, 0)
     """
 
-    capacity: int
-    lanes: int = 1
+    capacity: int  # of all lanes together
+    lanes: int = 1  # how many there are
 
     @property
     def length(self) -> int:
@@ -48,49 +44,30 @@ class Ring:
 
 
 class RingState(NamedTuple):
-    """How far the rings of the lanes have come.
+    """How far the rings of the lanes have come."""
 
-    Attributes:
-        cursors: int32 [lanes], the sequence number that each lane's next item will get.
-        sizes: int32 [lanes], how many items each lane holds.
-    """
-
-    cursors: Array
-    sizes: Array
+    cursors: Array  # int32 [lanes], the sequence number that each lane's next item will get
+    sizes: Array  # int32 [lanes], how many items each lane holds
 
 
 class Write(NamedTuple):
-    """The slots to which a batch is written.
+    """The slots to which a batch is written."""
 
-    Attributes:
-        slots: int32 [n]; equal ones come with the same source.
-        source: int32 [n], the row of the batch that goes to each slot; None if the last n rows do, in their order.
-        live: bool [n], whether the slot is written at all; None if all are.
-        written: int32 [lanes], how many items are added, those overwritten within the batch included.
-        after: where the rings are afterwards.
-        mask: bool [batch], the rows that are added; None if all are.
-    """
-
-    slots: Array
+    slots: Array  # int32 [n]; equal ones come with the same source
+    # int32 [n], the row of the batch that goes to each slot; None if the last n rows do, in their order.
     source: Array | None
-    live: Array | None
-    written: Array
-    after: RingState
-    mask: Array | None = None
+    live: Array | None  # bool [n], whether the slot is written at all; None if all are
+    written: Array  # int32 [lanes], how many items are added, those overwritten within the batch included
+    after: RingState  # where the rings are afterwards
+    mask: Array | None = None  # bool [batch], the rows that are added; None if all are
 
 
 class Removal(NamedTuple):
-    """Items that go before they are overwritten, the oldest of each lane.
+    """Items that go before they are overwritten, the oldest of each lane."""
 
-    Attributes:
-        slots: int32 [m], distinct.
-        gone: bool [m], whether the item there goes.
-        after: where the rings are afterwards.
-    """
-
-    slots: Array
-    gone: Array
-    after: RingState
+    slots: Array  # int32 [m], distinct
+    gone: Array  # bool [m], whether the item there goes
+    after: RingState  # where the rings are afterwards
 
 
 def modulus(capacity: int) -> int:

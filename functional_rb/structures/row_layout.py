@@ -35,23 +35,14 @@ def kept_dtype(name: str) -> np.dtype[np.generic]:
 
 @dataclasses.dataclass(frozen=True)
 class LeafLayout:
-    """Where one leaf lies.
+    """Where one leaf lies."""
 
-    Attributes:
-        path: its path in the item.
-        shape: of one item, without batch axes.
-        dtype: its name.
-        nbytes: of one item.
-        offset: bytes from the start of the row; None for a leaf with an array of its own.
-        wide: its position among the arrays of their own; None for a leaf in the row.
-    """
-
-    path: Path
-    shape: tuple[int, ...]
-    dtype: str
-    nbytes: int
-    offset: int | None
-    wide: int | None
+    path: Path  # its path in the item
+    shape: tuple[int, ...]  # of one item, without batch axes
+    dtype: str  # its name
+    nbytes: int  # of one item
+    offset: int | None  # bytes from the start of the row; None for a leaf with an array of its own
+    wide: int | None  # its position among the arrays of their own; None for a leaf in the row
 
     @property
     def stored_as(self) -> str:
@@ -61,16 +52,11 @@ class LeafLayout:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where all leaves of an item lie, in the order of the item's structure.
+    """Where all leaves of an item lie, in the order of the item's structure."""
 
-    Attributes:
-        leaves: one for each leaf.
-        row_words: 32-bit words in a row, 0 if nothing is packed.
-        packed: positions of the leaves that have bytes in the row, in the order in which they lie there.
-    """
-
-    leaves: tuple[LeafLayout, ...]
-    row_words: int
+    leaves: tuple[LeafLayout, ...]  # one for each leaf
+    row_words: int  # 32-bit words in a row, 0 if nothing is packed
+    # Positions of the leaves that have bytes in the row, in the order in which they lie there.
     packed: tuple[int, ...] = dataclasses.field(init=False, repr=False, compare=False)
     _parts: dict[tuple[int, ...], Layout] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False

@@ -19,15 +19,10 @@ from functional_rb.ops.protocol import Array, Ops
 
 
 class SparseSet(NamedTuple):
-    """Where the members lie. Both arrays begin as zeros; positions from `count` on mean nothing.
+    """Where the members lie. Both arrays begin as zeros; positions from `count` on mean nothing."""
 
-    Attributes:
-        order: int32 [capacity], the slot at each position.
-        place: int32 [capacity], the position of each slot, if that slot is a member.
-    """
-
-    order: Array
-    place: Array
+    order: Array  # int32 [capacity], the slot at each position
+    place: Array  # int32 [capacity], the position of each slot, if that slot is a member
 
 
 def contains(ops: Ops, sparse_set: SparseSet, count: Array, slots: Array) -> Array:

@@ -31,21 +31,13 @@ RESOLUTION = 29
 
 @dataclasses.dataclass(frozen=True)
 class Level:
-    """Rows at which a level's children groups begin.
+    """Rows at which a level's children groups begin."""
 
-    Attributes:
-        nodes: how many values the level has.
-        groups: how many rows they fill, the last one padded with zeros.
-        sums: first row of the sums (of the leaves themselves at the lowest level).
-        smallest: first row of the smallest positive values below (the leaves at the lowest level).
-        largest: first row of the largest values below (the leaves at the lowest level).
-    """
-
-    nodes: int
-    groups: int
-    sums: int
-    smallest: int
-    largest: int
+    nodes: int  # how many values the level has
+    groups: int  # how many rows they fill, the last one padded with zeros
+    sums: int  # first row of the sums (of the leaves themselves at the lowest level)
+    smallest: int  # first row of the smallest positive values below (the leaves at the lowest level)
+    largest: int  # first row of the largest values below (the leaves at the lowest level)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,17 +220,11 @@ class Edges(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """Spans of leaves of a tree, each as if it were a tree of its own.
+    """Spans of leaves of a tree, each as if it were a tree of its own."""
 
-    Attributes:
-        edges: of each level, the leaves first.
-        totals: float32 [n], the sum of each.
-        smallest: float32 [n], the smallest positive leaf of each, 0 if there is none.
-    """
-
-    edges: tuple[Edges, ...]
-    totals: Array
-    smallest: Array
+    edges: tuple[Edges, ...]  # of each level, the leaves first
+    totals: Array  # float32 [n], the sum of each
+    smallest: Array  # float32 [n], the smallest positive leaf of each, 0 if there is none
 
     def at(self, ops: Ops, which: Array) -> Spans:
         """The one span that `which`, int32 [1], names."""
@@ -357,18 +343,13 @@ def draw_in_span(
 
 
 class _Runs(NamedTuple):
-    """Two runs of a level: children of the node above the first leaf of a span, and of that above its last one.
+    """Two runs of a level: children of the node above the first leaf of a span, and of that above its last one."""
 
-    Attributes:
-        sums: float32 [2], what they add up to.
-        reach: int32 [2, 3], what the integer weights add up to of the node's children before the run, of those and the
-            run, and of those before the child on the way to the edge of the span.
-        total: int32 [2], of all of the node's children.
-    """
-
-    sums: Array
+    sums: Array  # float32 [2], what they add up to
+    # int32 [2, 3], what the integer weights add up to of the node's children before the run, of those and the run, and
+    # of those before the child on the way to the edge of the span.
     reach: Array
-    total: Array
+    total: Array  # int32 [2], of all of the node's children
 
 
 # The runs of a level; of the leaves, whose height is 0, the edges of the span lie whole within it.

@@ -31,24 +31,17 @@ Searching = Callable[["TreesLib[Any]", Tree, PRNGKey, Search], tuple[Tree, Array
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TreesLib(Lib[A]):
-    """The `Lib` that the functions of trees are bound to.
+    """The `Lib` that the functions of trees are bound to."""
 
-    Attributes:
-        run: `run(function, *given, static=(), writes=False)` is `function(ops, *given, *static)`, of nests of arrays
-            and of what is hashable, compiled if that is the backend's way. With `writes`, the function writes to the
-            tree that is given first, which is copied before where arrays can be written to.
-        check_key: refuses what is no key.
-        draws: uniform int32 [rows, words] in [0, 2^31), of `(key, rows, words, like)`, on the device of an array.
-        device_of: the device of an array, as `ops` take it; None where an array follows those that it is made of.
-        device_by_default: where arrays are made that follow no other.
-        put: a nest of arrays on a device; where they are, if that is None.
-        searching: what carries out a search, which asks the caller's functions.
-    """
-
+    # `run(function, *given, static=(), writes=False)` is `function(ops, *given, *static)`, of nests of arrays and of
+    # what is hashable, compiled if that is the backend's way. With `writes`, the function writes to the tree that is
+    # given first, which is copied before where arrays can be written to.
     run: Callable[..., Any]
-    check_key: Callable[[object], object]
+    check_key: Callable[[object], object]  # refuses what is no key
+    # Uniform int32 [rows, words] in [0, 2^31), of `(key, rows, words, like)`, on the device of an array.
     draws: Callable[[PRNGKey, int, int, Array], Array]
+    # The device of an array, as `ops` take it; None where an array follows those that it is made of.
     device_of: Callable[[Array], DeviceLike]
-    device_by_default: Callable[[], DeviceLike]
-    put: Callable[[Nest, DeviceLike], Nest]
-    searching: Searching
+    device_by_default: Callable[[], DeviceLike]  # where arrays are made that follow no other
+    put: Callable[[Nest, DeviceLike], Nest]  # a nest of arrays on a device; where they are, if that is None
+    searching: Searching  # what carries out a search, which asks the caller's functions

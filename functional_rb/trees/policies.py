@@ -28,15 +28,10 @@ _MADE: Final[Any] = None
 
 
 class Root(NamedTuple):
-    """What a policy knows of a search at its root, the same for all simulations.
+    """What a policy knows of a search at its root, the same for all simulations."""
 
-    Attributes:
-        before: int32 [B, A], the visits of the root's edges when the search began.
-        noise: float32 [B, A], the policy's own random numbers; zeros without any.
-    """
-
-    before: Array
-    noise: Array
+    before: Array  # int32 [B, A], the visits of the root's edges when the search began
+    noise: Array  # float32 [B, A], the policy's own random numbers; zeros without any
 
 
 class Policy(Protocol):

@@ -144,15 +144,10 @@ def _varying_alike(arrays: list[jax.Array]) -> list[jax.Array]:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """The axes that `jax.vmap` put in front.
+    """The axes that `jax.vmap` put in front."""
 
-    Attributes:
-        sizes: of them, the outermost first.
-        batched: for each operand, which of them it has.
-    """
-
-    sizes: tuple[int, ...]
-    batched: tuple[tuple[bool, ...], ...]
+    sizes: tuple[int, ...]  # of them, the outermost first
+    batched: tuple[tuple[bool, ...], ...]  # for each operand, which of them it has
 
 
 def _carry_out(*operands: jax.Array, **params: object) -> list[jax.Array]:

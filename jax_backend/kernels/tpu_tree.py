@@ -175,19 +175,12 @@ def _kinds(count: int) -> jax.Array:
 
 
 class Drawn(NamedTuple):
-    """What draws find.
+    """What draws find."""
 
-    Attributes:
-        leaves: int32 [B].
-        values: float32 [B], what these leaves hold.
-        total: float32 [B], each the sum of all leaves.
-        smallest: float32 [B], each the smallest positive leaf, 0 if there is none.
-    """
-
-    leaves: jax.Array
-    values: jax.Array
-    total: jax.Array
-    smallest: jax.Array
+    leaves: jax.Array  # int32 [B]
+    values: jax.Array  # float32 [B], what these leaves hold
+    total: jax.Array  # float32 [B], each the sum of all leaves
+    smallest: jax.Array  # float32 [B], each the smallest positive leaf, 0 if there is none
 
 
 def draw(tree: jax.Array, capacity: int, draws: jax.Array) -> Drawn:

@@ -65,18 +65,12 @@ LIBRARY: Final = torch.library.Library("functional_rb", "FRAGMENT")
 
 
 class Form(NamedTuple):
-    """What a call is but for its tensors, and numbers that may be symbols.
+    """What a call is but for its tensors, and numbers that may be symbols."""
 
-    Attributes:
-        sources: what the kernels were compiled from, as programs may be kept in files.
-        operands: which tensor each is, those that are changed first; None for one that is not given.
-        records: of each its words, None for a number.
-        outputs: of each which tensor is changed, or the dtype and the number of axes of what is made; None for nothing.
-    """
-
-    sources: int
-    operands: list[int | None]
-    records: list[list[int] | None]
+    sources: int  # what the kernels were compiled from, as programs may be kept in files
+    operands: list[int | None]  # which tensor each is, those that are changed first; None for one that is not given
+    records: list[list[int] | None]  # of each its words, None for a number
+    # Of each which tensor is changed, or the dtype and the number of axes of what is made; None for nothing.
     outputs: list[Any]
 
 
@@ -208,21 +202,13 @@ constant(Description.remember)
 
 
 class _Call(NamedTuple):
-    """A call as torch.compile sees it.
+    """A call as torch.compile sees it."""
 
-    Attributes:
-        function: which it is of.
-        on_gpu: whether it is to be a launch.
-        template: the nest of its arguments; see `_apart`.
-        static: what of these is no tensor and no number.
-        outline: the nest of its results; see `_outline_of`.
-    """
-
-    function: Callable[..., object]
-    on_gpu: bool
-    template: object
-    static: Sequence[object]
-    outline: object
+    function: Callable[..., object]  # which it is of
+    on_gpu: bool  # whether it is to be a launch
+    template: object  # the nest of its arguments; see `_apart`
+    static: Sequence[object]  # what of these is no tensor and no number
+    outline: object  # the nest of its results; see `_outline_of`
 
 
 _CALLS: list[_Call] = []
