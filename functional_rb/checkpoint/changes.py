@@ -14,6 +14,7 @@ from functional_rb.checkpoint.blocks import Mask, Run, Stored, bytes_of, chunks,
 from functional_rb.checkpoint.opened import Opened
 from functional_rb.core import counters, handles
 from functional_rb.samplers import Queue
+from functional_rb.structures.ring import around
 from functional_rb.structures.stored_arrays import auxiliary_name, is_items
 
 # Segments that a save leaves a checkpoint: what reading opens, and what a manifest tells, stays small.
@@ -56,7 +57,7 @@ def _written(reader: Reader, vector: Vector) -> list[Run] | None:
     length = spec.plan.ring.length
     slots: list[Run] = []
     for lane, (cursor, size) in enumerate(zip(ends.cursors.tolist(), ends.sizes.tolist(), strict=True)):
-        slots += _around(lane * length, length, cursor - size, size)
+        slots += [(lane * length + start, lane * length + stop) for start, stop in around(cursor - size, size, length)]
     return slots
 
 
@@ -73,18 +74,8 @@ def _added(reader: Reader, vector: Vector, base: Opened) -> list[Run] | None:
     for lane, (first, last) in enumerate(zip(before, now, strict=True)):
         # Cursors begin again at 0 below 2^31; after so many rows their distance says nothing.
         count = length if most >= limit else (last - first) % limit
-        slots += _around(lane * length, length, first, count)
+        slots += [(lane * length + start, lane * length + stop) for start, stop in around(first, count, length)]
     return slots
-
-
-def _around(start: int, length: int, first: int, count: int) -> list[Run]:
-    # `count` slots of a ring from its `first` on, as one run, or as two where they go round its end.
-    if count >= length:
-        return [(start, start + length)]
-    first %= length
-    end = first + count
-    parts = [(first, min(end, length)), (0, end - length)]
-    return [(start + a, start + b) for a, b in parts if a < b]
 
 
 def _blocks(stored: Stored, slots: list[Run]) -> Mask:

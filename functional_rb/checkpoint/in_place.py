@@ -50,7 +50,6 @@ class Snapshot:
     present: Blocks  # of each array that lies in files the blocks outside of which nothing was ever written
 
     def sync(self) -> None:
-        """Write files and logs through to the disk."""
         # Older logs too: the files' rows of older checkpoints are theirs alone now.
         self.files.flush()
         directory = _directory(self.files)
@@ -343,7 +342,7 @@ def _lead_back(
         room = None if files is None else files.reserve_slots if prefix == undo_log.ITEMS else files.reserve_places
         rows = [arrays[name] for name in group]
         wanted = _rows(spec, group, owned)
-        ends = undo_log.roll_back(opened.directory, manifest.undo, rows, prefix=prefix, wanted=wanted, room=room)
+        ends = undo_log.roll_back(opened.directory, manifest.undo, rows, prefix, wanted, room)
         if ends:  # one that no kill leaves so, if there is one
             torn |= dict.fromkeys(group, min(ends, key=lambda end: end.short))
     for name, there in names(spec).items():

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+from collections.abc import Callable
+from typing import TypeVar
 
-from functional_rb.base.errors import CheckpointError
+from functional_rb.base.errors import CheckpointError, NoCheckpointError
 from functional_rb.base.files import as_path
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint import places
 from functional_rb.checkpoint.manifest import Checkpoint
 from functional_rb.checkpoint.opened import Opened, generations, read_manifest
+
+T = TypeVar("T")
+# So often another save may remove what was about to be read.
+TRIES = 100
 
 
 def checkpoints(path: str | os.PathLike[str]) -> list[Checkpoint]:
@@ -62,6 +69,27 @@ def checkpoints(path: str | os.PathLike[str]) -> list[Checkpoint]:
                 )
             )
     return listed
+
+
+def of_newest(directory: str, attempt: Callable[[list[int]], T], before: int | None = None) -> T:
+    """What is made of the checkpoints in a directory, up to a number: of theirs, the newest first.
+
+    Where that ends by a FileNotFoundError a save has removed what was about to be read: then there is a newer one, and
+    the next attempt.
+
+    Raises:
+        NoCheckpointError: if there is none.
+    """
+    for tries in itertools.count():
+        generations = [number for number in there(directory) if before is None or number <= before]
+        if not generations:
+            break
+        try:
+            return attempt(generations)
+        except FileNotFoundError:
+            if tries == TRIES:
+                raise
+    raise NoCheckpointError(f"{directory}: no checkpoint is there; frb.save(state, path) writes one")
 
 
 def there(directory: str) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import itertools
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -14,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from functional_rb.base.arrays import NumpyArray
-from functional_rb.base.errors import CorruptCheckpointError, NoCheckpointError, StorageInUseError
+from functional_rb.base.errors import CorruptCheckpointError, StorageInUseError
 from functional_rb.base.files import as_path
 from functional_rb.base.progress import Progress
 from functional_rb.buffer import respec, soundness
@@ -25,7 +24,7 @@ from functional_rb.checkpoint import in_place, records
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.blocks import Stored, bytes_of, runs_of, stored_arrays
 from functional_rb.checkpoint.claims import enough_memory, spec_in
-from functional_rb.checkpoint.listing import there
+from functional_rb.checkpoint.listing import of_newest
 from functional_rb.checkpoint.manifest import Manifest, Shards
 from functional_rb.checkpoint.opened import Opened, read_manifest
 from functional_rb.checkpoint.places import manifests_of
@@ -39,8 +38,6 @@ from functional_rb.storage.mapped import MappedFiles
 from functional_rb.structures import sum_tree
 from functional_rb.structures.stored_arrays import auxiliary_name, is_items
 
-# So often another save may remove what was about to be read.
-TRIES = 100
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 _log = logging.getLogger("functional_rb")
 
@@ -125,18 +122,13 @@ class _Loading:
 
     def newest(self) -> Content:
         wanted = self.wanted
-        for tries in itertools.count():
-            generations = [one for one in there(self.directory) if wanted.before is None or one <= wanted.before]
-            if not generations:
-                raise NoCheckpointError(f"{self.directory}: no checkpoint is there; frb.save(state, path) writes one")
+
+        def attempt(generations: list[int]) -> Content:
             # A mixture names the checkpoints of its buffers: then no other will do, newer ones included.
-            generations = generations if wanted.number is None else [wanted.number]
-            try:
-                return self.first_of(generations if self.how.fall_back else generations[:1])
-            except FileNotFoundError:  # a save has removed it: there is a newer one
-                if tries == TRIES:
-                    raise
-        raise AssertionError  # the loop has no end
+            numbers = generations if wanted.number is None else [wanted.number]
+            return self.first_of(numbers if self.how.fall_back else numbers[:1])
+
+        return of_newest(self.directory, attempt, wanted.before)
 
     def first_of(self, generations: list[int]) -> Content:
         damaged: list[CorruptCheckpointError] = []

@@ -152,7 +152,6 @@ class Opened:
         return table
 
     def objects(self, k: int) -> dict[int, object]:
-        """The Python objects of a segment, by token."""
         nbytes, checksum = self.manifest.segments[k].objects
         content = self._read(k, self._places[k].objects, nbytes)
         if digest(content).hex() != checksum:

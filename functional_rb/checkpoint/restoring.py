@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -14,7 +13,7 @@ from types import ModuleType
 from functional_rb.base import lazy, nest
 from functional_rb.base.arrays import DeviceLike, Nest
 from functional_rb.base.description import Description
-from functional_rb.base.errors import CheckpointError, CorruptCheckpointError, NoCheckpointError
+from functional_rb.base.errors import CheckpointError, CorruptCheckpointError
 from functional_rb.base.files import as_path
 from functional_rb.buffer import respec
 from functional_rb.buffer.checks import check_spec
@@ -24,8 +23,8 @@ from functional_rb.checkpoint import in_place, mixtures, records
 from functional_rb.checkpoint import manifest as manifests
 from functional_rb.checkpoint.agreement import Group, agreed
 from functional_rb.checkpoint.claims import spec_in
-from functional_rb.checkpoint.listing import there
-from functional_rb.checkpoint.loading import TRIES, USUAL, Content, LoadOptions, Wanted, read
+from functional_rb.checkpoint.listing import of_newest
+from functional_rb.checkpoint.loading import USUAL, Content, LoadOptions, Wanted, read
 from functional_rb.checkpoint.opened import read_manifest
 from functional_rb.checkpoint.shards import Part
 from functional_rb.sharding import regroup
@@ -281,17 +280,16 @@ def load_spec(path: str | os.PathLike[str], known: Iterable[object] = ()) -> Nes
     """
     directory = os.path.abspath(as_path(path, "load_spec"))
     known = tuple(known)
-    for tries in itertools.count():
-        generations = there(directory)
-        if not generations:
-            break
+
+    def attempt(generations: list[int]) -> Nest:
         try:
             return _spec_at(directory, generations[0], known)
         except (FileNotFoundError, CorruptCheckpointError):
-            if tries == TRIES or os.path.exists(os.path.join(directory, manifests.name_of(generations[0]))):
-                raise
-            # A save has removed it: there is a newer one.
-    raise NoCheckpointError(f"{directory}: no checkpoint is there; frb.save(state, path) writes one")
+            # Of a checkpoint that a save has removed this is a FileNotFoundError too.
+            os.stat(os.path.join(directory, manifests.name_of(generations[0])))
+            raise
+
+    return of_newest(directory, attempt)
 
 
 def _spec_at(directory: str, number: int, known: tuple[object, ...]) -> Nest:

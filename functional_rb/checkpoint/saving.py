@@ -92,10 +92,13 @@ def while_held(directory: str, work: Callable[[], Checkpoint]) -> Checkpoint:
 
 
 def remove_all(directory: str) -> None:
-    """Remove all files of checkpoints in a directory that none needs, manifests first."""
-    files = [match[0] for match in map(_OURS.fullmatch, os.listdir(directory)) if match]
-    for name in sorted(files, key=lambda name: not name.endswith(".json")):
+    for name in _manifests_first(directory):
         disk.unlink(os.path.join(directory, name))
+
+
+def _manifests_first(directory: str) -> list[str]:
+    # In this order files are removed: so no manifest is left without its files.
+    return sorted(filter(_OURS.fullmatch, os.listdir(directory)), key=lambda name: not name.endswith(".json"))
 
 
 class _Save:
@@ -243,9 +246,7 @@ class _Save:
         older = list(there.values())[: self.asked.how.keep - 1]
         needed = {stored_segment.file for manifest in (newest, *older) for stored_segment in manifest.segments}
         needed |= {manifests.name_of(manifest.generation) for manifest in (newest, *older)}
-        files = [match[0] for match in map(_OURS.fullmatch, os.listdir(self.directory)) if match]
-        # Manifests first: none is left without its files.
-        for name in sorted(files, key=lambda name: not name.endswith(".json")):
+        for name in _manifests_first(self.directory):
             if name not in needed:
                 with contextlib.suppress(OSError):
                     disk.unlink(self.path(name))

@@ -69,7 +69,6 @@ class Directory:
     """
 
     def __init__(self, path: str) -> None:
-        """Make it if it is missing, and lock it."""
         self.path = os.path.abspath(path)
         self._made: list[str] = []
         self._pid = os.getpid()
@@ -86,11 +85,7 @@ class Directory:
         return os.path.join(self.path, name)
 
     def describe(self, spec: BufferSpec, fresh: bool) -> None:
-        """Say what the files hold, or check that it is what this buffer holds.
-
-        Args:
-            spec: of the buffer.
-            fresh: whether files that are there already are refused.
+        """Say what the files hold, or check that it is what this buffer holds; if `fresh`, none may be there already.
 
         Raises:
             FileExistsError: if there are some.
@@ -140,7 +135,6 @@ class Directory:
         self.release()
 
     def release(self) -> None:
-        """Give up the lock, so that another process may take it."""
         self._release()
 
     def is_at(self, place: str) -> bool:
@@ -155,28 +149,20 @@ class Directory:
         names = [self.join(name) for name in (*described(spec)["files"], DESCRIPTION, LOCK)]
         # With a descriptor of its own, as the lock may have been given back by then.
         lock = Descriptor(os.dup, self._held[0].fd)
-        clean = _Removal(names, self.path if self._made_directory else None, self._pid, lock)
-        weakref.finalize(owner, clean)
+        weakref.finalize(owner, _remove, names, self.path if self._made_directory else None, self._pid, lock)
 
 
-class _Removal:
-    """Removes files, in the process that made them and not in those that it forked.
-
-    Where they were there may be others by now: the last path is that of the lock, by which they are known.
-    """
-
-    def __init__(self, paths: list[str], directory: str | None, pid: int, lock: Descriptor) -> None:
-        self.paths, self.directory, self.pid, self.lock = paths, directory, pid, lock
-
-    def __call__(self) -> None:
-        with self.lock:
-            if os.getpid() != self.pid or not files.is_at(self.lock.fd, self.paths[-1]):
-                return
-        for path in self.paths:
-            _removed(path)
-        if self.directory is not None:
-            with contextlib.suppress(OSError):  # somebody has put something there
-                os.rmdir(self.directory)
+def _remove(paths: list[str], directory: str | None, pid: int, lock: Descriptor) -> None:
+    # In the process that made the files and not in those that it forked. Where they were there may be others by now:
+    # the last path is that of the lock, by which they are known.
+    with lock:
+        if os.getpid() != pid or not files.is_at(lock.fd, paths[-1]):
+            return
+    for path in paths:
+        _removed(path)
+    if directory is not None:
+        with contextlib.suppress(OSError):  # somebody has put something there
+            os.rmdir(directory)
 
 
 def check_layout(path: str, wanted: Mapping[str, object]) -> None:
@@ -212,10 +198,7 @@ def read_description(path: str) -> Json:
 def explained(path: str, who: str = "Memmap", argument: str = "Memmap(path=...)") -> Iterator[None]:
     """Raise errors of the system, and of files that are something else, with the file and the remedy.
 
-    Args:
-        path: of the file.
-        who: is writing.
-        argument: by which argument the directory can be given.
+    `who` is writing, and by the `argument` the directory can be given.
     """
     try:
         yield
@@ -248,7 +231,6 @@ def _typed(error: OSError, path: str, who: str, argument: str) -> OSError:
 def full(
     path: str, what: str | None = None, needed: int | None = None, argument: str = "Memmap(path=...)"
 ) -> StorageFullError:
-    """The error of a disk that has no room."""
     need = "" if needed is None else f" for {needed} bytes more"
     return StorageFullError(
         errno.ENOSPC,

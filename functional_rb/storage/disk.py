@@ -34,7 +34,6 @@ def make_directory(path: str) -> None:
 
 
 def create(path: str) -> Descriptor:
-    """A new file, open to be written."""
     return files.create(path)
 
 

@@ -23,11 +23,7 @@ def with_spec(
 ) -> tuple[Arrays, MappedFiles | None]:
     """Arrays of NumPy under another spec, with memory of their own, and the mapped files that some of them lie in.
 
-    Args:
-        arrays: of NumPy.
-        old: the spec that they are laid out by.
-        new: the other spec.
-        create: makes the files of a `Memmap` buffer.
+    `create` makes the files of a `Memmap` buffer.
 
     Raises:
         OSError: for files that cannot be made, as for `init`, or filled; then what was made is removed.

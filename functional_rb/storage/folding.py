@@ -21,11 +21,8 @@ from functional_rb.storage.undo_log import Rows, Torn
 def fold(directory: str, needed: Collection[int], arrays: Sequence[Rows], prefix: str) -> None:
     """Leave one log for each of some checkpoints, and none that is older. What cannot be folded stays as it is.
 
-    Args:
-        directory: of the logs.
-        needed: the numbers of the checkpoints', all those that are there or may come to be; one at least.
-        arrays: [capacity, ...], whose rows they have.
-        prefix: of their names.
+    The numbers needed, at least one, are those of all checkpoints that are there or may come to be. The arrays are
+    those [capacity, ...] whose rows the logs have.
     """
     there = undo_log.numbers(directory, prefix)
     paths = {number: os.path.join(directory, undo_log.name_of(number, prefix)) for number in there}

@@ -19,13 +19,13 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Memmap
 from functional_rb.core import counters
 from functional_rb.core.draft import Arrays
-from functional_rb.storage import undo_log
 from functional_rb.storage.directory import Directory, check_layout, described, explained, file_name, need_posix
 from functional_rb.storage.directory import filed as filed
 from functional_rb.storage.directory import shapes as shapes
 from functional_rb.storage.mapped_array import MappedArray
 from functional_rb.storage.undo_log import Logs
 from functional_rb.structures import frame_ring, stored_arrays
+from functional_rb.structures.ring import around
 
 Vector = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
@@ -121,12 +121,8 @@ class MappedFiles:
     def make_room(self, spec: BufferSpec, numbers: Vector, batch: int) -> None:
         """Have room for all that adding a batch may write, or raise `StorageFullError`: then nothing has been written.
 
-        What checkpoints need of it is kept; of writers that choose slots the recorder does that, which knows them.
-
-        Args:
-            spec: of the state, whose writer may be another than when the files were made.
-            numbers: its counters as a NumPy vector, `State.counters`.
-            batch: rows that are added.
+        What checkpoints need of it is kept; of writers that choose slots the recorder does that, which knows them. The
+        writer of the spec may be another than when the files were made; the numbers are `State.counters` in NumPy.
         """
         self.check_process()
         if self.ready:
@@ -142,17 +138,16 @@ class MappedFiles:
         known = counters.read(spec.plan, numbers)
         steps = rows // ring.lanes
         for lane, cursor in enumerate(known.ends.cursors.tolist()):
-            for first, n in _around(cursor % ring.length, steps, ring.length):
-                self.prepare(lane * ring.length + first, n)
+            for start, stop in around(cursor, steps, ring.length):
+                self.prepare(lane * ring.length + start, stop - start)
         if spec.plan.frames is not None:
             # Where fewer frames are new than may be, those before the cursor are written as they are.
             room, most = spec.plan.frames.room, spec.plan.frames.most * steps
             for lane, cursor in enumerate(known.more[frame_ring.CURSOR].tolist()):
-                for first, n in _around((cursor - most) % room, 2 * most, room):
-                    self.prepare_frames(lane * room + first, n)
+                for start, stop in around(cursor - most, 2 * most, room):
+                    self.prepare_frames(lane * room + start, stop - start)
 
     def reserve_all(self) -> None:
-        """Have room on the disk for all arrays, or raise `StorageFullError`."""
         for array in self._arrays.values():
             array.reserve(0, len(array.array))
         self._note_complete()
@@ -243,8 +238,8 @@ def create(spec: BufferSpec, resume: Callable[[MappedFiles], None] | None = None
 
     Args:
         spec: of a buffer whose storage is `Memmap`.
-        resume: goes on keeping what checkpoints beside the files still need of them; called before anything is written
-            if undo logs are there. What it raises removes the files that were made here.
+        resume: goes on keeping what checkpoints beside the files still need of them; called before anything is written.
+            What it raises removes the files that were made here.
 
     Raises:
         FileExistsError: if there are some and `existsok` is not said.
@@ -280,9 +275,7 @@ def _create_all(
             for name, (shape, dtype) in shapes(spec).items()
         }
         files = MappedFiles(spec, arrays, directory)
-        with explained(directory.path):
-            logs = undo_log.any_in(directory.path)
-        if logs and resume is not None:
+        if resume is not None:
             resume(files)
         return files
     except BaseException:
@@ -293,10 +286,7 @@ def _create_all(
 def open_existing(spec: BufferSpec, directory: str, writable: bool) -> MappedFiles:
     """The files that are in a directory. As with `create`, a writer looks after the checkpoints there.
 
-    Args:
-        spec: of the buffer that they were made for.
-        directory: where they are.
-        writable: whether they will be written to: then they are locked, and else only looked at.
+    If they will be written to they are locked, and else only looked at.
 
     Raises:
         FileNotFoundError: if one is missing.
@@ -342,12 +332,9 @@ def inherited(spec: BufferSpec, shared: Mapping[str, Descriptor]) -> MappedFiles
 
 
 def filled(spec: BufferSpec, arrays: Mapping[str, NumpyArray], directory: str | None = None) -> MappedFiles:
-    """New files without a name, filled with some content.
+    """New files without a name, in a directory or the system's for temporary files, filled with arrays by name.
 
-    Args:
-        spec: of the buffer.
-        arrays: by name as in `shapes`; what is missing is zero, and what is zero takes no room.
-        directory: where the files lie, None for the system's directory for temporary files.
+    What is missing is zero, and what is zero takes no room.
     """
     return pieced(spec, {name: [(0, values)] for name, values in arrays.items()}, directory)
 
@@ -395,11 +382,3 @@ def replaced(
 def within(files: MappedFiles, arrays: Arrays) -> Arrays:
     """A state's arrays with those of files in place of what lies there."""
     return arrays._replace(rows=files.rows, wide=files.wide, auxiliary=arrays.auxiliary | files.auxiliary)
-
-
-# So many places from the first one on around a ring, as (first, n) without the turn.
-def _around(first: int, n: int, length: int) -> list[tuple[int, int]]:
-    if n >= length:
-        return [(0, length)]
-    before = min(n, length - first)
-    return [(first, before), (0, n - before)]

@@ -27,7 +27,6 @@ class PrivateArray(MappedArray):
     """An array over a file whose pages are copied when they are written; see `MappedArray` for the attributes."""
 
     def __init__(self, path: str, shape: tuple[int, ...], dtype: str) -> None:
-        """Map a file that is there."""
         with explained(path):
             self._file, size = open_regular(path)
         self.path = path
@@ -58,7 +57,6 @@ class PrivateFiles(MappedFiles):
     """
 
     def __init__(self, spec: BufferSpec, directory: str) -> None:
-        """Map the files of a directory."""
         need_posix()
         files = {name: PrivateArray(os.path.join(directory, file_name(name)), *of) for name, of in shapes(spec).items()}
         super().__init__(spec, dict(files), None)

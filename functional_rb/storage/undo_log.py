@@ -51,10 +51,6 @@ def numbers(directory: str, prefix: str = ITEMS) -> list[int]:
     return sorted(int(match[2]) for match in matches if match and match[1] == prefix)
 
 
-def any_in(directory: str) -> bool:
-    return any(name.startswith(f"{ITEMS}-") for name in os.listdir(directory))
-
-
 @dataclasses.dataclass(frozen=True)
 class Earlier:
     """What the logs of processes before this one have, since the same checkpoint."""
@@ -65,12 +61,7 @@ class Earlier:
 
 
 class UndoLog:
-    """The log that is being written.
-
-    Attributes:
-        directory: where it lies.
-        number: of the checkpoint to which it rolls back.
-    """
+    """The log that is being written, in a directory, for the checkpoint of a number, to which it rolls back."""
 
     def __init__(
         self,
@@ -82,16 +73,10 @@ class UndoLog:
         prefix: str = ITEMS,
         earlier: Earlier | None = None,
     ) -> None:
-        """Begin a log, or go on with one.
+        """Begin a log of mapped arrays [capacity, ...], or go on with one.
 
-        Args:
-            directory: of the files.
-            number: of the checkpoint that is being made.
-            arrays: the mapped arrays [capacity, ...].
-            in_use: bool [capacity], which rows belong to the checkpoint.
-            older: the log of the checkpoint before, whose rows are kept on too.
-            prefix: of the file's name.
-            earlier: what need not be kept any more, and what is there of this log.
+        Rows in use, bool [capacity], belong to the checkpoint that is being made; those of the checkpoint before are
+        kept on by the older log. What the earlier logs have need not be kept any more.
 
         Raises:
             CheckpointWriteError: if the file cannot be made.
@@ -112,10 +97,7 @@ class UndoLog:
                 disk.truncate(self._file.fd, self._end)
 
     def before_write(self, slots: Rows) -> None:
-        """Keep what lies in rows that are about to be overwritten.
-
-        Args:
-            slots: integers [n], each at least 0 and below the capacity; they may come twice.
+        """Keep what lies in rows that are about to be overwritten: slots integers [n] in bounds, which may come twice.
 
         Raises:
             StorageFullError: if there is no room for it; nothing has been overwritten then.
@@ -171,16 +153,11 @@ class UndoLog:
 
 
 class Logs:
-    """The logs of a buffer's files that are being written: one for its items, and one for its frames if it has some.
-
-    Attributes:
-        number: of both.
-        items: of rows and wide arrays.
-        frames: of the frames, or None.
-    """
+    """The logs of a buffer's files that are being written, of one number: for items, and for frames if it has some."""
 
     def __init__(self, items: UndoLog, frames: UndoLog | None) -> None:
         self.number, self.items, self.frames = items.number, items, frames
+        self._all = [items] if frames is None else [items, frames]
 
     def before_items(self, slots: Rows) -> None:
         self.items.before_write(slots)
@@ -190,14 +167,12 @@ class Logs:
             self.frames.before_write(places)
 
     def before_all(self) -> None:
-        self.items.before_all()
-        if self.frames is not None:
-            self.frames.before_all()
+        for log in self._all:
+            log.before_all()
 
     def close(self) -> None:
-        self.items.close()
-        if self.frames is not None:
-            self.frames.close()
+        for log in self._all:
+            log.close()
 
 
 def _as_bytes(array: Rows) -> Rows:
@@ -240,12 +215,7 @@ class Torn:
 
 
 def records(path: str, arrays: Sequence[Rows], torn: list[Torn] | None = None) -> Iterator[Record]:
-    """The whole records of a log, oldest first.
-
-    Args:
-        path: of the file.
-        arrays: [capacity, ...], whose rows it has.
-        torn: gets the end of the log, if that is no whole record.
+    """The whole records of a log, oldest first; `torn` gets the end of the log, if that is no whole record.
 
     Raises:
         CorruptCheckpointError: if something lies behind a record that is not whole, as no kill leaves it, or a record
@@ -323,22 +293,14 @@ def roll_back(
     directory: str,
     number: int,
     arrays: Sequence[Rows],
-    since: Callable[[int], bool] | None = None,
-    *,
     prefix: str = ITEMS,
     wanted: Sequence[Rows] | None = None,
     room: Callable[[Rows], None] | None = None,
 ) -> list[Torn]:
-    """Make rows those of a checkpoint again, by all logs since, the newest first.
+    """Make rows those of a checkpoint again, by its log and all since, the newest first.
 
-    Args:
-        directory: of the logs.
-        number: of the checkpoint.
-        arrays: [capacity, ...], as they lie in the mapped files now, or copies of them that were taken before.
-        since: which logs count, by number; all by default.
-        prefix: of their names.
-        wanted: of each array bool [capacity], which rows are written at all; all by default.
-        room: called with the slots of each record before it is written.
+    The arrays lie in the mapped files now, or are copies of them that were taken before. Of each only the rows that are
+    wanted, bool [capacity], are written; None for all. Before, room is made for the slots of each record.
 
     Returns:
         The ends of logs that are no whole records. If the rows are not those of the checkpoint then, it is for these.
@@ -346,30 +308,18 @@ def roll_back(
     Raises:
         CorruptCheckpointError: for a log that is not what was written.
     """
+    views = [_as_bytes(array) for array in arrays]
     while True:
-        there = [log for log in numbers(directory, prefix) if log >= number and (since is None or since(log))]
+        there, torn = [log for log in numbers(directory, prefix) if log >= number], list[Torn]()
         try:
-            return _roll_back(directory, there, arrays, prefix, wanted, room)
+            for later in reversed(there):
+                for record in records(os.path.join(directory, name_of(later, prefix)), arrays, torn):
+                    if room is not None:
+                        room(record.slots)
+                    for k, (view, rows) in enumerate(zip(views, record.rows, strict=True)):
+                        chosen = slice(None) if wanted is None else wanted[k][record.slots]
+                        view[record.slots[chosen]] = rows[chosen]
+            return torn
         except FileNotFoundError:  # one was folded meanwhile: what it had is in an older one
             if set(there) <= set(numbers(directory, prefix)):
                 raise
-
-
-def _roll_back(
-    directory: str,
-    logs: list[int],
-    arrays: Sequence[Rows],
-    prefix: str,
-    wanted: Sequence[Rows] | None,
-    room: Callable[[Rows], None] | None,
-) -> list[Torn]:
-    views = [_as_bytes(array) for array in arrays]
-    torn: list[Torn] = []
-    for later in reversed(logs):
-        for record in records(os.path.join(directory, name_of(later, prefix)), arrays, torn):
-            if room is not None:
-                room(record.slots)
-            for k, (view, rows) in enumerate(zip(views, record.rows, strict=True)):
-                chosen = slice(None) if wanted is None else wanted[k][record.slots]
-                view[record.slots[chosen]] = rows[chosen]
-    return torn

@@ -93,6 +93,20 @@ def retreat(ops: Ops, sequence_number: Array, by: Array | int, limit: int) -> Ar
     return ops.where(back < 0, back + limit, back)
 
 
+def around(first: int, count: int, length: int) -> list[tuple[int, int]]:
+    """`count` places of a ring from the first on, as (start, stop): two runs where they go round its end.
+
+    Example:
+        >>> around(1, 2, 5), around(8, 4, 5), around(8, 6, 5)
+        ([(1, 3)], [(3, 5), (0, 2)], [(0, 5)])
+    """
+    if count >= length:
+        return [(0, length)]
+    first %= length
+    end = first + count
+    return [(start, stop) for start, stop in ((first, min(end, length)), (0, end - length)) if start < stop]
+
+
 def saturating_add(ops: Ops, count: Array, more: Array) -> Array:
     """Counters stay at their largest value rather than wrap."""
     return count + ops.minimum(more, scalars.minus(ops, INT32_MAX, count))
