@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Final
 
@@ -15,7 +14,7 @@ from functional_rb.trees import api, forest_tree
 from functional_rb.trees import search as core
 from functional_rb.trees.lib import Search, TreesLib
 from functional_rb.trees.search import Draws
-from functional_rb.trees.state import FIELDS, Tree
+from functional_rb.trees.state import Tree
 from torch_backend import lib
 from torch_backend.arrays import modes, ops, random
 from torch_backend.compiling import tree_loops
@@ -35,13 +34,7 @@ def _loops() -> part_kernels.using:
 
 def _copied(tree: Tree) -> Tree:
     # The loops of a search write into the tree that they are given.
-    return dataclasses.replace(tree, **{name: _cloned(getattr(tree, name)) for name in FIELDS})
-
-
-def _cloned(x: Nest) -> Nest:
-    if isinstance(x, tuple):
-        return tuple(y.clone() for y in x)
-    return {name: y.clone() for name, y in x.items()} if isinstance(x, dict) else x.clone()
+    return tree.each(torch.clone)
 
 
 def _draws(key: torch.Tensor, rows: int, words: int, like: torch.Tensor) -> torch.Tensor:

@@ -63,11 +63,6 @@ def empty(ops: TreeOps, spec: TreeSpec, batch: int, device: DeviceLike) -> Tree:
     )
 
 
-def put(ops: TreeOps, array: Array, node: Array, values: Array, live: Array | None = None) -> Array:
-    """An array [B, N, ...] with values [B, ...] of a node int32 [B] of each tree; where not live they stay."""
-    return ops.set_each(array, node, live, values)
-
-
 def get_edge(ops: TreeOps, array: Array, edge: Array) -> Array:
     """What an array [B, N, A, ...] has of an edge of each tree, see `edge_index`."""
     return ops.take_each(as_edges(array), edge)
@@ -119,7 +114,6 @@ def read(ops: TreeOps, content: Content, rows: Array, wide: tuple[Array, ...], n
 
 
 def read_edge(ops: TreeOps, content: Content, rows: Array, wide: tuple[Array, ...], edge: Array) -> list[Array]:
-    """The leaves [B, *shape] of the content of an edge of each tree."""
     return read(ops, content, as_edges(rows), tuple(map(as_edges, wide)), edge)
 
 
@@ -143,6 +137,6 @@ def store(
     packed, apart = row_layout.pack(ops, content.layout, flat, like)
     new = (packed, *apart)
     stored = [
-        put(ops, old, node, x.reshape(*lead, *x.shape[1:]), live) for old, x in zip((rows, *wide), new, strict=True)
+        ops.set_each(old, node, live, x.reshape(*lead, *x.shape[1:])) for old, x in zip((rows, *wide), new, strict=True)
     ]
     return stored[0], tuple(stored[1:])

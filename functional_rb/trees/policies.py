@@ -40,24 +40,19 @@ class Policy(Protocol):
     @property
     def score(self) -> Score:
         """The score by which simulations choose below the root."""
-        ...
 
     @property
     def words(self) -> int:
         """How many words of random bits the noise of one slot takes."""
-        ...
 
     def begin(self, ops: TreeOps, edges: Edges, bits: Array) -> Root:
         """What is known at the root, by random bits int32 [B, A, words]."""
-        ...
 
     def choose(self, ops: TreeOps, edges: Edges, root: Root, i: object, simulations: int, bits: Array) -> Array:
         """The slot int32 [B] that simulation i takes at the root, by random bits int32 [B]."""
-        ...
 
     def propose(self, ops: TreeOps, edges: Edges, root: Root, bits: Array) -> tuple[Array, Array]:
         """The slot int32 [B] to act by, and the improved policy float32 [B, A], by random bits int32 [B]."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
 
-from functional_rb.base.arrays import DeviceLike, Nest
+from functional_rb.base.arrays import DeviceLike
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.structures.row_layout import along
 from functional_rb.trees import nodes, search
@@ -57,7 +56,7 @@ def subtree(ops: TreeOps, tree: Tree, slot: Array, device: DeviceLike) -> Tree:
         depth=tree.depth - depth_of_top[:, None],
         children=renumbered(tree.children),
     )
-    result = _each(moved, changed, blank, [name for name in FIELDS if name not in BATCH])
+    result = changed.each(moved, blank, fields=[name for name in FIELDS if name not in BATCH])
     q = result.q.reshape(batch, -1)
     taken, unknown = (result.edge_visits > 0).reshape(q.shape), ops.full_like(q, math.inf)
     low, high = -ops.largest(ops.where(taken, -q, -unknown)), ops.largest(ops.where(taken, q, -unknown))
@@ -79,18 +78,5 @@ def _below(ops: TreeOps, tree: Tree, top: Array) -> Array:
 
 
 def reset(ops: TreeOps, tree: Tree, mask: Array, root: Evaluated, device: DeviceLike) -> Tree:
-    """The trees, with those of a mask bool [B] begun anew from roots."""
     fresh = search.init(ops, root, tree.spec, device)
-    return _each(lambda old, new: ops.where(along(mask, old), new, old), tree, fresh, FIELDS)
-
-
-def _each(function: Callable[[Array, Array], Array], tree: Tree, other: Tree, fields: Sequence[str]) -> Tree:
-    # A tree with some fields of what a function makes of the arrays of two.
-    def of_both(old: Nest, new: Nest) -> Nest:
-        if isinstance(old, tuple):
-            return tuple(of_both(a, b) for a, b in zip(old, new, strict=True))
-        if isinstance(old, dict):
-            return {name: of_both(a, new[name]) for name, a in old.items()}
-        return function(old, new)
-
-    return dataclasses.replace(tree, **{name: of_both(getattr(tree, name), getattr(other, name)) for name in fields})
+    return tree.each(lambda old, new: ops.where(along(mask, old), new, old), fresh)

@@ -12,7 +12,7 @@ from functional_rb.ops.part_kernels import replaceable
 from functional_rb.ops.protocol import Array, TreeOps
 from functional_rb.structures.row_layout import along
 from functional_rb.trees import nodes
-from functional_rb.trees.nodes import as_edges, edges_of, get_edge, put, put_edge, root_edges
+from functional_rb.trees.nodes import as_edges, edges_of, get_edge, put_edge, root_edges
 from functional_rb.trees.policies import Policy
 from functional_rb.trees.scores import Edges, Score, best, log_softmax, next_bits
 from functional_rb.trees.spec import TreeSpec
@@ -74,8 +74,8 @@ def init(ops: TreeOps, root: Evaluated, spec: TreeSpec, device: DeviceLike) -> T
     tree = _written(ops, tree, at, live, root)
     return dataclasses.replace(
         tree,
-        visits=put(ops, tree.visits, at, ops.cast(live, "int32")),
-        value=put(ops, tree.value, at, root.value),
+        visits=ops.set_each(tree.visits, at, None, ops.cast(live, "int32")),
+        value=ops.set_each(tree.value, at, None, root.value),
         size=tree.size + 1,
         rejected=rejected,
     )
@@ -157,9 +157,9 @@ def expand(ops: TreeOps, tree: Tree, leaf: Leaf, answer: Evaluated) -> tuple[Tre
     before = get_edge(ops, tree.children, edge)  # all that is written of edges is written at the same ones
     tree = dataclasses.replace(
         tree,
-        parent=put(ops, tree.parent, at, leaf.node, live),
-        slot=put(ops, tree.slot, at, leaf.slot, live),
-        depth=put(ops, tree.depth, at, ops.take_each(tree.depth, above) + 1, live),
+        parent=ops.set_each(tree.parent, at, live, leaf.node),
+        slot=ops.set_each(tree.slot, at, live, leaf.slot),
+        depth=ops.set_each(tree.depth, at, live, ops.take_each(tree.depth, above) + 1),
         children=put_edge(ops, tree.children, edge, ops.where(live, at, before), new),
         reward=put_edge(ops, tree.reward, edge, answer.reward, new),
         discount=put_edge(ops, tree.discount, edge, answer.discount, new),
@@ -216,11 +216,11 @@ def _written(ops: TreeOps, tree: Tree, at: Array, live: Array, answer: Evaluated
         )
     return dataclasses.replace(
         tree,
-        prediction=put(ops, tree.prediction, at, answer.value, live),
-        terminal=put(ops, tree.terminal, at, answer.terminal | (ops.total(answer.valid) == 0), live),
-        chance=put(ops, tree.chance, at, answer.chance, live) if spec.chance else tree.chance,
-        prior=put(ops, tree.prior, at, log_softmax(ops, answer.prior, answer.valid), live),
-        valid=put(ops, tree.valid, at, answer.valid, live),
+        prediction=ops.set_each(tree.prediction, at, live, answer.value),
+        terminal=ops.set_each(tree.terminal, at, live, answer.terminal | (ops.total(answer.valid) == 0)),
+        chance=ops.set_each(tree.chance, at, live, answer.chance) if spec.chance else tree.chance,
+        prior=ops.set_each(tree.prior, at, live, log_softmax(ops, answer.prior, answer.valid)),
+        valid=ops.set_each(tree.valid, at, live, answer.valid),
         rows=rows,
         wide=wide,
         action_rows=action_rows,
@@ -249,7 +249,6 @@ class Tallies(NamedTuple):
 
 @replaceable
 def backup(ops: Any, tree: Tree, leaf: Leaf, score: Score) -> Tree:
-    """Bring the values of leaves back to the root, and count the visits."""
 
     def goes_on(node: Array, slot: Array, passed: Array, tallies: Tallies) -> Array:
         return ops.count(node >= 0) > 0  # the root's parent is -1
@@ -285,11 +284,11 @@ def backup(ops: Any, tree: Tree, leaf: Leaf, score: Score) -> Tree:
 
 def _visited(ops: TreeOps, visits: Array, value: Array, at: Array, new: Array, live: Array) -> tuple[Array, Array]:
     # Visits and mean values, with one visit more at indices where live, that brought a new value.
-    visits = put(ops, visits, at, ops.take_each(visits, at) + ops.cast(live, "int32"))
+    visits = ops.set_each(visits, at, None, ops.take_each(visits, at) + ops.cast(live, "int32"))
     # Read again of what has been written: XLA would else copy all visits to read them after that.
     count, mean = ops.cast(ops.take_each(visits, at), "float32"), ops.take_each(value, at)
     mean = ops.where(live, (mean * (count - 1.0) + new) / count, mean)
-    return visits, put(ops, value, at, mean)
+    return visits, ops.set_each(value, at, None, mean)
 
 
 def select_by(ops: TreeOps, tree: Tree, score: Score, bits: Array, max_depth: int) -> Leaf:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from functional_rb.base.arrays import BackendArray, Nest
@@ -138,13 +139,21 @@ class Tree:
 
     def at(self, *index: int) -> Tree:
         """One tree of a batch, or some of several axes of a batch, by their position."""
+        return self.each(lambda x: x[index])
 
-        def at_index(x: Nest) -> Nest:
-            if isinstance(x, tuple):
-                return tuple(map(at_index, x))
-            return {name: y[index] for name, y in x.items()} if isinstance(x, dict) else x[index]
+    def each(self, function: Callable[..., BackendArray], *others: Tree, fields: Sequence[str] | None = None) -> Tree:
+        """A tree of what a function makes of each array, or of those of some fields, and of others' in its place."""
 
-        return Tree(**{name: at_index(getattr(self, name)) for name in FIELDS}, spec=self.spec)
+        def made(*parts: Nest) -> Nest:
+            first = parts[0]
+            if isinstance(first, tuple):
+                return tuple([made(*arrays) for arrays in zip(*parts, strict=True)])
+            if isinstance(first, dict):
+                return {name: made(*[part[name] for part in parts]) for name in first}
+            return function(*parts)
+
+        trees, names = (self, *others), FIELDS if fields is None else fields
+        return dataclasses.replace(self, **{name: made(*[getattr(tree, name) for tree in trees]) for name in names})
 
     def __repr__(self) -> str:
         return f"Tree({self.spec!r}, batch={self.batch})"
