@@ -42,11 +42,7 @@ def on_each_change(of: Callable[[Callable[[bool], object]], None], now: bool) ->
     """Let a setting of the process be a part of what JAX finds traced and compiled functions by.
 
     JAX 0.10 has contexts of users for that, which 0.9 cannot set for the whole process. Before, what was traced is
-    forgotten whenever the setting changes.
-
-    Args:
-        of: is given a function to call with each new value of the setting.
-        now: its value.
+    forgotten whenever the setting changes. `of` is given a function to call with each new value.
     """
     context: object = jax.make_user_context(now) if hasattr(jax, "make_user_context") else None
     if hasattr(context, "set_global"):
@@ -106,11 +102,8 @@ def is_explicit(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> bool:
 def told(results: object, state: object, is_state: bool) -> Any:
     """What is computed of a state, so that JAX can name how XLA divides it; without `IS_TOLD` only.
 
-    Args:
-        results: arrays, while a program is traced.
-        state: what they are computed of, whose arrays tell the mesh.
-        is_state: whether they are of a new state, which stays divided as it was: then only what no axis of the mesh can
-            divide is made whole on each device, else all.
+    A new state stays divided as it was: there only what no axis of the mesh can divide is made whole on each device,
+    else all.
     """
     meshes = [jax.typeof(x).sharding.mesh for x in jax.tree.leaves(state)]
     mesh = next((x for x in meshes if not x.empty), None)

@@ -45,8 +45,7 @@ REFUSED: Final = (
 def untraced(function: Callable[P, R]) -> Callable[P, R]:
     """A function that `torch.compile` calls as it is, and refuses, with the version that can, to trace whole.
 
-    Args:
-        function: any. To mark it, torch imports its compiler, which takes about a second.
+    To mark it, torch imports its compiler, which takes about a second.
     """
     refusing = torch.compiler.disable(
         function,

@@ -56,15 +56,13 @@ def _used(declaration: Callable[..., Kernel | None], *arguments: object) -> Kern
     return kernel if kernel is not None and in_use(kernel) else None
 
 
-# Imported when first used, as there may be none.
-@functools.cache
-def _part_kernels() -> part_kernels.Table:
-    return importlib.import_module("jax_backend.kernels.part_kernels").TABLE
-
-
 def table(kernels: bool) -> part_kernels.Table:
     """The kernels to trace with, if any are to be used."""
-    return _part_kernels() if kernels and jax.default_backend() != "tpu" else tpus.core_table()
+    if not kernels or jax.default_backend() == "tpu":
+        return tpus.core_table()
+    # Imported when first used, as there may be none.
+    own: part_kernels.Table = importlib.import_module("jax_backend.kernels.part_kernels").TABLE
+    return own
 
 
 def program(function: F, by_row: bool = False) -> F:
@@ -96,7 +94,7 @@ def add(
 ) -> Arrays:
     """Write a batch in a compiled program; returns the new arrays."""
     spec = state.spec
-    arguments = _arrays(state), spec, leaves, batch, mask, priorities, draws
+    arguments = arrays_of(state), spec, leaves, batch, mask, priorities, draws
     core = functools.partial(functions.add, ops.OPS)
     if spec.known.buffer:
         return choose(_declared(kernels.add, *arguments), core, *arguments)
@@ -175,7 +173,7 @@ def draw(
     Wanted, an int32 scalar, is how many rows count, from the first on; None for all. Those behind hold anything, if
     `leaves_out` says so, but for the first.
     """
-    spec, arrays = state.spec, _arrays(state)
+    spec, arrays = state.spec, arrays_of(state)
     drawn = _by_kernels(state, draws, None, more, beta, batch, wanted)
     if drawn is not None:
         return drawn
@@ -202,7 +200,7 @@ def _by_kernels(
     batch: int,
     wanted: jax.Array | None,
 ) -> tuple[Arrays, list[jax.Array], Selection] | None:
-    spec, arrays = state.spec, _arrays(state)
+    spec, arrays = state.spec, arrays_of(state)
     wanted = wanted if leaves_out(spec) or spec.sampler.remembers else None
 
     def whole(
@@ -230,7 +228,7 @@ def _chosen_by_kernel(
     batch: int,
     wanted: jax.Array | None = None,
 ) -> tuple[Arrays, jax.Array, Selection] | None:
-    spec, arrays = state.spec, _arrays(state)
+    spec, arrays = state.spec, arrays_of(state)
 
     def core(
         arrays: Arrays, draws: jax.Array | None, key: jax.Array | None, beta: jax.Array, wanted: jax.Array | None
@@ -257,7 +255,7 @@ def chosen(state: State, key: jax.Array, beta: jax.Array, batch: int) -> tuple[A
     if picked is not None:
         return picked
     numbers = draws(key, *state.spec.draw_shape(batch))
-    draft, slots, selection = _by_sampler(_arrays(state), numbers, beta, None, state.spec, batch)
+    draft, slots, selection = _by_sampler(arrays_of(state), numbers, beta, None, state.spec, batch)
     return draft.finish(ops.OPS), slots, selection
 
 
@@ -297,7 +295,7 @@ def sample_mixture(
     weights. The core does the same by the states, the key, shares and beta.
     """
     kind, data = _parts_of(key)
-    arrays, specs = [_arrays(state) for state in states], [state.spec for state in states]
+    arrays, specs = [arrays_of(state) for state in states], [state.spec for state in states]
     arguments = arrays, specs, spec, data, listed, shares, beta, batch
     kernel = _used(launches.sample_mixture, *arguments) if _is_default(kind) else None
     if kernel is None:
@@ -315,7 +313,7 @@ def update(
 ) -> Arrays:
     """Set priorities and rewrite leaves."""
     spec = state.spec
-    arguments = _arrays(state), spec, handles, priorities, replacements
+    arguments = arrays_of(state), spec, handles, priorities, replacements
     alone = spec.known.updates and priorities is not None and not replacements
     if not (spec.known.buffer or alone):  # by part kernels, which `choose` would leave out where none does the whole
         return finished(functions.update(ops.OPS, *arguments))
@@ -332,5 +330,6 @@ def finished(arrays: Arrays, after: Sequence[jax.Array] = ()) -> Arrays:
     return arrays._replace(counters=barrier([arrays.counters], before)[0])
 
 
-def _arrays(state: State) -> Arrays:
+def arrays_of(state: State) -> Arrays:
+    """The arrays of a state; for a sharded one those of its index."""
     return Arrays(state.rows, state.wide, state.tree, state.counters, dict(state.auxiliary))

@@ -49,7 +49,7 @@ def from_dlpack(tree: object, copy: bool = False) -> Nest:
             return State(**dlpack.state_arrays(state, take), spec=state.spec)
         checks.leaves_for_backend(state.spec, hosted.unsupported)
         # A buffer on the host stays there: its arrays are shared with NumPy, not with JAX.
-        arrays = dlpack.state_arrays(state, _copied_to_host if copy else _on_host)
+        arrays = dlpack.state_arrays(state, (lambda name, x: np.array(_copied(name, x))) if copy else _on_host)
         return hosted.of_arrays(Arrays(**arrays), state.spec)
 
     return dlpack.take_over(tree, take, take_state, convert.build_mapping)
@@ -84,10 +84,6 @@ def _on_host(name: str, array: BackendArray) -> NumpyArray:
         return np.from_dlpack(array)
     except Exception as error:
         raise dlpack.refusal(name, array, error) from error
-
-
-def _copied_to_host(name: str, array: object) -> NumpyArray:
-    return np.array(_copied(name, array))
 
 
 def _copied(name: str, array: object) -> jax.Array:

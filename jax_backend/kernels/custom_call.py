@@ -47,12 +47,8 @@ def choose(kernel: Kernel | None, core: Callable[..., R], *args: object) -> R:
     """The kernel where kernels are in force and there is one for what is compiled, else the core, with none in force.
 
     No derivative goes through either. Where an accelerator is the default only its own kernels are taken: few programs
-    there run on the CPU.
-
-    Args:
-        kernel: whose operands are among the arrays of the arguments; None if there is none.
-        core: does the same by the array primitives. It must not hold on to values that are being traced.
-        args: pytrees of arrays, and whatever else the core takes. None is given to the handler as an empty array.
+    there run on the CPU. The arguments are pytrees of arrays, among them the kernel's operands, and whatever else the
+    core takes; that must not hold on to values that are being traced. None is given to the handler as an empty array.
     """
     leaves, outline = jax.tree.flatten(args, is_leaf=_is_none)
     places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, ARRAYS)]
@@ -233,16 +229,10 @@ def _called(
     aliases: Mapping[int, int],
     more: Sequence[jax.core.ShapedArray] = (),
 ) -> Lowered:
-    """The results of a custom call, with an empty array for each operand and result that is not there.
+    """The results of a custom call of a handler, with an empty array for each operand and result that is not there.
 
-    Args:
-        ctx: where it is lowered.
-        target: what XLA knows the handler by.
-        operands: those that are there.
-        kernel: whose records are attributes.
-        batch: the calls that this one stands for.
-        aliases: which operands lend their memory to which results.
-        more: results behind the kernel's own, which all calls share.
+    The kernel's records are attributes, and the aliases say which operands lend their memory to which results. All
+    calls that the batch stands for share `more` results, behind the kernel's own.
     """
     present, types, result_types = iter(operands), iter(ctx.avals_in), iter(ctx.avals_out)
     values = [mlir.ir_constant(NOTHING) if x is None else next(present) for x in kernel.operands]
@@ -302,10 +292,8 @@ def _register() -> None:
 def _encode_batch(sizes: Sequence[int], batched: Sequence[Sequence[bool]], nbytes: Sequence[int]) -> Words:
     """What the first attribute tells behind its seal, as `xla::Batch` reads it (`native/src/xla_frame.h`).
 
-    Args:
-        sizes: of the axes that all these calls make, the outermost first.
-        batched: for each operand and then for each result, which of the axes it has, in front of its own.
-        nbytes: of each of these, for one call.
+    The sizes are of the axes that all these calls make, the outermost first. Of each operand, and then of each result,
+    it has which of the axes it has in front of its own, and its bytes for one call.
     """
     vector = [math.prod(sizes), len(sizes), *sizes]
     for axes, size in zip(batched, nbytes, strict=True) if sizes else ():
@@ -342,14 +330,6 @@ def _behind(*arrays: object, count: int) -> list[object]:
     return list(arrays[:count])
 
 
-def _behind_batched(arrays: Sequence[object], dims: Sequence[object], *, count: int) -> tuple[object, object]:
-    return _barrier.bind(*arrays, count=count), dims[:count]
-
-
-def _lower_to_nothing(ctx: object, *arrays: object, count: int) -> Lowered:
-    return arrays[:count]
-
-
 def _lower_barrier_on_cpu(ctx: mlir.LoweringRuleContext, *arrays: object, count: int) -> Lowered:
     if not _undivided(ctx.module_context.axis_context):
         return arrays[:count]
@@ -362,6 +342,9 @@ _barrier = Primitive("replay_buffer_barrier")
 _barrier.multiple_results = True
 _barrier.def_impl(_behind)
 _barrier.def_abstract_eval(_behind)
-batching.primitive_batchers[_barrier] = _behind_batched
-mlir.register_lowering(_barrier, _lower_to_nothing)
+batching.primitive_batchers[_barrier] = lambda arrays, dims, *, count: (
+    _barrier.bind(*arrays, count=count),
+    dims[:count],
+)
+mlir.register_lowering(_barrier, lambda ctx, *arrays, count: arrays[:count])
 mlir.register_lowering(_barrier, _lower_barrier_on_cpu, platform="cpu")

@@ -38,12 +38,7 @@ LEFT_TO_XLA = {
 
 
 def by_kernel(function: Any, declaration: Declaration) -> Callable[..., object]:
-    """A function of the core by a custom call, or as XLA's operations where that cannot be.
-
-    Args:
-        function: a `Replaceable`.
-        declaration: of its kernel; see `functional_rb.native.kernels`.
-    """
+    """A `Replaceable` of the core by a custom call of what is declared, or as XLA's operations where that cannot be."""
     core = functools.partial(function.core, ops)
     signature = inspect.signature(core)
 

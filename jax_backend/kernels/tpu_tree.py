@@ -138,17 +138,10 @@ def _columns(children: jax.Array) -> list[jax.Array]:
 
 
 def _renewed(old: jax.Array, nodes: jax.Array, changed: jax.Array, values: Sequence[jax.Array]) -> list[jax.Array]:
-    """The children of nodes, of each kind, where some have new values.
+    """The children of nodes int32 [3 n], of each kind, where some have new values: float32 [3 n] of each place.
 
-    Args:
-        old: float32 [3 n, FANOUT], the children before.
-        nodes: int32 [3 n], whose children they are.
-        changed: int32 [m], the numbers of those that have new values.
-        values: float32 [m] of each kind, not negative, equal where numbers are; or of all kinds, one behind the other,
-            float32 [m] alone.
-
-    Returns:
-        For each of the FANOUT places, float32 [3 n].
+    The children before are float32 [3 n, FANOUT]. Those changed, int32 [m], have new values float32 [m] of each kind,
+    not negative, and equal where numbers are; or of all kinds, one behind the other, float32 [m] alone.
     """
     kind = _kinds(nodes.shape[0])[:, None]
     place = changed[None, :] - (nodes << SHIFT)[:, None]

@@ -13,7 +13,6 @@ import numpy as np
 from functional_rb.base import nest
 from functional_rb.buffer import api, checks
 from functional_rb.buffer.api import Given
-from functional_rb.buffer.checked_items import Batch
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import SameState, State
 from functional_rb.core import counters
@@ -27,7 +26,7 @@ from jax_backend.arrays.keys import check_key
 from jax_backend.compiling import compile
 from jax_backend.engines import execute
 from jax_backend.scale.mapped import WHOLE, along, as_of, check_state, mapped, names_of, on_device, using
-from jax_backend.scale.state import ShardedState, arrays_of, gathered, partition_specs, shard_number
+from jax_backend.scale.state import ShardedState, gathered, partition_specs, shard_number
 
 
 # Note what came of all lanes in the index, which all have, and write to the device's part what belongs there.
@@ -43,23 +42,19 @@ def _added(state: ShardedState, given: Given, function: str) -> ShardedState:
         shard_number(state),
         index=state.index,
         part=state.own,
-        add=_with_batch,
+        add=lambda buffer, batch: State(*compile.add(buffer, *batch, None), buffer.spec),
         run=_rewritten,
-        read=lambda buffer, function, *arguments: function(ops.OPS, arrays_of(buffer), buffer.spec, *arguments),
+        read=lambda buffer, function, *arguments: function(ops.OPS, compile.arrays_of(buffer), buffer.spec, *arguments),
         everyones=functools.partial(_of_all_lanes, state),
         draws=functools.partial(compile.draws, key),
     )
     index, part = adding.added(shard, batch)
-    following = state.with_index(arrays_of(index)).with_own(arrays_of(part))
+    following = state.with_index(compile.arrays_of(index)).with_own(compile.arrays_of(part))
     return following if outside is None else count_invalid(following, outside)
 
 
-def _with_batch(buffer: State, batch: Batch) -> State:
-    return State(*compile.add(buffer, *batch, None), buffer.spec)
-
-
 def _rewritten(buffer: State, function: Callable[..., Arrays], *arguments: object, rewrites: bool = False) -> State:
-    return State(*compile.finished(function(ops.OPS, arrays_of(buffer), buffer.spec, *arguments)), buffer.spec)
+    return State(*compile.finished(function(ops.OPS, compile.arrays_of(buffer), buffer.spec, *arguments)), buffer.spec)
 
 
 # Arrays [steps * lanes_each, *shape] of a device's lanes as those of all lanes, [steps * lanes, *shape].

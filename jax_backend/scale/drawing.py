@@ -119,7 +119,11 @@ def sample_items(
     checks.check_not_a_size(key, batch_size, function)
     check_state(state, function)
     size, beta = asked.check_sample(execute, as_of(state, state.spec), batch_size, beta, draw, function)
-    _check_axis(state, axis_name, function)
+    if axis_name is not None and names_of(axis_name) != names_of(state.axis):
+        raise ValueError(
+            f"{function}: expected axis_name={state.axis!r}, along which the buffer is sharded, got {axis_name!r}; "
+            f"leave it out, or shard the buffer along that axis (rb.init(spec, sharding=...))"
+        )
     check_key(key)
     asked.check_shares(state.dealing, size, draw)
     if state.is_mapped:
@@ -153,14 +157,6 @@ def sample(
         any_drawn = bool(np.asarray(selection.handles).max() >= 0)
         checks.check_nonempty(state.spec, any_drawn, int(np.asarray(state.counters)[counters.SIZE]))
     return state, leaves, selection
-
-
-def _check_axis(state: ShardedState, axis_name: object, function: str) -> None:
-    if axis_name is not None and names_of(axis_name) != names_of(state.axis):
-        raise ValueError(
-            f"{function}: expected axis_name={state.axis!r}, along which the buffer is sharded, got {axis_name!r}; "
-            f"leave it out, or shard the buffer along that axis (rb.init(spec, sharding=...))"
-        )
 
 
 def check_asked(state: object, axis_name: object, group: object, draw: object, function: str) -> None:

@@ -107,39 +107,56 @@ def _updated_by_all(
     return done
 
 
-def _update_program(
-    state: ShardedState, handles: jax.Array, priorities: object, replacements: dict[int, jax.Array], kernels: bool
-) -> ShardedState:
+def _on_all(state: ShardedState, write: Callable[..., object], given: tuple[object, ...], kernels: bool) -> Any:
+    # Each device writes by what all of them are given.
     with using(kernels):
-        operands = (handles, priorities, replacements)
-        return mapped(state, _updated, operands, (WHOLE, WHOLE, WHOLE), partition_specs(state))
+        return mapped(state, write, given, (WHOLE,) * len(given), partition_specs(state))
 
 
-_update = jax.jit(_update_program, static_argnames="kernels", inline=True)
-_update_in_place = jax.jit(_update_program, static_argnames="kernels", donate_argnums=0)
+def _carried_out(
+    write: Callable[..., ShardedState], in_user_map: Callable[..., ShardedState] | None = None
+) -> Callable[..., ShardedState]:
+    """A function of a state, what a device writes by, and whether it consumes the state; by what each device does."""
+
+    def program(state: ShardedState, given: tuple[object, ...], kernels: bool) -> Any:
+        return _on_all(state, write, given, kernels)
+
+    apart = jax.jit(program, static_argnames="kernels", inline=True)
+    in_place = jax.jit(program, static_argnames="kernels", donate_argnums=0)
+
+    def carry_out(state: ShardedState, *given: object, consume: bool = False) -> ShardedState:
+        kernels = compile.use_kernels()
+        if state.is_mapped:
+            with using(kernels):
+                return (in_user_map or write)(state, *given)
+        consume = consume and not tracing.is_traced(state.counters, *jax.tree.leaves(given))
+        after: ShardedState = (in_place if consume else apart)(state, given, kernels=kernels)
+        return after
+
+    return carry_out
+
+
+_update = _carried_out(_updated, _updated_by_all)
 
 
 # The index alone: what is handed through a program is copied.
-def _prioritize_program(state: ShardedState, handles: jax.Array, priorities: object, kernels: bool) -> Arrays:
-    after = _update_program(state, handles, priorities, {}, kernels)
-    return Arrays(after.rows, after.wide, after.tree, after.counters, after.auxiliary)
-
-
-_prioritize = jax.jit(_prioritize_program, static_argnames="kernels")
+@functools.partial(jax.jit, static_argnames="kernels")
+def _prioritized(state: ShardedState, handles: jax.Array, priorities: object, kernels: bool) -> Arrays:
+    return compile.arrays_of(_on_all(state, _updated, (handles, priorities, {}), kernels))
 
 
 def update(
     state: ShardedState, handles: jax.Array, priorities: object, replacements: Mapping[int, jax.Array]
 ) -> ShardedState:
-    kernels = compile.use_kernels()
-    if state.is_mapped:
-        with using(kernels):
-            done: ShardedState = _updated_by_all(state, handles, priorities, dict(replacements))
-        return done
-    if replacements or isinstance(state.counters, jax.core.Tracer):
-        after: ShardedState = _update(state, handles, priorities, dict(replacements), kernels=kernels)
-        return after
-    return state.with_index(_prioritize(state, handles, priorities, kernels=kernels))
+    if state.is_mapped or replacements or isinstance(state.counters, jax.core.Tracer):
+        return _update(state, handles, priorities, dict(replacements))
+    return state.with_index(_prioritized(state, handles, priorities, kernels=compile.use_kernels()))
+
+
+def update_(
+    state: ShardedState, handles: jax.Array, priorities: object, replacements: Mapping[int, jax.Array]
+) -> ShardedState:
+    return _update(state, handles, priorities, dict(replacements), consume=True)
 
 
 def update_items(
@@ -151,46 +168,20 @@ def update_items(
     return in_place.update_(_ENGINE, _ENGINE, state, indices, priorities, items, version)
 
 
-def update_(
-    state: ShardedState, handles: jax.Array, priorities: object, replacements: Mapping[int, jax.Array]
-) -> ShardedState:
-    if state.is_mapped or tracing.is_traced(state.counters, handles, priorities, *replacements.values()):
-        return update(state, handles, priorities, replacements)
-    after: ShardedState = _update_in_place(
-        state, handles, priorities, dict(replacements), kernels=compile.use_kernels()
-    )
-    return after
-
-
 @on_device
 def _advanced(state: ShardedState, version: jax.Array) -> ShardedState:
     return state.with_index(compile.finished(functions.advance(ops.OPS, state.index, state.dealing.index, version)))
 
 
-def _advance_program(state: ShardedState, version: jax.Array, kernels: bool) -> ShardedState:
-    with using(kernels):
-        return mapped(state, _advanced, (version,), (WHOLE,), partition_specs(state))
-
-
-_advance = jax.jit(_advance_program, static_argnames="kernels", inline=True)
-_advance_in_place = jax.jit(_advance_program, static_argnames="kernels", donate_argnums=0)
+_advance = _carried_out(_advanced)
 
 
 def advance(state: ShardedState, version: object) -> ShardedState:
-    version = number(version, np.int32)
-    if state.is_mapped:
-        with using(compile.use_kernels()):
-            done: ShardedState = _advanced(state, version)
-        return done
-    after: ShardedState = _advance(state, version, kernels=compile.use_kernels())
-    return after
+    return _advance(state, number(version, np.int32))
 
 
 def advance_(state: ShardedState, version: object) -> ShardedState:
-    if state.is_mapped or tracing.is_traced(state.counters, version):
-        return advance(state, version)
-    after: ShardedState = _advance_in_place(state, number(version, np.int32), kernels=compile.use_kernels())
-    return after
+    return _advance(state, number(version, np.int32), consume=True)
 
 
 # --- all else -------------------------------------------------------------------------------------------------------
@@ -204,29 +195,15 @@ def _cleared(state: ShardedState) -> ShardedState:
     return state.with_index(index).with_own(part)
 
 
-def _clear_program(state: ShardedState, kernels: bool) -> ShardedState:
-    with using(kernels):
-        return mapped(state, _cleared, (), (), partition_specs(state))
-
-
-_clear = jax.jit(_clear_program, static_argnames="kernels", inline=True)
-_clear_in_place = jax.jit(_clear_program, static_argnames="kernels", donate_argnums=0)
+_clear = _carried_out(_cleared)
 
 
 def clear(state: ShardedState) -> ShardedState:
-    if state.is_mapped:
-        with using(compile.use_kernels()):
-            done: ShardedState = _cleared(state)
-        return done
-    after: ShardedState = _clear(state, kernels=compile.use_kernels())
-    return after
+    return _clear(state)
 
 
 def clear_(state: ShardedState) -> ShardedState:
-    if state.is_mapped or tracing.is_traced(state.counters):
-        return clear(state)
-    after: ShardedState = _clear_in_place(state, kernels=compile.use_kernels())
-    return after
+    return _clear(state, consume=True)
 
 
 def with_spec(state: ShardedState, spec: BufferSpec) -> ShardedState:

@@ -10,9 +10,11 @@ from typing import Any, ClassVar, NoReturn
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from functional_rb.base.arrays import NumpyArray
 from functional_rb.buffer import functions
 from functional_rb.buffer.reader import Reader, TakeSnapshot
 from functional_rb.buffer.spec import BufferSpec
@@ -25,6 +27,7 @@ from functional_rb.sharding import regroup
 from functional_rb.sharding.deal import Dealing, check, deal
 from jax_backend import compat
 from jax_backend.arrays import ops, rules
+from jax_backend.compiling.compile import arrays_of
 from jax_backend.scale.members import members
 
 Axis = str | tuple[str, ...]
@@ -56,7 +59,6 @@ class ShardedState(State):
 
     @property
     def dealing(self) -> Dealing:
-        """How the buffer is dealt to the shards."""
         return deal(self.spec, shards_of(self.sharding))
 
     @property
@@ -76,7 +78,6 @@ class ShardedState(State):
         return bool(self.part.counters.shape[0] == counters.length(self.dealing.part.plan))
 
     def with_index(self, arrays: Arrays) -> ShardedState:
-        """This state with another index."""
         return dataclasses.replace(self, **arrays._asdict())
 
     def with_own(self, arrays: Arrays) -> ShardedState:
@@ -271,21 +272,15 @@ def joined(state: State) -> SameState:
         )
     on_host: ShardedState = jax.device_get(state)
     old, new = state.dealing, deal(state.spec, 1)
-    parts = {k: on_host.part.each(functools.partial(_of_one, old.shards, k)) for k in range(old.shards)}
+
+    def of_one(k: int, array: NumpyArray) -> NumpyArray:
+        return np.split(array, old.shards)[k]
+
+    parts = {k: on_host.part.each(functools.partial(of_one, k)) for k in range(old.shards)}
     index = arrays_of(on_host)
     whole = regroup.join(state.spec, index, regroup.regrouped(old, index, parts, new, 0))
     placed: Arrays = jax.device_put(whole, state.sharding.mesh.devices.flat[0])
     return State(*placed, state.spec)
-
-
-def arrays_of(state: State) -> Arrays:
-    """The arrays of a state; for a sharded one those of its index."""
-    return Arrays(state.rows, state.wide, state.tree, state.counters, state.auxiliary)
-
-
-def _of_one(shards: int, k: int, array: jax.Array) -> Any:
-    n = array.shape[0] // shards
-    return array[k * n : (k + 1) * n]
 
 
 def of_numpy(spec: BufferSpec, index: Arrays, parts: Mapping[int, Arrays], sharding: NamedSharding) -> SameState:

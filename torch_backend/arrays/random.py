@@ -80,7 +80,6 @@ def _mix(value: torch.Tensor) -> torch.Tensor:
 
 
 def check_key(key: object) -> torch.Tensor:
-    """Refuse a value that is not one key."""
     if not isinstance(key, torch.Tensor) or key.dtype != torch.int64 or key.dim() != 0:
         shown = f"{tuple(key.shape)} {key.dtype}" if isinstance(key, torch.Tensor) else type(key).__name__
         raise TypeError(f"key: expected an int64 scalar tensor made by rb.key(seed) or rb.split, got {shown}")

@@ -53,8 +53,7 @@ def _taken(name: str, array: object) -> torch.Tensor:
 
 
 def _read(name: str, array: object) -> NumpyArray:
-    values = _taken(name, array).cpu().numpy()
-    return values
+    return _taken(name, array).cpu().numpy()
 
 
 # Refuse a tensor that is no array in memory: a meta, fake or sparse one, or many in one.

@@ -60,11 +60,10 @@ def from_dlpack(tree: Nest, copy: bool = False, into: type | None = None) -> Nes
         shape = () if first is None else tuple(first.shape[:1])
         return build_mapping(container or into, parts, shape)
 
-    return dlpack.take_over(tree, take, _take_state, build)
+    def take_state(state: CoreState, take: TakeLeaf) -> State:
+        return State.of_arrays(Arrays(**dlpack.state_arrays(state, take)), state.spec)
 
-
-def _take_state(state: CoreState, take: TakeLeaf) -> State:
-    return State.of_arrays(Arrays(**dlpack.state_arrays(state, take)), state.spec)
+    return dlpack.take_over(tree, take, take_state, build)
 
 
 def _shared(name: str, array: object) -> torch.Tensor:

@@ -110,7 +110,6 @@ def _operation_of(kernel: Kernel, changes: bool) -> str:
 
 
 def _handler(name: str) -> str:
-    """What an operation calls."""
     return "draw" if name in KEEPING else name
 
 
@@ -140,22 +139,11 @@ def _shaped(form: Form, sizes: Iterator[int]) -> list[object]:
 
 
 def _define(name: str) -> None:
-    """Define the operation of a kernel."""
     changes, count = name in CHANGING, CHANGING.get(name)
     results = "Tensor[]" if count is None else f"({', '.join(['Tensor'] * count)})"
     changed = "Tensor(a!)[] changed, " if changes else ""
     # Kernels read arrays that lie in a row: inductor is not to hand in others that it finds quicker.
     tags = torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order
-
-    def carried_out(*arguments: Any) -> object:
-        tensors = arguments[0] + arguments[1] if changes else arguments[0]
-        places, records, outputs = _decoded(arguments[-1], tuple(arguments[-2]))
-        results = [ops.empty(x[0], dtype=x[1]) for x in outputs if type(x) is tuple]
-        new = iter(results)
-        arrays = [next(new) if type(x) is tuple else None if x is None else tensors[x] for x in outputs]
-        operands = [None if k is None else tensors[k] for k in places]
-        CHAIN.call(_native.HANDLERS[_handler(name)], records, operands, arrays)
-        return _returned(name, results)
 
     def described(*arguments: Any) -> object:
         form = _form(arguments[-1])
@@ -165,21 +153,26 @@ def _define(name: str) -> None:
 
     LIBRARY.define(f"{name}({changed}Tensor[] operands, SymInt[] numbers, str form) -> {results}", tags=tags)
     if _handler(name) in _native.HANDLERS:
-        LIBRARY.impl(name, carried_out, "CPU")
+        handler = _native.HANDLERS[_handler(name)]
+        LIBRARY.impl(name, functools.partial(_carried_out, functools.partial(CHAIN.call, handler), name), "CPU")
     if name in LAUNCHED:
         LIBRARY.impl(name, functools.partial(launched, name), "CUDA")
     torch.library.register_fake(f"functional_rb::{name}", described, lib=LIBRARY)
 
 
 def launched(name: str, *arguments: Any) -> object:
-    """What an operation does on a GPU."""
+    return _carried_out(functools.partial(launches.launch, _handler(name)), name, *arguments)
+
+
+def _carried_out(call: Callable[..., object], name: str, *arguments: Any) -> object:
+    # The call is given records, operands and results.
     tensors = [x for some in arguments[:-2] for x in some]
     places, records, outputs = _decoded(arguments[-1], tuple(arguments[-2]))
     new_results = [torch.empty(x[0], dtype=x[1], device=tensors[0].device) for x in outputs if type(x) is tuple]
     new = iter(new_results)
     results = [next(new) if type(x) is tuple else None if x is None else tensors[x] for x in outputs]
     operands = [None if k is None else tensors[k] for k in places]
-    launches.launch(_handler(name), records, operands, results)
+    call(records, operands, results)
     return _returned(name, new_results)
 
 
@@ -341,7 +334,6 @@ def _filled(outline: Any, results: Sequence[torch.Tensor], operands: Sequence[ob
 
 
 def _call(number: int, *operands: object) -> tuple[torch.Tensor, ...]:
-    """What a call makes, by its operation."""
     function, on_gpu, template, static, outline = _CALLS[number]
     kernel = _declared(function, on_gpu, template, operands, static)
     if kernel is not None:

@@ -51,7 +51,6 @@ def launch(
     operands: Sequence[torch.Tensor | None],
     results: Sequence[torch.Tensor | None],
 ) -> None:
-    """Fill in the results of a handler on a GPU, on torch's current stream there."""
     device = next(x.device for x in operands if x is not None)
     scratch = torch.empty(_native.gpu_scratch(name, tuple(records)), dtype=torch.int32, device=device)
     where, stream = gpus().where(device)
@@ -59,7 +58,6 @@ def launch(
 
 
 def gpus() -> Gpus:
-    """Those that torch has."""
     assert TORCH.gpus is not None
     return TORCH.gpus
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -41,8 +41,6 @@ from torch_backend.memory import library
 from torch_backend.memory.state import State
 from torch_backend.scale.exchange import exchanged, gathered, on_device_of
 from torch_backend.scale.state import ShardedState, group_of
-
-Replacements = Mapping[int, Array]
 
 
 def init(spec: Any, device: DeviceLike, items: Nest, validate: bool, sharding: object) -> CoreState:
