@@ -155,7 +155,7 @@ class Cell(StateHolder, Generic[Drawn]):
         """
         until = None if timeout is None else time.monotonic() + timeout
         while True:
-            seen, holds = self._turns.take(self._test, predicate)
+            seen, holds = self._turns.take(lambda: (self._changes, bool(self._read(predicate, (), {}))))
             if holds:
                 return
             left = None if until is None else until - time.monotonic()
@@ -214,9 +214,6 @@ class Cell(StateHolder, Generic[Drawn]):
         result = self._call(lambda state: function(state, *args, **kwargs))
         self._note_if_consumed("was only to read it")
         return result
-
-    def _test(self, predicate: Callable[[State], object]) -> tuple[int, bool]:
-        return self._changes, bool(self._read(predicate, (), {}))
 
     def _has_changed(self, seen: int) -> bool:
         return self._changes != seen

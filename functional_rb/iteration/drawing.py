@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -39,24 +40,17 @@ class Transfer(Protocol):
         """The moved arrays, in the thread that uses them."""
 
 
+@dataclasses.dataclass(eq=False, slots=True)
 class Batch:
-    """A batch that was asked for.
+    """A batch that was asked for; both futures hold what went wrong, too."""
 
-    Attributes:
-        number: from 0.
-        key: what it is drawn with.
-        source: the state that it is drawn from; None for that after the batch before.
-        drawn: done once it is drawn; of samplers that remember, the state afterwards.
-        over: whether nothing was drawn, as all epochs were done before.
-        sent: what `Drawing.send` made of the sample. Both hold what went wrong, too.
-    """
-
-    __slots__ = ("drawn", "key", "number", "over", "sent", "source")
-
-    def __init__(self, number: int, key: PRNGKey, source: State | None) -> None:
-        self.number, self.key, self.source, self.over = number, key, source, False
-        self.drawn: Future[State | None] = Future()
-        self.sent: Future[Nest] = Future()
+    number: int  # from 0
+    key: PRNGKey  # what it is drawn with
+    source: State | None  # the state that it is drawn from; None for that after the batch before
+    over: bool = False  # whether nothing was drawn, as all epochs were done before
+    # Done once it is drawn; of samplers that remember, the state afterwards.
+    drawn: Future[State | None] = dataclasses.field(default_factory=Future)
+    sent: Future[Nest] = dataclasses.field(default_factory=Future)  # what `Drawing._send` made of the sample
 
     def fail(self, error: BaseException) -> None:
         """Pass the error on to those who wait for the batch."""

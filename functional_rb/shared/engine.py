@@ -97,7 +97,6 @@ class Engine:
         finish: Callable[..., object],
         wanted: Array | None = None,
     ) -> tuple[SharedState, object]:
-        """Draw items, and finish the sample."""
         return state, finish(*self.sample(state, key, batch, beta)[1:])
 
     def get(self, state: SharedState, handles: Array) -> list[Array]:

@@ -61,7 +61,6 @@ class Region:
 
     @property
     def nbytes(self) -> int:
-        """The size of the array, and of the file."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
@@ -101,7 +100,6 @@ class SharedFiles:
     """
 
     def __init__(self, spec: BufferSpec, directory: str, lock: FileLock) -> None:
-        """Map files that are there."""
         self.spec, self.directory, self.lock = spec, directory, lock
         self._files: list[Descriptor] = []
         self._regions = regions(spec)
@@ -208,7 +206,6 @@ def _opened(spec: BufferSpec, directory: str, cleanup: bool) -> SharedFiles:
 
 
 def attach(spec: BufferSpec, directory: str) -> SharedFiles:
-    """The files in a directory, which are there."""
     files = None
     if os.path.isdir(directory):
         files = _locked(spec, directory, make=False, cleanup=False)

@@ -42,14 +42,12 @@ class SharedState(State):
 
     @classmethod
     def opened(cls, spec: BufferSpec, device: object) -> Self:
-        """A handle of the buffer that a spec names, made by whoever comes first."""
         from functional_rb.shared.buffer import SharedBuffer
 
         return cls(SharedBuffer.open(spec), device)
 
     @classmethod
     def attached(cls, spec: BufferSpec, directory: str, device: object) -> Self:
-        """A handle of the buffer in a directory, which is there."""
         from functional_rb.shared.buffer import SharedBuffer
 
         return cls(SharedBuffer.attach(spec, directory), device)
@@ -61,7 +59,6 @@ class SharedState(State):
 
     @property
     def directory(self) -> str:
-        """Where its files are."""
         return self.buffer.files.directory
 
     def detached(self) -> State:

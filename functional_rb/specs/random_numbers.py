@@ -30,12 +30,9 @@ def whole_words(counts: NumpyArray) -> int:
 
 
 class Whole:
-    """Whole numbers, uniform over `low ... low + counts - 1`.
+    """Whole numbers of an integer dtype, uniform over `low ... low + counts - 1`; counts go up to 2^64.
 
-    Args:
-        low: Python ints, so that none overflows, in an array that broadcasts to the shape.
-        counts: Python ints from 1 to 2^64, in an array that broadcasts to the shape.
-        dtype: an integer dtype.
+    Both are Python ints, so that none overflows, in arrays that broadcast to the shape.
     """
 
     def __init__(self, low: NumpyArray, counts: NumpyArray, dtype: str) -> None:
@@ -140,10 +137,7 @@ def real_words(low: NumpyArray, high: NumpyArray, dtype: str) -> int:
 class Real:
     """Real numbers: uniform between two bounds, exponential (of mean 1) away from a single bound, else normal.
 
-    Args:
-        low: floats that broadcast to the shape.
-        high: floats that broadcast to the shape.
-        dtype: a real dtype; numbers of float16 and bfloat16 are rounded from float32.
+    The bounds are floats that broadcast to the shape. Numbers of float16 and bfloat16 are rounded from float32.
     """
 
     def __init__(self, low: NumpyArray, high: NumpyArray, dtype: str) -> None:

@@ -21,15 +21,11 @@ def leaves_of(spec: SpecNest) -> dict[Path, SpecNest]:
 
 
 def regrouped(spec: SpecNest, leaves: Mapping[Path, object]) -> SpecNest:
-    """A nest of the given leaves, in the containers of another nest.
+    """A nest of new leaves by their paths, in the containers of another nest.
 
     A container stays what it is as long as it can hold what is in it: dicts and TensorDicts take any names, tuples and
     lists take positions without a gap, NamedTuples, dataclasses and tensorclasses take all of their fields and no
     others. Any other becomes a dict. A part of which nothing has changed is the same spec as before.
-
-    Args:
-        spec: the nest as it was.
-        leaves: the new specs by their paths.
 
     Raises:
         ValueError: if the path of one leaf leads on to another.
@@ -82,9 +78,7 @@ def _like(spec: Composite, parts: Mapping[str, object], same: bool) -> Composite
 def with_lead(spec: SpecNest, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> SpecNest:
     """A nest of specs whose leaves are arrays of other shapes, with nothing said about their values.
 
-    Args:
-        spec: the nest.
-        change: gives the new shape of a leaf, and the new batch axes of a TensorDict.
+    The change is that of the shape of a leaf, and of the batch axes of a TensorDict.
 
     Example:
         >>> from functional_rb import Bounded

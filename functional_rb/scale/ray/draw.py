@@ -33,26 +33,16 @@ class ShardAnswer(NamedTuple):
 
 
 class Draw:
-    """A batch that is asked for.
+    """A batch of so many rows that is asked for; for `oldest` see `Client.sample`."""
 
-    Attributes:
-        size: how many rows it has.
-        oldest: see `Client.sample`.
-        random: draws the randomness of this batch.
-        standings: of the shards, by which the chances were made.
-        chances: float64 [K], that of each shard; 0 of those that are left out.
-        questions: those that have no answer yet.
-        answers: what has come.
-    """
-
-    standings: tuple[Standing, ...]
-    chances: Floats
-    answers: list[ShardAnswer]
+    standings: tuple[Standing, ...]  # of the shards, by which the chances were made
+    chances: Floats  # float64 [K], that of each shard; 0 of those that are left out
+    answers: list[ShardAnswer]  # what has come
 
     def __init__(self, size: int, seeds: np.random.SeedSequence, oldest: int | None) -> None:
         self.size, self.oldest = size, oldest
-        self.random = np.random.Generator(np.random.Philox(seeds))
-        self.questions: list[Asked] = []
+        self.random = np.random.Generator(np.random.Philox(seeds))  # draws the randomness of this batch
+        self.questions: list[Asked] = []  # those that have no answer yet
 
     def restart(self, standings: Sequence[Standing]) -> None:
         self.standings = tuple(standings)
