@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 import sys
 import weakref
@@ -207,6 +208,36 @@ def calls_to_read(n: int) -> int:
 def test_ways_that_lead_back_are_read_in_proportion_to_their_length() -> None:
     first, second, third = map(calls_to_read, (100, 200, 300))
     assert third - second < 1.2 * (second - first)
+
+
+@functools.cache
+def pairs(n: int) -> Any:
+    """A forest of n vertices, of which every second leads to the next one."""
+    numbers = np.arange(0, n, 2, dtype=np.int32)
+    done = np.zeros(len(numbers), bool)
+    steps = frb.ted.from_transitions(numbers, 0 * numbers, np.ones(len(numbers), np.float32), numbers + 1, done)
+    return rb.add(rb.init(frb.trees.ForestSpec(frb.Unbounded((), "int32"), frb.Categorical(3), n, 3)), steps)
+
+
+@hypothesis.settings(max_examples=effort(40, 400), deadline=None)
+@hypothesis.given(st.sampled_from([2, 64, 66, 258, 5000, 20_000]), st.data())
+def test_a_vertex_is_a_leaf_where_it_lies_on_the_way_to_itself_and_nowhere_else(n: int, data: st.DataObject) -> None:
+    """Whatever the numbers of those between."""
+    far = st.integers(0, (n - 1) // 64).map(lambda k: 64 * k)  # of which sets have the same bit, each in a mask
+    few = data.draw(st.lists(far | st.integers(0, n - 1), min_size=1, max_size=6))
+    some = st.sampled_from(few)
+    given = data.draw(
+        st.lists(st.tuples(some, st.integers(1, 2), some), min_size=1, max_size=8, unique_by=lambda x: x[:2])
+    )
+    before, action, after = (np.array(x, np.int32) for x in zip(*given, strict=True))
+    reward, done = np.ones(len(given), np.float32), np.zeros(len(given), bool)
+    forest = rb.add(pairs(n), frb.ted.from_transitions(before, action, reward, after, done))
+    tree = rb.trees.view(forest, before[0], max_nodes=2000)
+    above: list[set[int]] = [set()]
+    for node in range(1, len(tree)):
+        parent = int(tree.parent[node])
+        above.append(above[parent] | {int(tree.vertex[parent])})
+    assert tree.repeats.tolist() == [vertex in way for vertex, way in zip(tree.vertex.tolist(), above, strict=True)]
 
 
 def test_dense_numbers_are_those_of_the_tree_alone() -> None:
