@@ -12,90 +12,90 @@ from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 from hypothesis.extra import numpy as hnp
 
 import functional_rb as frb
-from functional_rb.ops import numpy_ops
-from functional_rb.structures import hash_map
-from functional_rb.structures.hash_map import EMPTY, HashTable, MapPlan
+import jax_backend
+import torch_backend
 from tests.support.backends import Backend
 from tests.support.effort import effort
-from tests.support.part_kernels import Jax, Numpy, Torch
 
-PLAN = MapPlan(5, 2, 6, hash_bits=2)
+# In a table: nobody is here.
+EMPTY = 2**31 - 1
+NAMES = ("table", "keys", "counts", "counters")
+SMALL = frb.HashMapSpec(frb.Unbounded((2,), "int32"), 5, seed=6, hash_bits=2)
 BATCH = 6
 # Words around each array, which nobody may write to.
 GUARD = 64
 LEAST, MOST = -(2**31), 2**31 - 1
 WILD = st.sampled_from([LEAST, -3, -1, 0, 1, 2, 4, 5, 6, 9, 11, 12, 2**20, 2**30, MOST - 1, EMPTY])
+EMPTY_MAPS = {rb: rb.init(SMALL) for rb in (torch_backend, jax_backend)}
+SHAPES = {name: tuple(getattr(EMPTY_MAPS[torch_backend], name).shape) for name in NAMES}
 
 
 @st.composite
-def maps(draw: Any) -> HashTable:
+def maps(draw: Any) -> dict[str, np.ndarray]:
     """Anything of the right shapes."""
-    table, keys, counts, counters = (
-        draw(hnp.arrays(np.int32, shape, elements=elements))
-        for shape, elements in zip(hash_map.shapes(PLAN), (WILD, st.integers(0, 2), WILD, WILD), strict=True)
-    )
-    return HashTable(table, keys, counts, counters)
+    elements = {name: st.integers(0, 2) if name == "keys" else WILD for name in NAMES}
+    return {name: draw(hnp.arrays(np.int32, SHAPES[name], elements=elements[name])) for name in NAMES}
 
 
-def guarded(on: Any, array: np.ndarray) -> tuple[Any, Callable[[], None]]:
-    """An array between others, and a check that these are as they were."""
-    whole = on.array(np.full(array.size + 2 * GUARD, 7, np.int32))
-    inner = whole[GUARD : GUARD + array.size].reshape(array.shape)
-    inner[...] = on.array(array)
+def guarded(array: np.ndarray) -> tuple[torch.Tensor, Callable[[], None]]:
+    """A tensor between others, and a check that these are as they were."""
+    whole = torch.full((array.size + 2 * GUARD,), 7, dtype=torch.int32)
+    inner = whole[GUARD : GUARD + array.size].view(array.shape)
+    inner[...] = torch.from_numpy(array)
 
     def check() -> None:
-        around = np.delete(on.numpy(whole), np.s_[GUARD : GUARD + array.size])
+        around = np.delete(whole.numpy(), np.s_[GUARD : GUARD + array.size])
         assert (around == 7).all()
 
     return inner, check
 
 
-CARRIERS = [
-    (on, form(lambda ops, *x: hash_map.insert(ops, PLAN, *x)))
-    for on in (Numpy, Torch)
-    for form in (on.plain, on.kernels)
-]
-COMPILED = [form(lambda ops, *x: hash_map.insert(ops, PLAN, *x)) for form in (Jax.plain, Jax.kernels)]
+@pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "core"])
+@hypothesis.settings(max_examples=effort(60, 2000), deadline=None)
+@hypothesis.given(map=maps(), rows=hnp.arrays(np.int32, (BATCH, 2), elements=st.integers(0, 2)))
+def test_no_map_makes_an_insertion_leave_its_arrays_or_go_on_for_ever(
+    kernels: bool, map: dict[str, np.ndarray], rows: np.ndarray
+) -> None:
+    with frb.kernels(kernels):
+        for add in (torch_backend.add, torch_backend.add_):
+            tensors, checks = zip(*(guarded(x) for x in map.values()), strict=True)
+            forged = dataclasses.replace(EMPTY_MAPS[torch_backend], **dict(zip(NAMES, tensors, strict=True)))
+            within(*add(forged, torch.from_numpy(rows)))
+            for check in checks:
+                check()
+        arrays = {name: jnp.asarray(x) for name, x in map.items()}
+        within(*jax_backend.add(dataclasses.replace(EMPTY_MAPS[jax_backend], **arrays), rows))
 
 
-@hypothesis.settings(max_examples=effort(60, 2000))
-@hypothesis.given(maps(), hnp.arrays(np.int32, (BATCH, 2), elements=st.integers(0, 2)))
-def test_no_map_makes_an_insertion_leave_its_arrays_or_go_on_for_ever(map: HashTable, rows: np.ndarray) -> None:
-    for on, insert in CARRIERS:
-        arrays, checks = zip(*(guarded(on, x) for x in map), strict=True)
-        made, ids, _ = insert(HashTable(*arrays), on.array(rows), None)
-        for check in checks:
-            check()
-        within(PLAN, made, on.numpy(ids))
-    for insert in COMPILED:
-        made, ids, _ = insert(HashTable(*(Jax.array(x) for x in map)), Jax.array(rows), None)
-        within(PLAN, made, np.asarray(ids))
+def within(made: Any, told: Any) -> None:
+    ids = np.asarray(told.ids)
+    assert ((ids >= -1) & (ids < SMALL.capacity)).all()
+    assert {name: tuple(getattr(made, name).shape) for name in NAMES} == SHAPES
 
 
-def within(plan: MapPlan, made: HashTable, ids: np.ndarray) -> None:
-    assert ((ids >= -1) & (ids < plan.capacity)).all()
-    assert tuple(tuple(x.shape) for x in made) == hash_map.shapes(plan)
-
-
-@hypothesis.settings(max_examples=effort(60, 2000))
+@hypothesis.settings(max_examples=effort(60, 2000), deadline=None)
 @hypothesis.given(hnp.arrays(np.int32, (12, 2), elements=st.integers(0, 2)), st.data())
 def test_maps_that_were_made_are_sound_and_each_change_of_what_they_rest_on_is_seen(
-    rows: np.ndarray, data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory, rows: np.ndarray, data: st.DataObject
 ) -> None:
-    made, _, _ = hash_map.insert(numpy_ops, PLAN, hash_map.init(numpy_ops, PLAN), rows, None)
-    assert hash_map.problem(PLAN, made) is None
-    place = data.draw(st.integers(0, PLAN.table_size - 1))
+    place, made = tmp_path_factory.mktemp("map"), torch_backend.add(EMPTY_MAPS[torch_backend], rows)[0]
+    frb.save(made, place)
+    assert torch.equal(frb.load(place, torch_backend).table, made.table)
+    where = data.draw(st.integers(0, len(made.table) - 1))
     other = data.draw(st.integers(-2, 6) | st.sampled_from([LEAST, MOST - 1, EMPTY]))
-    hypothesis.assume(made.table[place] != other)
-    table = made.table.copy()
-    table[place] = other
-    assert hash_map.problem(PLAN, made._replace(table=table)) is not None
+    hypothesis.assume(made.table[where] != other)
+    table = made.table.clone()
+    table[where] = other
+    frb.save(dataclasses.replace(made, table=table), place)
+    with pytest.raises(frb.errors.CorruptCheckpointError, match="HashMap: "):
+        frb.load(place, torch_backend)
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_maps_of_other_sizes_than_their_spec_do_not_load(library: Backend, tmp_p
 
 def test_a_stack_of_maps_loads(library: Backend, tmp_path: Path) -> None:
     made = map_of(library.rb)
-    two = {name: library.array(np.stack([library.numpy(getattr(made, name))] * 2)) for name in HashTable._fields}
+    two = {name: library.array(np.stack([library.numpy(getattr(made, name))] * 2)) for name in NAMES}
     frb.save(dataclasses.replace(made, **two), tmp_path)
     assert library.rb.size(frb.load(tmp_path, library.rb)).tolist() == [2, 2]
     two["table"] = changed(library, two["table"], (1, ONE), 9)
@@ -183,10 +183,10 @@ def forged_forest(library: Backend, kind: str, value: int) -> Any:
     plan = getattr(FOREST, part)
     keys = np.array(library.numpy(getattr(made.arrays, part).keys))[:3]
     keys[1, column] = value
-    other, *_ = hash_map.insert(numpy_ops, plan, hash_map.init(numpy_ops, plan), keys, None)
-    assert hash_map.problem(plan, other) is None
-    arrays = made.arrays._replace(**{part: HashTable(*map(library.array, other))})
-    return dataclasses.replace(made, arrays=arrays)
+    key = frb.Unbounded((plan.words,), "int32")
+    other, _ = library.rb.add(library.rb.init(frb.HashMapSpec(key, plan.capacity, plan.seed, plan.hash_bits)), keys)
+    map = getattr(made.arrays, part)._replace(**{name: getattr(other, name) for name in NAMES})
+    return dataclasses.replace(made, arrays=made.arrays._replace(**{part: map}))
 
 
 @pytest.mark.parametrize("value", [-1, 3, 2**30])

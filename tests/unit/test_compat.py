@@ -1,8 +1,13 @@
-"""What the backends' `compat` does on old versions, told to newer ones; `make test-oldest` runs the rest."""
+"""Libraries that are missing or too old: what brings each, and what the backends' `compat` does on old ones.
+
+Newer versions are told that they are old; `make test-oldest` runs the rest.
+"""
 
 from __future__ import annotations
 
 import re
+import tomllib
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -17,12 +22,43 @@ from functional_rb.base import extras
 from jax_backend import compat as jax_compat
 from torch_backend import compat as torch_compat
 
+EXTRAS = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+# Those that are named otherwise than their module; jax brings ml_dtypes.
+DISTRIBUTIONS = {"PIL": "pillow", "transfer_queue": "transferqueue", "ml_dtypes": "jax", "google": "protobuf"}
+
+
+def required(extra: str) -> set[str]:
+    """The names of what an extra brings, those of the extras in it too."""
+    names: set[str] = set()
+    for text in EXTRAS[extra]:
+        found = re.match(r"functional-rb\[(.*)\]", text)
+        names |= set().union(*map(required, found[1].split(","))) if found else {re.split(r"[<>=!\[; ]", text)[0]}
+    return names
+
+
+@pytest.mark.parametrize("module", extras.EXTRAS)
+def test_extras_bring_what_the_remedy_says(module: str) -> None:
+    assert DISTRIBUTIONS.get(module, module) in required(extras.EXTRAS[module])
+
+
+def test_what_no_extra_brings_is_installed_by_its_name() -> None:
+    assert extras.remedy("dm_env.specs") == "pip install dm-env"
+    assert not extras.PACKAGES.keys() & extras.EXTRAS.keys()
+
+
+def test_older_versions_are_refused() -> None:
+    library = SimpleNamespace(__name__="torch", __version__="2.7.1")
+    expected = "x needs torch 2.8 or newer, and 2.7.1 is installed: pip install 'torch>=2.8'"
+    with pytest.raises(ImportError, match=re.escape(expected)):
+        extras.check_version(library, "2.8", "x")
+
 
 @pytest.mark.parametrize(
     ("found", "asked", "is_it"),
     [
         *(("0.7.2", "0.7", True), ("0.6.9", "0.7", False), ("0.10.0", "0.9", True), ("2.11.0+cpu", "2.11", True)),
         *(("0.6.0", "0.6.1", False), ("0.6.1", "0.6.1", True), ("0.10.0", "0.6.1", True), ("2.8.0a0", "2.8.0", True)),
+        *(("2.7.99+cu128", "2.8", False), ("1.13", "2.8", False), ("2.7", "2.8", False), ("3.0", "2.8", True)),
     ],
 )
 def test_versions_are_compared_as_numbers(found: str, asked: str, is_it: bool) -> None:
