@@ -406,3 +406,12 @@ def test_the_stream_is_asked_of_xla(emulated: Emulated) -> None:
     _native.gpu_driver((1, ctypes.cast(none, ctypes.c_void_p).value or 0, 0, 0, 0), 4, 500)
     with pytest.raises(Exception, match=r"(?i)stream|GPU"):
         added_once(of("uniform"))
+
+
+@pytest.mark.parametrize("name", _native.GPU_HANDLERS)
+def test_launches_refuse_what_they_were_not_compiled_for(name: str) -> None:
+    """Programs may have been kept from another version of the library; see `test_kept_programs`."""
+    jax.ffi.register_ffi_target(f"forged_{name}", _native.GPU_HANDLERS[name], platform="cpu")
+    call = jax.ffi.ffi_call(f"forged_{name}", [jax.ShapeDtypeStruct((4,), np.float32)])
+    with pytest.raises(jax.errors.JaxRuntimeError, match="compiled by another version of functional_rb, or for arrays"):
+        jax.block_until_ready(call(np.zeros(4, np.float32), batch=np.arange(3)))

@@ -26,6 +26,7 @@ from functional_rb.versions.recorder import Log, Recorder
 from tests.support import backends, gpu, lives
 from tests.support.backends import Backend
 from tests.support.effort import effort
+from tests.support.full_disks import fill_after
 from tests.support.members import BATCH, ITEM, MEMBERS
 
 
@@ -102,6 +103,53 @@ def test_the_tree_is_computed_once_where_much_of_it_has_changed(
     monkeypatch.setattr(sum_tree, "refresh", counted)
     assert lives.state_bits(variant, older) == wanted
     assert sum(computed) <= 512 // sum_tree.FANOUT
+
+
+def rows(first: int, n: int) -> dict[str, np.ndarray]:
+    """Items of half a page."""
+    return {"x": np.repeat(np.arange(first, first + n, dtype=np.float32)[:, None], 512, 1)}
+
+
+def in_files(variant: Backend, capacity: int) -> Any:
+    spec = frb.BufferSpec({"x": frb.Unbounded((512,))}, capacity, frb.Prioritized(), storage=frb.Memmap())
+    return variant.rb.add(variant.rb.init(spec), rows(1, 16))
+
+
+def held(variant: Backend, state: Any) -> list[float]:
+    """A number for each item, all of whose elements tell it."""
+    x = variant.numpy(variant.rb.items(state)["x"])
+    assert (x == x[:, :1]).all()
+    return x[:, 0].tolist()
+
+
+def test_what_is_kept_for_an_older_state_is_bounded(variant: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versioned, "RETAINED_BYTES", 10_000)
+    older = state = in_files(variant, 1000)
+    for k in range(20):
+        state = variant.rb.add(state, rows(100 + k, 1))
+        assert state._version.own().retained <= 10_000
+    assert older._version.memory is not None
+    assert older._version.memory.files is not None
+    assert held(variant, older)[:17] == [*range(1, 17), 0]
+
+
+def test_no_room_for_the_copy_that_an_older_state_needs(variant: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = fill_after(monkeypatch, 10**9)
+    monkeypatch.setattr(versioned, "RETAINED_BYTES", 5000)
+    rb, older = variant.rb, in_files(variant, 16)
+    state = rb.add(older, rows(20, 2))
+    memory = state._version.memory
+    disk[0] = 3
+    for _ in range(2):
+        with pytest.raises(frb.errors.StorageFullError):
+            rb.add(state, rows(30, 2))
+        assert state._version.memory is memory
+    disk[0] = 100
+    assert held(variant, state) == [20, 21, *range(3, 17)]
+    after = rb.add(state, rows(30, 2))
+    assert held(variant, after) == [20, 21, 30, 31, *range(5, 17)]
+    assert held(variant, state) == [20, 21, *range(3, 17)]
+    assert held(variant, older) == list(range(1, 17))
 
 
 @pytest.mark.parametrize("name", MEMBERS)

@@ -20,8 +20,6 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.storage import mapped, mapped_array
-from functional_rb.versions import memory as versioned
 from tests.support import backends, lives, members
 from tests.support.backends import Backend
 from tests.support.effort import effort
@@ -52,10 +50,16 @@ def either(request: pytest.FixtureRequest) -> Iterator[Backend]:
         yield made
 
 
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Has room for as many chunks as its only entry says, of a page each."""
+    return fill_after(monkeypatch, 10**9)
+
+
 # ---------------------------------------------------------------- the same bits
 
 
-def written_pages(files: mapped.MappedFiles) -> Iterator[tuple[mapped_array.MappedArray, int]]:
+def written_pages(files: Any) -> Iterator[tuple[Any, int]]:
     """What of the files was written, as (array, number of the page)."""
     for array in files._arrays.values():
         for start, end in array._written():
@@ -94,8 +98,7 @@ def told(backend: Backend, spec: frb.BufferSpec) -> tuple[list[Any], list[Any]]:
 
 @pytest.mark.few(5)
 @pytest.mark.parametrize("name", members.USUAL)
-def test_every_member_gives_the_bits_of_a_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapped_array, "CHUNK", PAGE)
+def test_every_member_gives_the_bits_of_a_device(name: str, disk: list[int]) -> None:
     member = members.MEMBERS[name].spec
     spec = dataclasses.replace(member, item=BULKY, capacity=4 * member.capacity)
     with backends.make("torch") as kernels:
@@ -127,8 +130,7 @@ def steps_of_two(first: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize("how", LINES)
-def test_frames_and_transforms_give_the_bits_of_a_device(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapped_array, "CHUNK", PAGE)
+def test_frames_and_transforms_give_the_bits_of_a_device(how: str, disk: list[int]) -> None:
     plain = frb.BufferSpec(STACKED, 24, **{"sampler": frb.Prioritized(), **LINES[how]})
     given = []
     for variant, storage in [
@@ -282,17 +284,6 @@ def test_in_place_forms_stay_in_the_files_whoever_holds_older_states(tmp_path: P
         assert held(backend, last)[12:15] == [90, 91, 92]
 
 
-def test_what_is_kept_for_an_older_state_is_bounded(either: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versioned, "RETAINED_BYTES", 10_000)
-    older = state = filled(either, spec_of(capacity=1000))
-    for k in range(20):
-        state = either.rb.add(state, batch(100 + k, 1))
-        assert state._version.own().retained <= 10_000
-    assert older._version.memory is not None
-    assert older._version.memory.files is not None
-    assert held(either, older)[:17] == [*range(1, 17), 0]
-
-
 def test_a_second_buffer_on_a_path_is_refused_while_the_first_is_alive(either: Backend, tmp_path: Path) -> None:
     rb, state = either.rb, filled(either, spec_of(tmp_path), 1, 3)
     for flags in ({}, {"existsok": True}):
@@ -362,12 +353,6 @@ def test_files_of_another_process_are_left_alone(either: Backend) -> None:
 # ---------------------------------------------------------------- a full disk
 
 
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Has room for as many chunks as its only entry says, of a page each."""
-    return fill_after(monkeypatch, 10**9)
-
-
 @pytest.mark.parametrize("held_on", [False, True])
 @pytest.mark.parametrize("backend", ["torch", "torch-inplace", "jax-host"], indirect=True)
 def test_adding_to_a_full_disk_changes_nothing(backend: Backend, held_on: bool, disk: list[int]) -> None:
@@ -385,26 +370,6 @@ def test_adding_to_a_full_disk_changes_nothing(backend: Backend, held_on: bool, 
     assert held(backend, after) == [1, 2, 3, 4, 5, 6, 9, 10, 11, 12] + [0] * 6
     if older is not None:
         assert held(backend, older) == [1, 2, 3, 4, 5] + [0] * 11
-
-
-def test_no_room_for_the_copy_that_an_older_state_needs(
-    variant: Backend, disk: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(versioned, "RETAINED_BYTES", 5000)
-    rb, older = variant.rb, filled(variant, spec_of())
-    state = rb.add(older, batch(20, 2))
-    memory = state._version.memory
-    disk[0] = 3
-    for _ in range(2):
-        with pytest.raises(frb.errors.StorageFullError):
-            rb.add(state, batch(30, 2))
-        assert state._version.memory is memory
-    disk[0] = 100
-    assert held(variant, state) == [20, 21, *range(3, 17)]
-    after = rb.add(state, batch(30, 2))
-    assert held(variant, after) == [20, 21, 30, 31, *range(5, 17)]
-    assert held(variant, state) == [20, 21, *range(3, 17)]
-    assert held(variant, older) == list(range(1, 17))
 
 
 def test_reading_an_older_state_without_room(disk: list[int]) -> None:

@@ -1,12 +1,14 @@
-"""Loading: where what was converted lies, what is made of files as they are, and rows that are read many at a time."""
+"""Loading: where what was converted lies, and what is made of files as they are."""
 
 from __future__ import annotations
 
-import sys
+import dataclasses
+import os
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 import torch
@@ -14,28 +16,34 @@ from torch.utils._pytree import tree_leaves
 
 import functional_rb as frb
 import torch_backend as rb
-from functional_rb.datasets import convert, hdf5, load, opening
-from functional_rb.datasets.episode import DatasetError
-from functional_rb.datasets.loading import place
+from functional_rb.datasets import Episode, convert, load
 from tests.datasets.d4rl_files import write
 from tests.datasets.made_up import MadeUp
 
-converting = sys.modules["functional_rb.datasets.convert"]
+
+def open_any(rest: str, root: str | None = None, **options: Any) -> MadeUp:
+    return MadeUp([3])
 
 
-def test_names_have_places_of_their_own_below_the_folder() -> None:
-    names = ["minari:D4RL/door/human-v2", "minari:D4RL/door/human-v1", "d4rl:door", "rlds:a b/c", "rlds:a_b/c"]
-    places = [place("/data", name, {"narrow": narrow}) for name in names for narrow in (True, False)]
-    assert len(set(places)) == 10
-    assert places[0].startswith("/data/converted/minari/D4RL-door-human-v2-")
+def test_names_have_places_of_their_own_below_the_folder(tmp_path: Path) -> None:
+    for prefix in ("any", "other"):
+        frb.datasets.register(prefix, open_any)
+    names = ["any:D4RL/door/human-v2", "any:D4RL/door/human-v1", "other:door", "other:a b/c", "other:a_b/c"]
+    conversions = [frb.datasets.Conversion(narrow=narrow) for narrow in (True, False)]
+    states = [load(name, rb, root=tmp_path, conversion=how) for name in names for how in conversions]
+    states += [load(names[0], rb, root=tmp_path, speed=speed) for speed in (1, 2)]
+    places = [str(state.spec.storage.path) for state in states]
+    assert len(set(places)) == 12
+    assert places[0].startswith(f"{tmp_path}/converted/any/D4RL-door-human-v2-")
     for found in places:
-        assert Path(found).resolve().is_relative_to("/data/converted")
+        assert Path(found).resolve().is_relative_to(tmp_path / "converted")
+    assert load(names[0], rb, root=tmp_path, speed=2).spec.storage == states[-1].spec.storage
 
 
 @pytest.mark.parametrize("name", ["rlds:no/such/..", "rlds:no-such/../../b", "minari:no-such/.", "minari:no-such/..."])
-def test_names_that_lead_out_are_refused(name: str) -> None:
+def test_names_that_lead_out_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="which leads out of the folder of datasets"):
-        place("/data", name, {})
+        load(name, rb, root=tmp_path)
 
 
 def test_options_that_no_reader_has_are_refused_by_name(tmp_path: Path) -> None:
@@ -55,40 +63,51 @@ def test_paths_are_kept_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("above", [True, False])
 def test_who_may_not_write_is_told_what_to_give(above: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(plan: Any) -> None:
-        raise PermissionError(13, "Permission denied", str(tmp_path) if above else f"{plan.target}.lock")
+    """Not below the folder, or not beside what others have converted."""
+    opened, root = os.open, tmp_path / "root"
+    root.mkdir()
 
-    monkeypatch.setattr(converting, "_make", refused)
+    def refused(path: Any, *more: Any) -> int:
+        raise PermissionError(13, "Permission denied", path)
+
+    def refused_locks(path: Any, *more: Any, **how: Any) -> int:
+        return refused(path) if str(path).endswith(".lock") else opened(path, *more, **how)
+
+    if above:
+        monkeypatch.setattr(os, "mkdir", refused)
+    else:
+        monkeypatch.setattr(os, "open", refused_locks)
     path = write(tmp_path / "some.hdf5")
     with pytest.raises(
         PermissionError, match=r"Permission denied; .* give another root=, or set FUNCTIONAL_RB_DATASETS"
     ):
-        load(f"d4rl:{path}", rb, root=tmp_path)
+        load(f"d4rl:{path}", rb, root=root)
 
 
-def test_files_that_may_not_be_read_are_not_taken_for_those_that_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_may_not_be_read_are_not_taken_for_those_that_are_written(tmp_path: Path) -> None:
+    @dataclasses.dataclass
+    class Refused(MadeUp):
+        at: Path | None = None
+
+        def episodes(self, first: int = 0) -> Iterator[Episode]:
+            raise PermissionError(13, "Permission denied", self.at and str(self.at))
+
     for refused in (tmp_path / "some.hdf5", tmp_path / "roo", None):
-
-        def make(plan: Any, at: Path | None = refused) -> None:
-            raise PermissionError(13, "Permission denied", at and str(at))
-
-        monkeypatch.setattr(converting, "_make", make)
+        frb.datasets.register("refused", lambda rest, root=None, at=refused: Refused([3], at=at))
         with pytest.raises(PermissionError) as told:
-            load(f"d4rl:{write(tmp_path / 'some.hdf5')}", rb, root=tmp_path / "root")
+            load("refused:walk", rb, root=tmp_path / "root")
         assert "root=" not in str(told.value)
 
 
 def test_options_are_given_to_readers_that_take_any(tmp_path: Path) -> None:
     asked: list[dict[str, Any]] = []
 
-    def open_any(rest: str, root: str | None = None, **options: Any) -> MadeUp:
+    def asking(rest: str, root: str | None = None, **options: Any) -> MadeUp:
         asked.append(options)
         return MadeUp([3])
 
-    frb.datasets.register("any", open_any)
-    load("any:walk", rb, root=tmp_path, speed=3)
+    frb.datasets.register("asking", asking)
+    load("asking:walk", rb, root=tmp_path, speed=3)
     assert asked == [{"speed": 3}]
 
 
@@ -118,45 +137,25 @@ MADE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("compact", [True, False])
+@pytest.fixture(scope="module", params=[True, False], ids=["compact", "plain"])
+def long(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of 40,000 steps."""
+    path = tmp_path_factory.mktemp("long") / "made"
+    convert(MadeUp([20_000, 20_000]), path, frb.datasets.Conversion(compact=request.param))
+    return path
+
+
 @pytest.mark.parametrize("case", [*IN_FILES, *MADE])
-def test_nothing_is_made_that_is_in_files(
-    case: str, compact: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_made_that_is_in_files(case: str, long: Path) -> None:
     """Opening takes milliseconds, however large a dataset is, where its sampler and transforms keep nothing more."""
-    convert(MadeUp([3, 1, 6]), tmp_path / "made", frb.datasets.Conversion(compact=compact))
-    made: list[Any] = []
-    with_spec = opening.respec.with_spec
-
-    def noted(*given: Any) -> Any:
-        made.append(given)
-        return with_spec(*given)
-
-    monkeypatch.setattr(opening.respec, "with_spec", noted)
-    state = load(tmp_path / "made", rb, **{**IN_FILES, **MADE}[case])
-    assert bool(made) == (case in MADE)
+    load(long, rb, **{**IN_FILES, **MADE}[case])  # what is imported
+    tracemalloc.start()
+    try:
+        state = load(long, rb, **{**IN_FILES, **MADE}[case])
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert (kept > 3 * 40_000) == (case in MADE), kept
     _, sample = rb.sample(state, rb.key(0), 8)
     first = sample.items["observation"].reshape(-1)
-    assert set(first.tolist()) <= {0, 1, 2, 4, 6, 7, 8, 9, 10, 11}
-
-
-def test_blocks_of_rows_are_read_once_and_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[tuple[int, int]] = []
-    rows = hdf5.rows
-
-    def noted(dataset: Any, first: int, stop: int, where: str) -> Any:
-        read.append((first, stop))
-        return rows(dataset, first, stop, where)
-
-    monkeypatch.setattr(hdf5, "rows", noted)
-    with h5py.File(tmp_path / "a.hdf5", "w") as file:
-        file["t"] = np.arange(20)
-        blocks = hdf5.Blocks(file, 8)
-        for first, stop in ((0, 3), (2, 8), (8, 10), (9, 19)):
-            found = blocks.rows("t", first, stop, "a")
-            np.testing.assert_array_equal(found, np.arange(first, stop))
-            with pytest.raises(ValueError, match="read-only"):
-                found[0] = 99  # another piece has the same rows
-        assert read == [(0, 8), (8, 16), (9, 19)]
-        with pytest.raises(DatasetError, match="a: there is no 'x'"):
-            blocks.rows("x", 0, 1, "a")
+    assert set(first.tolist()) <= {*range(20_000), *range(20_001, 40_001)}

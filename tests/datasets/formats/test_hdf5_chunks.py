@@ -111,3 +111,25 @@ def test_little_is_kept_of_the_groups_that_were_read(tmp_path: Path) -> None:
     h5py.File(tmp_path / "a.h5", "w").close()
     with hdf5.opened(str(tmp_path / "a.h5")) as file:
         assert file.id.get_mdc_config().max_size <= 2**22
+
+
+def test_blocks_of_rows_are_read_once_and_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[int, int]] = []
+    rows = hdf5.rows
+
+    def noted(dataset: Any, first: int, stop: int, where: str) -> Any:
+        read.append((first, stop))
+        return rows(dataset, first, stop, where)
+
+    monkeypatch.setattr(hdf5, "rows", noted)
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["t"] = np.arange(20)
+        blocks = hdf5.Blocks(file, 8)
+        for first, stop in ((0, 3), (2, 8), (8, 10), (9, 19)):
+            found = blocks.rows("t", first, stop, "a")
+            np.testing.assert_array_equal(found, np.arange(first, stop))
+            with pytest.raises(ValueError, match="read-only"):
+                found[0] = 99  # another piece has the same rows
+        assert read == [(0, 8), (8, 16), (9, 19)]
+        with pytest.raises(ValueError, match="a: there is no 'x'"):
+            blocks.rows("x", 0, 1, "a")
