@@ -91,7 +91,7 @@ def tensors_of_the_cpu() -> Iterator[None]:
 FIRST = (
     # Those that fork come first: it takes a worker three times as long when all that JAX compiled lies in its memory.
     *("test_in_place", "test_faults", "test_processes", "test_one_process", "test_files_of_buffers"),
-    *("test_whole_states", "test_cell", "test_mapped", "test_file_names"),
+    *("test_whole_states", "test_cell", "test_mapped_processes", "test_file_names"),
     # The others from half a minute of processor time down to four seconds.
     *("test_sanitizers", "test_meshes", "test_members", "test_part_kernels", "test_custom_ops"),
     *("test_part_kernels_of_steps", "test_search_games"),
@@ -109,7 +109,8 @@ FIRST = (
     *("test_agreement", "test_gpu_steps_on_jax", "test_gpu_kernels_on_jax", "test_search_chance", "test_forged_trees"),
     *("test_objects", "test_torch_example", "test_respec", "test_respec_storage", "test_exponential_race"),
     *("test_forests", "test_flat_slices"),
-    *("test_lifecycle", "test_values", "test_jax_as_on_a_gpu", "test_mixtures", "test_hindsight", "test_search_state"),
+    *("test_lifecycle", "test_values", "test_jax_as_on_a_gpu", "test_mixtures", "test_common_items", "test_hindsight"),
+    *("test_search_state",),
     *(
         "test_sum_tree",
         "test_prioritized_trees",

@@ -1,14 +1,9 @@
-"""Memory-mapped files: sparse, whose they are, who cleans up, and what happens where there is no room."""
+"""Memory-mapped files: sparse, copied as such, and written to only where room is reserved."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +13,8 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.storage import directory as mapped_directory
 from functional_rb.storage import holes, mapped, mapped_array
 from functional_rb.storage.mapped import MappedFiles
-from tests.support.children import ROOT, program
-from tests.support.effort import effort
 from tests.support.full_disks import PAGE, fill_after
 
 ITEM = {"x": frb.Unbounded((256,)), "image": frb.Unbounded((32, 32), "bfloat16")}
@@ -237,63 +229,7 @@ def test_without_fallocate_room_is_made_by_writing_what_is_there(monkeypatch: py
     assert not files.rows[1:].any()
 
 
-# ---------------------------------------------------------------- files that are there
-
-
-def test_files_that_are_there_are_refused_or_taken_as_they_are(tmp_path: Path) -> None:
-    files = mapped.create(spec_of(tmp_path))
-    fill(files, 7)
-    del files
-    with pytest.raises(FileExistsError, match=r"existsok=True.*storage\.json"):
-        mapped.create(spec_of(tmp_path))
-    again = mapped.create(spec_of(tmp_path, existsok=True))
-    assert (again.rows == 7).all()
-    assert (again.wide[0] == 7).all()
-    assert not again._arrays["rows"].reserved.any()
-
-
-OTHERS: dict[str, frb.BufferSpec] = {
-    "capacity": spec_of(None, 11),
-    "leaf's shape": spec_of(item=ITEM | {"x": frb.Unbounded((16, 16))}),
-    "leaf's dtype": spec_of(item=ITEM | {"x": frb.Unbounded((256,), "int32")}),
-    "leaf's name": spec_of(item={"y": ITEM["x"], "image": ITEM["image"]}),
-    "one leaf more": spec_of(item=ITEM | {"y": frb.Unbounded(())}),
-}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_files_of_another_buffer_are_refused(name: str, tmp_path: Path) -> None:
-    fill(mapped.create(spec_of(tmp_path)), 7)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    other = frb.BufferSpec(OTHERS[name].item, OTHERS[name].capacity, storage=frb.Memmap(tmp_path, existsok=True))
-    for call in (lambda: mapped.create(other), lambda: mapped.open_existing(other, str(tmp_path), False)):
-        with pytest.raises(ValueError, match=r"storage\.json: .* expected .*, got .*; give Memmap another path"):
-            call()
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_files_that_nothing_describes_or_that_were_cut_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "rows.bin").write_bytes(b"somebody's")
-    with pytest.raises(ValueError, match=r"rows\.bin: expected storage\.json beside it"):
-        mapped.create(spec_of(tmp_path, existsok=True))
-    assert (tmp_path / "rows.bin").read_bytes() == b"somebody's"
-    directory = tmp_path / "cut"
-    mapped.create(spec_of(directory))
-    os.truncate(directory / "wide_0.bin", 100)
-    with pytest.raises(ValueError, match=r"wide_0\.bin: expected 20480 bytes, .* got 100"):
-        mapped.create(spec_of(directory, existsok=True))
-    (directory / "storage.json").write_text("{")
-    with pytest.raises(ValueError, match=r"storage\.json: expected JSON"):
-        mapped.create(spec_of(directory, existsok=True))
-
-
-def test_files_of_a_process_that_was_killed_as_it_made_them_are_completed(tmp_path: Path) -> None:
-    mapped.create(spec_of(tmp_path))
-    os.truncate(tmp_path / "wide_0.bin", 0)
-    (tmp_path / "rows.bin").unlink()
-    files = mapped.create(spec_of(tmp_path, existsok=True))
-    assert not files.rows.any()
-    assert files.wide[0].shape == (10, 32, 32)
+# ---------------------------------------------------------------- copies, and files that are read
 
 
 def test_what_is_opened_to_be_read_is_not_locked_and_not_written(tmp_path: Path) -> None:
@@ -311,182 +247,8 @@ def test_what_is_opened_to_be_read_is_not_locked_and_not_written(tmp_path: Path)
     assert (reading.rows[0] == 4).all()
     with pytest.raises(FileNotFoundError, match=r"storage\.json"):
         mapped.open_existing(spec_of(), str(tmp_path / "elsewhere"), writable=False)
-
-
-def test_one_writer_for_a_directory(tmp_path: Path) -> None:
-    first = mapped.create(spec_of(tmp_path))
-    fill(first, 1)
-    for flags in ({}, {"existsok": True}):
-        with pytest.raises(frb.errors.StorageInUseError, match=r"del state.*another path.*shared=True"):
-            mapped.create(spec_of(tmp_path, **flags))
-    assert (first.rows == 1).all()
-    del first
-    mapped.create(spec_of(tmp_path, existsok=True))
-
-
-# ---------------------------------------------------------------- where nothing can be made
-
-
-def test_a_path_below_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    for path in ("file", "file/below"):
-        with pytest.raises((FileExistsError, NotADirectoryError)) as caught:
-            mapped.create(spec_of(tmp_path / path))
-        assert "give Memmap(path=...) a directory" in caught.value.strerror
-        assert caught.value.filename.startswith(str(tmp_path / "file"))
-
-
-def refused(number: int) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        raise OSError(number, os.strerror(number), args[0])
-
-    return call
-
-
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EPERM])
-@pytest.mark.parametrize("function", ["makedirs", "open"])
-def test_a_directory_that_cannot_be_written(
-    function: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mapped_directory.os, function, refused(number))
-    with pytest.raises(OSError, match=r"give Memmap\(path=...\) a directory that can be written to") as caught:
-        mapped.create(spec_of(tmp_path / "x"))
-    assert caught.value.errno == number
-    assert isinstance(caught.value, PermissionError) == (number != errno.EROFS)
-
-
-def test_a_real_directory_that_cannot_be_written(tmp_path: Path) -> None:
-    where = Path("/sys/kernel")  # where root may not write either
-    if not where.is_dir():
-        tmp_path.chmod(0o500)
-        where = tmp_path
-    if os.access(tmp_path, os.W_OK) and where == tmp_path:
-        pytest.skip("this user may write everywhere")
-    with pytest.raises(PermissionError, match="can be written to"):
-        mapped.create(spec_of(where / "functional_rb"))
-
-
-@pytest.mark.parametrize("fails", range(1, 4))
-def test_no_room_for_the_files_themselves_leaves_none(
-    fails: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = [0]
-
-    def at_last(number: int, call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            calls[0] += 1
-            if calls[0] == number:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return call(*args, **kwargs)
-
-        return counted
-
-    monkeypatch.setattr(os, "replace", at_last(fails, os.replace))
-    monkeypatch.setattr(os, "ftruncate", at_last(fails, os.ftruncate))
-    with pytest.raises(frb.errors.StorageFullError):
-        mapped.create(spec_of(tmp_path))
-    assert {path.name for path in tmp_path.iterdir()} == {"storage.lock"}
-    monkeypatch.undo()
-    mapped.create(spec_of(tmp_path))
-
-
-# ---------------------------------------------------------------- other processes
-
-
-def ended(process: subprocess.Popen[str]) -> str:
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    return out
-
-
-def start(name: str, *arguments: Any, **kwargs: Any) -> subprocess.Popen[str]:
-    """A process with mapped files that imports NumPy alone."""
-    command = program("mapped_files", name, *arguments)
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, **kwargs)
-
-
-def killed(process: subprocess.Popen[str]) -> None:
-    """Once it has said something."""
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGKILL
-
-
-def names(path: Path) -> list[str]:
-    return sorted(path.name for path in path.rglob("*"))
-
-
-def test_files_without_a_path_are_seen_by_nobody_and_vanish_when_killed(tmp_path: Path) -> None:
-    process = start("write_and_wait", env=os.environ | {"TMPDIR": str(tmp_path)})
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    assert names(tmp_path) == []
-    process.kill()
-    process.communicate(timeout=60)
-    assert names(tmp_path) == []
-
-
-def test_a_killed_writer_leaves_its_rows_and_no_lock(tmp_path: Path) -> None:
-    killed(start("write_and_wait", tmp_path))
-    files = mapped.create(spec_of(tmp_path, 10_000, (frb.Unbounded((256,)),), existsok=True))
-    assert (files.rows == 1).all()
-
-
-@pytest.mark.parametrize("end", ["return", "SystemExit"])
-def test_who_cleans_up_and_what(end: str, tmp_path: Path) -> None:
-    ended(start("clean_up", tmp_path, end))
-    left = ["again", "kept", "mine", "mixed"]
-    assert [name for name in names(tmp_path) if "." not in name] == left
-    assert sorted(path.name for path in (tmp_path / "mixed").iterdir()) == ["mine"]
-    assert (tmp_path / "kept" / "rows.bin").stat().st_size == 10_000 * 1024
-
-
-def test_what_is_removed_in_the_end_is_ones_own(tmp_path: Path) -> None:
-    files = mapped.create(spec_of(tmp_path / "files", auto_cleanup=True))
-    (tmp_path / "files").rename(tmp_path / "renamed")
-    others = mapped.create(spec_of(tmp_path / "files"))
-    del files
-    assert (tmp_path / "files" / "rows.bin").exists()
-    assert (tmp_path / "renamed" / "rows.bin").exists()
-    del others
-    files = mapped.create(spec_of(tmp_path / "more", auto_cleanup=True))
-    before = len(os.listdir("/proc/self/fd"))
-    del files
-    assert not (tmp_path / "more").exists()
-    assert len(os.listdir("/proc/self/fd")) < before
-
-
-def test_a_forked_process_may_not_use_the_files_and_does_not_unlock_them(tmp_path: Path) -> None:
-    ended(start("fork", tmp_path))
-
-
-def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
-    out = ended(start("limited", tmp_path))
-    assert out.count("ulimit -f") == 2
-    assert names(tmp_path) == ["storage.lock"]
-
-
-def on_a_small_disk(path: Path, how: str, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a mount namespace of its own, with a tmpfs of 9 MiB: it is told a directory there, and how."""
-    inside = 'mount -t tmpfs -o size=9m none "$1" && path="$1/buffer" how="$2" && shift 2 && exec "$@" "$path" "$how"'
-    mounted = ["unshare", "--mount", "--map-root-user", "sh", "-c", inside, "sh", str(path), how]
-    try:
-        allowed = subprocess.run([*mounted, "true"], capture_output=True, timeout=60, check=False).returncode == 0
-    except FileNotFoundError:
-        allowed = False
-    if not allowed:
-        pytest.skip("a tmpfs cannot be mounted here")
-    return subprocess.run([*mounted, *command], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
-
-
-def test_a_disk_that_is_really_full(tmp_path: Path) -> None:  # the buffer is of 10 MB
-    done = on_a_small_disk(tmp_path, "protected", *program("mapped_files", "fill_up"))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("full at")
-    # And without the reservation it is what the reservation is for.
-    assert on_a_small_disk(tmp_path, "unprotected", *program("mapped_files", "fill_up")).returncode == -signal.SIGBUS
+    with pytest.raises(ValueError, match=r"storage\.json: .* expected .*, got .*; give Memmap another path"):
+        mapped.open_existing(spec_of(capacity=11), str(tmp_path), writable=False)
 
 
 def test_copies_of_files_with_hidden_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -506,19 +268,3 @@ def test_copies_of_files_with_hidden_holes(tmp_path: Path, monkeypatch: pytest.M
     files.replace({"rows": np.full((4000, 256), 2, np.int32)})
     assert (files.rows == 2).all()
     assert (files.copy().rows == 2).all()
-
-
-@pytest.mark.parametrize("library", ["torch", "jax"])
-def test_what_was_never_written_is_read_without_taking_room(library: str, tmp_path: Path) -> None:
-    done = on_a_small_disk(tmp_path, library, *program("holes_on_a_full_disk"))
-    assert (done.returncode, done.stdout) == (0, "read\n"), done.stderr
-    if effort(False, library == "torch"):  # that the process dies without it
-        assert on_a_small_disk(tmp_path, "unprotected", *program("holes_on_a_full_disk")).returncode == -signal.SIGBUS
-
-
-def test_what_the_directory_says_of_itself(tmp_path: Path) -> None:
-    mapped.create(spec_of(tmp_path))
-    told = json.loads((tmp_path / "storage.json").read_text())
-    assert told["files"]["rows.bin"] == {"shape": [10, 256], "dtype": "int32"}
-    assert told["leaves"]["image"] == [[32, 32], "bfloat16", None, 0]
-    assert told["byteorder"] == sys.byteorder
