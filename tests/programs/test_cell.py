@@ -275,29 +275,28 @@ def test_turns_are_taken_in_order(cell: frb.Cell, background: Any) -> None:
 def test_an_interrupt_at_any_line_leaves_the_queue(cell: frb.Cell, background: Any, waits: bool) -> None:
     """While it waits in the queue; as it has become the first; and as the function is called."""
 
-    def look(state: Any) -> None:
-        """What the interrupted thread would do."""
-
     def interrupting(state: Any) -> None:
         raise KeyboardInterrupt
 
-    line = 0
-    while True:
-        begun, going = threading.Event(), threading.Event()
+    line, came = 0, True
+    while came:
+        begun, order = threading.Event(), list[str]()
 
-        def hold(state: Any, begun: threading.Event = begun, going: threading.Event = going) -> None:
+        def hold(state: Any, begun: threading.Event = begun, order: list[str] = order) -> None:
             begun.set()
-            going.wait(0.02)  # what is interrupted after it has waited comes then
+            threading.Event().wait(0.02)  # meanwhile others come to wait
+            order.append("held")
+
+        def look(state: Any, order: list[str] = order) -> None:
+            order.append("looked")
 
         holding = background(cell.read, hold) if waits else None
         assert not waits or begun.wait(PATIENCE)
         came = interrupts.interrupted(line, cell.read, look)
-        going.set()
         interrupts.finished(cell.read, look)
         if holding is not None:
             holding.join(PATIENCE)
-        if not came:
-            break
+        assert order.index("looked") == waits, "nobody else has a turn meanwhile"
         line += 1
     assert line > 10
     with pytest.raises(KeyboardInterrupt):
