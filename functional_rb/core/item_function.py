@@ -78,7 +78,6 @@ class ItemFunction(abc.ABC):
         """What it gives of a batch: a leaf [*lead, *shape] for each of `spec`, with its shape and dtype.
 
         Args:
-            ops: of the backend.
             leaves: by their paths, [*lead, *shape].
             lead: the axes in front, [B] or [B, T]; the function keeps them.
             draws: int32 [N, words] in [0, 2^31), N being the product of lead; None if it takes no words.

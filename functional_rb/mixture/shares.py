@@ -63,7 +63,6 @@ def assign(ops: Ops, spec: MixtureSpec, shares: Array, wanted: Array, batch: int
     """Choose the buffer of each row.
 
     Args:
-        ops: of the backend.
         spec: of the mixture.
         shares: float32 [K], normalized.
         wanted: int32 scalar, how many rows count, from the first on, at most the batch.
@@ -131,7 +130,6 @@ def by_random_rounding(ops: Ops, shares: Array, wanted: Array, draw: Array) -> l
     them, the whole parts. So each buffer gives its quota rounded up or down, and on average just its quota.
 
     Args:
-        ops: of the backend.
         shares: float32 [K], normalized; where all are 0, no row is given.
         wanted: int32 scalar, how many rows there are.
         draw: int32 scalar, uniform in [0, 2^30).

@@ -16,7 +16,6 @@ def statistics(ops: Ops, values: Array, real: Array) -> dict[str, Array]:
     """Mean and deviation of the real values of each row, float32 [n, m] by name, 0 where nothing is real.
 
     Args:
-        ops: of the backend.
         values: float32 [n, m].
         real: bool [n, m], the first of each row.
     """

@@ -171,7 +171,6 @@ def freshness(ops: Ops, version: Array, made_by: Array, max_staleness: int | Non
     """The values in the tree, float32 [n], of items by the versions that made them.
 
     Args:
-        ops: of the backend.
         version: int32 [1], of the policy that learns.
         made_by: int32 [n].
         max_staleness: as `Staleness` has it.

@@ -104,12 +104,17 @@ class Slices(NamedTuple):
 def steps_in_episodes(
     ops: Ops, next_in_episode: Array, written: Array, begins: Array | None = None, ends: Array | None = None
 ) -> tuple[Array, Array]:
-    """The steps in their episodes that new ones are, int32 [E, T], and `next_in_episode` after these.
+    """The steps in their episodes that new ones are, by where trajectories begin, where they end, or both.
 
-    Trajectories are told by where they begin, bool [E, T]: this step is of another one than the step before it (for the
-    first column, than the newest step stored); or by where they end, bool [E, T]: this step is the last; or by both.
-    `next_in_episode` int32 [E] is which step each lane's next one is: 0 if no trajectory is under way. Of each lane the
-    first `written` int32 [E] steps are real, and of the others the result means nothing.
+    Args:
+        next_in_episode: int32 [E], which step each lane's next one is: 0 if no trajectory is under way.
+        written: int32 [E], how many steps of each lane are real, the first of its row.
+        begins: bool [E, T], this step is of another trajectory than the one before it (for the first column, than the
+            newest step stored).
+        ends: bool [E, T], this step is its trajectory's last.
+
+    Returns:
+        int32 [E, T], meaningless for steps that are not real, and `next_in_episode` after these steps.
     """
     if ends is None:
         assert begins is not None
@@ -148,9 +153,14 @@ def step_at(ops: Ops, lanes: Lanes, slots: Array) -> tuple[Array, Array]:
 
 
 def weights(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, lane: Array, back: Array) -> Array:
-    """How many windows have steps, of lanes and `back`s int32 [n], as their first live step: int32 [n], up to `length`.
+    """How many windows have given steps as their first live step.
 
-    It is 0 for a `back` below 1 or above the lane's size.
+    Args:
+        lane: int32 [n].
+        back: int32 [n].
+
+    Returns:
+        int32 [n], 0 to `length`; 0 for a `back` below 1 or above the lane's size.
     """
     step = ops.take(in_episode, slot_of(ops, lanes, lane, back))
     size = ops.take(lanes.size, lane)
@@ -169,11 +179,17 @@ def weights(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, lane: Array, 
 
 
 def last_starts(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, lane: Array, back: Array) -> Array:
-    """1 at the last step of each trajectory that is the first of a window: one in each that has windows; else 0.
+    """1 at the last step of each trajectory that is the first of a window: one in each that has windows.
 
     That is a step of positive weight with none after it. Only the first live step may have weight off the grid, or
     with fewer than `reach` steps after it, and it is after none; so it is enough to look at the next step on the grid.
-    Arguments and shapes are those of `weights`.
+
+    Args:
+        lane: int32 [n].
+        back: int32 [n].
+
+    Returns:
+        int32 [n], 0 or 1; 0 for a `back` below 1 or above the lane's size.
     """
     step = ops.take(in_episode, slot_of(ops, lanes, lane, back))
     next_start = rule.period - step % rule.period
@@ -182,9 +198,15 @@ def last_starts(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, lane: Arr
 
 
 def distances(rule: Rule, length: int, n: int, by_trajectory: bool) -> list[tuple[int, int]]:
-    """How far behind the newest step, which is 0, those are whose number depends on whether the last n were there.
+    """How far behind the newest step those are whose number in the index depends on whether the last n were there.
 
-    These are ranges in ascending order, the stop excluded. No more than the length of a lane are written.
+    Args:
+        length: slots of a lane.
+        n: most steps written in any lane, at most the length.
+        by_trajectory: whether `last_starts` are asked for, or `weights`.
+
+    Returns:
+        Ranges in ascending order, the stop excluded; 0 is the newest step.
     """
     ranges = []
     covered = 0
@@ -197,12 +219,19 @@ def distances(rule: Rule, length: int, n: int, by_trajectory: bool) -> list[tupl
 
 
 def touched(ops: Ops, rule: Rule, lanes: Lanes, n: int, by_trajectory: bool) -> tuple[Array, Array]:
-    """The steps whose number in the index a write may have changed: lane and `back` int32 [m].
+    """The steps whose number in the index a write may have changed.
 
     These are: the slots written; the steps so far behind them that their number depends on what was written; and the
     oldest step of each lane, which is now its trajectory's first live one. Slots that are still empty are among
-    them and have weight 0, others may be repeated; each slot that is named has one `back`, and so one value. Up to n
-    steps are written in each lane, the lanes are those afterwards, and m <= E * (3 n + 1), 2 n for weights.
+    them and have weight 0, others may be repeated; each slot that is named has one `back`, and so one value.
+
+    Args:
+        lanes: the rings after the write.
+        n: most steps written in any lane, a Python int, at most the lanes' length.
+        by_trajectory: whether `last_starts` are asked for, or `weights`.
+
+    Returns:
+        lane int32 [m], `back` int32 [m] in 1 to the lanes' length, where m <= E * (3 n + 1), 2 n for weights.
     """
     backs = [
         ops.arange(stop - start, like=lanes.size) + (start + 1)
@@ -216,16 +245,25 @@ def touched(ops: Ops, rule: Rule, lanes: Lanes, n: int, by_trajectory: bool) -> 
 
 @replaceable
 def changed(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, n: int, by_trajectory: bool) -> Entries:
-    """The entries of the index that a write may have changed, see `touched`, as they are now."""
+    """The entries of the index that a write may have changed, see `touched`, as they are now.
+
+    Args:
+        lanes: the rings after the write.
+        n: most steps written in any lane, a Python int, at most the lanes' length.
+        by_trajectory: whether `last_starts` are asked for, or `weights`.
+    """
     lane, back = touched(ops, rule, lanes, n, by_trajectory)
     numbers = (last_starts if by_trajectory else weights)(ops, rule, lanes, in_episode, lane, back)
     return Entries(lane, back, slot_of(ops, lanes, lane, back), numbers)
 
 
 def left(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, slots: Array, by_trajectory: bool) -> Entries:
-    """The entries at given slots int32 [m], and at the oldest step of each lane: all that change when steps there go.
+    """The entries of the index at given slots, and at the oldest step of each lane: all that change when steps go.
 
-    The lanes are those after it, and slots of steps that stay do no harm.
+    Args:
+        lanes: the rings now that the steps are gone.
+        slots: int32 [m], those of the steps; others do no harm.
+        by_trajectory: whether `last_starts` are asked for, or `weights`.
     """
     lane, back = step_at(ops, lanes, slots)
     oldest = ops.maximum(lanes.size, ops.full_like(lanes.size, 1))
@@ -242,9 +280,13 @@ def weights_at(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, slots: Arr
 
 
 def of_trajectories(ops: Ops, rule: Rule, lanes: Lanes, in_episode: Array, slots: Array) -> tuple[Array, Array]:
-    """How many windows the trajectories of stored steps have, in slots int32 [n], and the slots of their last starts.
+    """How many windows the trajectories of stored steps have, and the slots of their last starts (any if none).
 
-    Where there are none, that is any slot.
+    Args:
+        slots: int32 [n], of stored steps.
+
+    Returns:
+        int32 [n] each.
     """
     before, after = extent(ops, lanes, in_episode, slots)
     step = ops.take(in_episode, slots)
@@ -270,12 +312,15 @@ def expand(
     live: Array | None,
     by_trajectory: bool,
 ) -> Slices:
-    """From drawn slots int32 [S] to windows, each window of a slot being equally likely.
+    """From drawn slots to windows, each window of a slot being equally likely.
 
-    By trajectory the slots were drawn by `last_starts`, and any window of the step's trajectory is chosen; else by
-    `weights`, and one is chosen that begins with the step. `next_in_episode` int32 [E] is which step each lane's next
-    one will be; 0 if its newest trajectory has ended. The draws are int32 [S, 2], uniform in [0, 2^31). Slots that are
-    not live, bool [S], do not count; None if all do.
+    Args:
+        next_in_episode: int32 [E], which step each lane's next one will be; 0 if its newest trajectory has ended.
+        slots: int32 [S], slots of the lanes, drawn by `weights`, or by `last_starts`.
+        draws: int32 [S, 2], uniform in [0, 2^31).
+        live: bool [S], which slots count at all; None if all do.
+        by_trajectory: whether by `last_starts`; then any window of the step's trajectory is chosen, else one that
+            begins with the step.
     """
     lane, back = step_at(ops, lanes, slots)
     step = ops.take(in_episode, slots)
@@ -300,9 +345,15 @@ def expand(
 
 @replaceable
 def following(ops: Ops, lanes: Lanes, in_episode: Array, slots: Array, n: int) -> tuple[Array, Array]:
-    """The slots int32 [m, n] of stored steps in slots int32 [m], and of the n - 1 that follow, and which are there.
+    """The steps that follow on given ones in their trajectories.
 
-    They are in bounds. Bool [m, n] says which are stored and of the same trajectory: the first of each row.
+    Args:
+        slots: int32 [m], of stored steps.
+        n: how many steps, the given one included, at most.
+
+    Returns:
+        Their slots int32 [m, n], in bounds, and which are stored and of the same trajectory, bool [m, n]: the first of
+        each row.
     """
     lane, back = step_at(ops, lanes, slots)
     offset = ops.arange(n, like=back)[None, :]

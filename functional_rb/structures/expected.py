@@ -21,9 +21,12 @@ class Expected(NamedTuple):
 def problem_of_stack(
     expected: Sequence[Expected], arrays: Sequence[BackendArray], of_one: Callable[[list[NumpyArray]], str | None]
 ) -> str | None:
-    """Why arrays, which may be anything, are not those of a stack of records, or of a single one; or None.
+    """Why arrays are not those of a stack of records, or of a single one; or None.
 
-    `of_one` says why the arrays of one record, whose shapes and dtypes are right, are not sound, or None.
+    Args:
+        expected: the arrays of one record.
+        arrays: anything.
+        of_one: why the arrays of one record, whose shapes and dtypes are right, are not sound, or None.
     """
     stacks = set()
     for (name, shape, dtype), array in zip(expected, arrays, strict=True):

@@ -48,12 +48,18 @@ def words(capacity: int) -> int:
 
 
 def first(ops: Ops, tree: Array, capacity: int, draws: Array) -> tuple[Array, Array, Array]:
-    """Draw B distinct leaves in proportion to their values, which are 0 or within 2^-100 and 2^95: the first to arrive.
+    """Draw B distinct leaves in proportion to their values: the first B to arrive.
 
-    The draws are int32 [B + 1, words(capacity)], uniform in [0, 2^31). Gives slots int32 [B], in order of arrival;
-    which are live, bool [B]: the first ones, as many as there are positive leaves; and the threshold that `inclusion`
-    wants, float32 scalar. That is when the next leaf arrives, as P(leaf of value w arrives before t) is 1 - 2^(-w t /
-    UNIT); infinite if no leaf is left. Where a slot is not live it is in bounds, but meaningless.
+    Args:
+        tree: float32 [rows, FANOUT], the sum tree; values are 0 or within 2^-100 and 2^95.
+        capacity: number of leaves.
+        draws: int32 [B + 1, words(capacity)], uniform in [0, 2^31).
+
+    Returns:
+        slots: int32 [B], in order of arrival; in bounds, but meaningless, where not live.
+        live: bool [B]: the first ones, as many as there are positive leaves, at most B.
+        threshold: float32 scalar, when the next leaf arrives, as P(leaf of value w arrives before t) is 1 - 2^(-w t /
+            UNIT); infinite if no leaf is left. It is what `inclusion` wants.
     """
     rows = draws.shape[0]
     draws = draws.reshape(rows, -1, 1 + FANOUT)
@@ -98,8 +104,11 @@ def _waits(ops: Ops, numbers: Array, rates: Array) -> Array:
 def exponentials(ops: Ops, draws: Array) -> Array:
     """`-log2(u)` for u = max(draw, 1) / 2^31, right to 2^-23 of itself or 5 * 2^-31, and always positive.
 
-    For draws int32 [..., n], uniform in [0, 2^31), these are exponentially distributed numbers float32 [..., n], with
-    P(number > x) = 2^-x, at most 31.
+    Args:
+        draws: int32 [..., n], uniform in [0, 2^31).
+
+    Returns:
+        Exponentially distributed numbers float32 [..., n], with P(number > x) = 2^-x, at most 31.
     """
     draws = ops.maximum(draws, ops.full_like(draws, 1))
     # A float has 24 of the 31 bits. The others matter where u is almost 1, and the number almost 0.
@@ -115,13 +124,19 @@ def exponentials(ops: Ops, draws: Array) -> Array:
 
 
 def inclusion(ops: Ops, values: Array, threshold: Array) -> Array:
-    """The chance of leaves to be among the first ones, given when the next one arrives, for their values float32 [B].
+    """The chance of leaves to be among the first ones, given when the next one arrives.
 
     Given the threshold, the leaves before it have come independently of each other, each with the chance 1 - 2^(-w t /
     UNIT). Weighting what is drawn by the reciprocals makes sums unbiased (Duffield, Lund and Thorup, Priority sampling
     for estimation of arbitrary subset sums, 2007; Kool, van Hoof and Welling, Stochastic beams and where to find them,
-    2019, section 4). A chance is right to 3e-7 of itself, and at least 2^-126; 1 if the threshold is infinite, and 0
-    where the value is 0.
+    2019, section 4).
+
+    Args:
+        values: float32 [B], values of leaves: 0, or within 2^-100 and 2^95.
+        threshold: float32 scalar, from `first`.
+
+    Returns:
+        float32 [B], right to 3e-7 of itself, at least 2^-126; 1 if the threshold is infinite. 0 where the value is 0.
     """
     positive = values > 0
     x = ops.where(positive, values, ops.full_like(values, 1)) * threshold * (1 / UNIT)

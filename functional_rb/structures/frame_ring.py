@@ -141,9 +141,17 @@ def read(
 
 @replaceable
 def places(ops: Ops, chain: Chain, at: Array, slots: Array, depth: int, following: bool) -> Array:
-    """Where the frames of stacks of a depth lie, int32 [n * depth], each stack's oldest one first.
+    """Where the frames of stacks lie.
 
-    The items are in slots int32 [n], and `at` is the array `AT`; with `following` the stacks are their next values.
+    Args:
+        chain: of the buffer.
+        at: int32 [capacity], the array `AT`.
+        slots: int32 [n], of items.
+        depth: of the stacks.
+        following: whether of next values.
+
+    Returns:
+        int32 [n * depth], among the frames, each stack's oldest one first.
     """
     lane, code = slots // chain.items.length, ops.take(at, slots)
     newest = code >> 1

@@ -37,9 +37,15 @@ def completes(ops: Ops, length: int, in_episode: Array, slots: Array) -> Array:
 
 
 def note(ops: Ops, length: int, lanes: Lanes, in_episode: Array, windows: Windows, written: Array, n: int) -> Windows:
-    """Count what new steps complete: int32 [E] of each lane, at most n of which are stored.
+    """Count what new steps complete.
 
-    The lanes are those after the write, and `in_episode` has the new steps.
+    Args:
+        length: steps in a window.
+        lanes: the rings after the write.
+        in_episode: int32 [capacity], which step of its episode lies in each slot, the new ones among them.
+        windows: before it.
+        written: int32 [E], how many steps of each lane are new.
+        n: most of a lane that are stored, a Python int.
     """
     back = n - ops.arange(n, like=written)[None, :] + ops.full_like(written, 0)[:, None]
     lane = ops.full_like(back, 0) + ops.arange(back.shape[0], like=back)[:, None]
@@ -70,8 +76,17 @@ def take_oldest(
 ) -> tuple[Array, Array, Windows]:
     """Give windows, the oldest first: those that were completed the most steps of their lane ago.
 
-    Gives the slots of their first steps, int32 [batch], in bounds; which of them there are, bool [batch], the first
-    ones; and the windows afterwards. So many are wanted, int32 scalar, at most the batch; None for all of it.
+    Args:
+        length: steps in a window.
+        lanes: the rings.
+        in_episode: int32 [capacity], which step of its episode lies in each slot.
+        windows: so far.
+        batch: how many are given at most.
+        wanted: int32 scalar, at most the batch; None for all of it.
+
+    Returns:
+        The slots of their first steps, int32 [batch], in bounds; which of them there are, bool [batch], the first ones;
+        and the windows afterwards.
     """
     there = waiting(ops, length, lanes, in_episode, windows)
     total = ops.cumsum(there)[-1]

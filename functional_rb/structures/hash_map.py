@@ -148,10 +148,17 @@ def lookup(ops: Ops, plan: MapPlan, map: HashTable, rows: Array) -> Array:
 
 @replaceable
 def insert(ops: Ops, plan: MapPlan, map: HashTable, rows: Array, mask: Array | None) -> tuple[HashTable, Array, Array]:
-    """Put keys int32 [B, words] in, as if one by one in their order, all or those of a mask bool [B].
+    """Put keys in, as if one by one in their order.
 
-    Gives the map, whose arrays are written to; the number of each key int32 [B], -1 where it is masked or was refused;
-    and whether this is the first time that the map got it, bool [B].
+    Args:
+        plan: of the map.
+        map: its arrays, which are written to.
+        rows: int32 [B, words].
+        mask: bool [B], which of them; None for all.
+
+    Returns:
+        The map; the number of each key, -1 where it is masked or was refused, int32 [B]; and whether this is the first
+        time that the map got it, bool [B].
     """
     if not rows.shape[0]:
         return map, rows[:, 0], rows[:, 0] < 0
@@ -182,7 +189,18 @@ def insert(ops: Ops, plan: MapPlan, map: HashTable, rows: Array, mask: Array | N
 def taken_in(
     ops: Ops, plan: MapPlan, map: HashTable, rows: Array, counts: Array, mask: Array
 ) -> tuple[HashTable, Array]:
-    """Put keys in as often, int32 [B], as they were put into another map, where each came once; see `insert`."""
+    """Put keys in as often as they were put into another map, where each came once.
+
+    Args:
+        plan: of the map.
+        map: its arrays, which are written to.
+        rows: int32 [B, words], all different.
+        counts: int32 [B], how often each was put in, at least once.
+        mask: bool [B], which of them.
+
+    Returns:
+        The map; and the number of each key, -1 where it is masked or was refused, int32 [B].
+    """
     map, ids, _ = insert(ops, plan, map, rows, mask)
     places, nothing = ops.maximum(ids, ops.full_like(ids, 0)), ops.full_like(ids, 0)
     more = ops.where(ids < 0, nothing, ops.maximum(counts - 1, nothing))

@@ -25,9 +25,13 @@ class KeyGroups(NamedTuple):
 
 
 def find(ops: Ops, words: Array, live: Array, order: Array, least: int) -> KeyGroups:
-    """The groups of at least so many items, in live slots bool [n]; those of a group come in an order int32 [n].
+    """The groups of slots.
 
-    The words int32 [n, w] of the slots' keys are equal exactly if the keys are.
+    Args:
+        words: int32 [n, w], the key of each slot, as words that are equal exactly if keys are.
+        live: bool [n], in which slots there are items.
+        order: int32 [n], the slots in the order in which those of a group shall come.
+        least: of fewer items no group is counted.
     """
     # A stable sort by one word after the other leaves an order by all of them.
     for column in range(words.shape[1]):

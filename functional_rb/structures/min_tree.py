@@ -72,7 +72,17 @@ def get_keys(ops: Ops, tree: Array, slots: Array) -> Array:
 
 
 def set_keys(ops: Ops, tree: Array, capacity: int, slots: Array, keys: Array) -> Array:
-    """The tree with new keys int32 [n], below `PADDING`, of slots int32 [n]; equal slots come with equal keys."""
+    """Give slots new keys.
+
+    Args:
+        tree: int32 [rows, FANOUT].
+        capacity: number of slots.
+        slots: int32 [n], in bounds; equal ones come with equal keys.
+        keys: int32 [n], below `PADDING`.
+
+    Returns:
+        The tree with its minima right again.
+    """
     tree = ops.set_flat(tree, slots, keys)
     nodes = slots
     for below, level in itertools.pairwise(_levels(capacity)):
@@ -83,11 +93,19 @@ def set_keys(ops: Ops, tree: Array, capacity: int, slots: Array, keys: Array) ->
 
 
 def lowest(ops: Ops, tree: Array, capacity: int, k: int) -> tuple[Array, Array]:
-    """The k slots of the lowest keys, int32, and these keys, in ascending order of (key, slot), in O(k log capacity).
+    """Find the k slots of the lowest keys, the first of equal ones, in O(k log capacity).
 
-    Level by level the k lowest nodes are kept, by their minimum and then by their position. That loses nothing: a node
-    that is left out has k nodes before it, each with a leaf whose key is lower than all of its own, or equal to its
-    least and further to the left; so none of its leaves is among the k lowest. More than the capacity are not found.
+    Level by level the k lowest nodes are kept, by their minimum and then by their position. That loses nothing: a
+    node that is left out has k nodes before it, each with a leaf whose key is lower than all of its own, or equal to
+    its least and further to the left; so none of its leaves is among the k lowest.
+
+    Args:
+        tree: int32 [rows, FANOUT].
+        capacity: number of slots.
+        k: how many, at least 1; counts as the capacity if it is larger.
+
+    Returns:
+        Slots int32 [k] and their keys int32 [k], in ascending order of (key, slot).
     """
     nodes = ops.arange(1, like=tree)
     keys = tree[0, :1]
@@ -113,9 +131,14 @@ def problem(tree: NumpyArray, capacity: int) -> str | None:
 
 
 def key_of(ops: Ops, ranks: Array) -> tuple[Array, Array]:
-    """Keys int32 [B] in the order of float ranks [B], infinite ones too, and which of these are good, bool [B]: no NaN.
+    """Turn float ranks into keys of the same order; infinite ones too, and -0.0 equals 0.0.
 
-    -0.0 equals 0.0, and a NaN gets the key of 0. Keys lie above `EMPTY` and below `PADDING`.
+    Args:
+        ranks: float32 [B].
+
+    Returns:
+        Keys int32 [B], above `EMPTY` and below `PADDING`; and whether each rank is good, bool [B]: not a NaN, whose
+        key is that of 0.
     """
     bits = ops.bitcast(ranks[:, None], "int32")[:, 0]
     # Read as integers, positive floats have their own order, and negative ones the reverse: so these are negated.

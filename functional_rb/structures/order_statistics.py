@@ -15,9 +15,15 @@ MAX_CAPACITY: Final = 2**24
 
 
 def select(ops: Ops, tree: Array, capacity: int, ranks: Array) -> Array:
-    """The slots int32 [B] that are marked, by their ranks int32 [B]: 0 is the one that comes first in slot order.
+    """Find marked slots by their rank in slot order.
 
-    The leaves of the tree are 0 or 1, at most `MAX_CAPACITY`. A rank that no mark has gives some slot in bounds.
+    Args:
+        tree: float32 [rows, FANOUT], a sum tree whose leaves are 0 or 1.
+        capacity: number of leaves, at most `MAX_CAPACITY`.
+        ranks: int32 [B], 0 for the marked slot that comes first.
+
+    Returns:
+        Slots, int32 [B]; in bounds, but meaningless, where the rank is not within 0 and the number of marks - 1.
     """
     node = ops.full_like(ranks, 0)
     for level in reversed(geometry(capacity).levels):
@@ -30,7 +36,16 @@ def select(ops: Ops, tree: Array, capacity: int, ranks: Array) -> Array:
 
 
 def before(ops: Ops, tree: Array, capacity: int, slots: Array) -> Array:
-    """How many marked slots are smaller than others, int32 scalar or [B], marked or not; the tree as for `select`."""
+    """Count the marked slots that lie before given ones.
+
+    Args:
+        tree: float32 [rows, FANOUT], a sum tree whose leaves are 0 or 1.
+        capacity: number of leaves, at most `MAX_CAPACITY`.
+        slots: int32 scalar or [B], within 0 and capacity - 1; marked or not.
+
+    Returns:
+        How many marked slots are smaller, int32 like the slots: the rank of a slot if it is marked itself.
+    """
     rank = ops.full_like(slots, 0)
     for level in geometry(capacity).levels:
         counts = ops.cast(ops.take(tree, level.sums + slots // FANOUT), "int32")

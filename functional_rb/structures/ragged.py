@@ -22,14 +22,14 @@ def longest(lengths: Ints) -> int:
 def padded(
     tokens: NumpyArray, starts: Ints, shared: Ints | None, lengths: Ints, length: int, pad: int, left: bool
 ) -> tuple[Ints, Bools, int]:
-    """Copy the k texts of each row to rows of one length, at least as long as any of them.
+    """Copy the k texts of each row to rows of one length.
 
     Args:
         tokens: integer [n], all texts'; a row's texts one after the other, what they have in common only in the first.
         starts: int32 [B, 2], where a row's first text is.
         shared: int32 [B], how many tokens the texts of a row begin with in common; None if there is one a row.
         lengths: int32 [B, k], how many tokens each text has.
-        length: L, of a row.
+        length: L, as long as any of them at least.
         pad: what stands where there is no token.
         left: whether that is before the texts, else behind.
 

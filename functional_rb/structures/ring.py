@@ -131,11 +131,18 @@ def handle_of(ring: Ring, lane: Array, sequence_number: Array) -> Array:
 
 
 def plan_write(ops: Ops, ring: Ring, ends: RingState, batch: int, mask: Array | None) -> Write:
-    """Choose the slots for a batch: of each lane the next ones, for its last `length` rows, or its last marked ones.
+    """Choose the slots for a batch.
 
-    Row `t * lanes + e` of the batch is step t of lane e, and entry `k * lanes + e` of the result is the k-th of lane e.
-    With a mask bool [batch] the marked rows are moved together first, so that the slots are consecutive and distinct,
-    and a row that is not needed can write back what its slot holds.
+    Args:
+        ring: of the buffer.
+        ends: where the lanes are.
+        batch: rows; row `t * lanes + e` is step t of lane e.
+        mask: bool [batch], which rows are written; None for all.
+
+    Returns:
+        For each lane the next slots, for its last `length` rows, or its last marked ones. With a mask the marked rows
+        are moved together first, so that the slots are consecutive and distinct, and a row that is not needed can
+        write back what its slot holds. Entry `k * lanes + e` is the k-th of lane e.
     """
     return Write(*choose_slots(ops, ring, ends, batch, mask), mask)
 
@@ -188,9 +195,15 @@ def for_slots(ops: Ops, write: Write, of_steps: Array) -> Array:
 
 
 def compact(ops: Ops, lanes: int, mask: Array) -> tuple[Array, Array]:
-    """The rows of each lane, int32 [lanes, T] of a mask bool [T * lanes], and how many are marked, int32 [lanes].
+    """Each lane's marked rows moved together.
 
-    The marked ones come first and in order, then any.
+    Args:
+        lanes: how many there are.
+        mask: bool [T * lanes].
+
+    Returns:
+        int32 [lanes, T], the rows of the batch, the marked ones first and in order, then any; and int32 [lanes], how
+        many are marked.
     """
     marked = ops.cast(by_lane(lanes, mask), "int32")
     steps = marked.shape[1]
@@ -217,7 +230,11 @@ def _after(ops: Ops, ring: Ring, ends: RingState, written: Array) -> RingState:
 
 
 def locate(ops: Ops, ring: Ring, ends: RingState, handles: Array) -> tuple[Array, Array]:
-    """The slot of each handle int32 [B], in bounds whatever the handle is, and whether its item is still there."""
+    """The slot of each handle, and whether the item it names is still there.
+
+    Returns:
+        slots int32 [B], in bounds whatever the handle is, and live bool [B].
+    """
     # A handle may be anything that a user computes: what names no item is looked up as 0, which is in bounds, and is
     # not live.
     known = (handles >= 0) & (handles < modulus(ring.capacity))
@@ -233,7 +250,12 @@ def locate(ops: Ops, ring: Ring, ends: RingState, handles: Array) -> tuple[Array
 
 
 def lane_at(ops: Ops, sizes: Array, position: Array) -> tuple[Array, Array]:
-    """Positions int32 [B] in all lanes, one after the other, as lanes and positions within them."""
+    """Positions in all lanes, one after the other, as lanes and positions within them.
+
+    Args:
+        sizes: int32 [lanes].
+        position: int32 [B], below the sum of the sizes.
+    """
     if sizes.shape[0] == 1:
         return ops.full_like(position, 0), position
     ends = ops.cumsum(sizes)

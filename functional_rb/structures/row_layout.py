@@ -103,7 +103,9 @@ def _part(layout: Layout, chosen: tuple[int, ...]) -> Layout:
 def plan(leaves: tuple[tuple[Path, tuple[int, ...], str], ...], wide_bytes: float = WIDE_BYTES) -> Layout:
     """Lay out leaves given as (path, shape, dtype name); of "object", tokens.
 
-    Sub-word leaves of at least `wide_bytes` an item get an array of their own.
+    Args:
+        leaves: of an item.
+        wide_bytes: sub-word leaves of at least so many bytes get an array of their own.
 
     Example:
         >>> layout = plan(((("done",), (), "bool"), (("obs",), (3,), "float32")))
@@ -139,9 +141,12 @@ def allocate(ops: Ops, layout: Layout, capacity: int, device: object = None) -> 
 
 
 def pack(ops: Ops, layout: Layout, leaves: Sequence[Array], like: Array) -> tuple[Array, tuple[Array, ...]]:
-    """Leaves [B, *shape], in the order of the layout, as rows int32 [B, row_words] and the wide leaves as they are.
+    """Leaves [B, *shape] as rows int32 [B, row_words] and the wide leaves as they are.
 
-    `like` int32 [B] gives batch size and device where no leaf does.
+    Args:
+        layout: of the item.
+        leaves: in the order of the layout.
+        like: int32 [B], which gives batch size and device where no leaf does.
     """
     apart = [(leaves[i], leaf.dtype) for i, leaf in enumerate(layout.leaves) if leaf.wide is not None]
     wide = tuple(ops.bitcast(x, STORED_AS[dtype]) if dtype in STORED_AS else x for x, dtype in apart)
@@ -227,10 +232,19 @@ def store(
     live: Array | None,
     leaves: Sequence[Array],
 ) -> tuple[Array, tuple[Array, ...]]:
-    """Write rows of a batch, leaves [B, *shape], to slots int32 [n] of a storage: its new rows and wide arrays.
+    """Write rows of a batch to a storage.
 
-    Equal slots come with equal rows. `source` int32 [n] says which row of the batch goes to each slot; None if the last
-    n do, in their order. Only live slots, bool [n], are written; None if all are.
+    Args:
+        layout: of the item.
+        rows: int32 [capacity, row_words].
+        wide: the arrays of the leaves that are not packed.
+        slots: int32 [n]; equal ones come with equal rows.
+        source: int32 [n], which row of the batch goes to each slot; None if its last n do, in their order.
+        live: bool [n], which slots are written at all; None if all are.
+        leaves: [B, *shape], in the order of the layout.
+
+    Returns:
+        The new rows and wide arrays.
     """
     if not slots.shape[0] or not leaves:
         return rows, tuple(wide)
@@ -252,8 +266,17 @@ def copy(
 ) -> tuple[Array, tuple[Array, ...]]:
     """Write the items that lie in slots `origins` int32 [n] of one storage to distinct slots int32 [n] of another.
 
-    The other has the same layout, and its rows and wide arrays are given back. Only live slots, bool [n], are written;
-    None if all are.
+    Args:
+        rows: int32 [capacity, row_words], of the one.
+        wide: its wide arrays.
+        origins: where the items lie.
+        to_rows: of the other, of the same layout.
+        to_wide: the wide arrays of the other.
+        slots: where they go.
+        live: bool [n], which are written at all; None if all are.
+
+    Returns:
+        The rows and wide arrays of the other.
     """
     pairs = zip(wide, to_wide, strict=True)
     written = [_set_rows(ops, old, slots, ops.take(array, origins), live) for array, old in pairs]

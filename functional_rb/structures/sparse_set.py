@@ -39,7 +39,17 @@ def members(ops: Ops, sparse_set: SparseSet, count: Array, slots: Array, marked:
 
 
 def insert(ops: Ops, sparse_set: SparseSet, count: Array, slots: Array, marked: Array) -> tuple[SparseSet, Array]:
-    """Add the marked slots, none of which is a member, to be drawn from the next epoch on: gives the count too."""
+    """Add members, to be drawn from the next epoch on.
+
+    Args:
+        sparse_set: the members so far.
+        count: int32 scalar, how many they are.
+        slots: int32 [B], none of the marked ones a member.
+        marked: bool [B].
+
+    Returns:
+        The sparse set and its count.
+    """
     positions, slots, count = appended(ops, sparse_set, count, slots, marked)
     return _put(ops, sparse_set, positions, slots), count
 
@@ -55,7 +65,18 @@ def appended(ops: Ops, sparse_set: SparseSet, count: Array, slots: Array, marked
 def remove(
     ops: Ops, sparse_set: SparseSet, remaining: Array, count: Array, slots: Array, marked: Array
 ) -> tuple[SparseSet, Array, Array]:
-    """Take the marked slots that are members out, drawn or not: gives how many remain to be drawn, and the count."""
+    """Take members out, drawn or not.
+
+    Args:
+        sparse_set: the members so far.
+        remaining: int32 scalar, how many are still to be drawn.
+        count: int32 scalar, how many there are.
+        slots: int32 [B]; those that are no members are ignored.
+        marked: bool [B].
+
+    Returns:
+        The sparse set, how many remain to be drawn, and its count.
+    """
     leaving = members(ops, sparse_set, count, slots, marked)
     # First to the end of what is still to be drawn, so that this stays in front; then to the end of everything.
     positions = ops.take(sparse_set.place, slots)
@@ -65,9 +86,16 @@ def remove(
 
 
 def rename(ops: Ops, sparse_set: SparseSet, old: Array, new: Array, marked: Array) -> SparseSet:
-    """Let new members int32 [B] take the positions of old ones, where marked.
+    """Let new members take the positions of old ones.
 
-    The new ones are distinct too, and either no members or themselves among the marked old ones.
+    Args:
+        sparse_set: the members so far.
+        old: int32 [B], those marked are members.
+        new: int32 [B], those marked are distinct too, and either no members or themselves among the marked old ones.
+        marked: bool [B].
+
+    Returns:
+        The sparse set, as large as before.
     """
     return _put(ops, sparse_set, *_only(ops, sparse_set, ops.take(sparse_set.place, old), new, marked))
 
@@ -77,9 +105,15 @@ def draw(
 ) -> tuple[Array, Array, SparseSet, Array]:
     """Draw from what remains, without replacement: every ordered choice is equally likely.
 
-    By draws int32 [B, 2], uniform in [0, 2^31), B are drawn, or as many as are wanted, int32 scalar. Gives slots int32
-    [B], of which the first min(wanted, remaining) are drawn and the others just in bounds; which are drawn, bool [B];
-    the sparse set, and how many remain.
+    Args:
+        sparse_set: the members.
+        remaining: int32 scalar, how many are still to be drawn in this epoch.
+        draws: int32 [B, 2], uniform in [0, 2^31).
+        wanted: int32 scalar, how many are to be drawn, at most B; None for B.
+
+    Returns:
+        slots int32 [B], of which the first min(wanted, remaining) are drawn and the others just in bounds; live bool
+        [B], which are drawn; the sparse set, and how many remain.
     """
     live = ops.arange(draws.shape[0], like=draws) < (remaining if wanted is None else ops.minimum(remaining, wanted))
     positions = distinct(ops, draws, remaining)
@@ -126,7 +160,8 @@ def _move_back(
 ) -> tuple[SparseSet, Array]:
     """Rearrange positions [0, boundary) so that marked ones among them, int32 [B] and distinct, come last.
 
-    Gives the sparse set, and where the marked slots begin now. No more than B others change their positions.
+    Returns:
+        The sparse set, and where the marked slots begin now. No more than B others change their positions.
     """
     positions, slots, boundary = exchanges(ops, sparse_set, boundary, positions, marked)
     return _put(ops, sparse_set, positions, slots), boundary
@@ -136,7 +171,11 @@ def _move_back(
 def exchanges(
     ops: Ops, sparse_set: SparseSet, boundary: Array, positions: Array, marked: Array
 ) -> tuple[Array, Array, Array]:
-    """Where which slots lie once marked positions come last of [0, boundary), int32 [2 B]; and where these begin."""
+    """Where which slots lie once the marked positions come last of [0, boundary): int32 [2 B] and [2 B].
+
+    Returns:
+        Positions and slots, and where the marked ones begin.
+    """
     boundary = boundary - ops.count(marked)
     # Unmarked slots behind the new boundary fill the holes that marked ones leave before it: as many of each.
     steps = ops.arange(positions.shape[0] + 1, like=positions)

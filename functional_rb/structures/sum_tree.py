@@ -96,9 +96,16 @@ def _smallest_of(ops: Ops, children: Array) -> Array:
 
 
 def refresh(ops: Ops, tree: Array, capacity: int, leaves: Array, nodes_touched: int | None = None) -> Array:
-    """Compute every node above given leaves int32 [n], whose values have changed, again.
+    """Compute every node above given leaves again.
 
-    With `nodes_touched` = n the leaves are consecutive around the ring; then each node is visited once only.
+    Args:
+        tree: float32 [rows, FANOUT].
+        capacity: number of leaves.
+        leaves: int32 [n] whose values have changed.
+        nodes_touched: if the leaves are consecutive around the ring, n; then each node is visited once only.
+
+    Returns:
+        The tree with its sums, smallest and largest values right again.
     """
     levels = geometry(capacity).levels
     nodes = leaves
@@ -171,9 +178,15 @@ def as_integers(ops: Ops, children: Array) -> Array:
 
 @replaceable
 def descend(ops: Ops, tree: Array, capacity: int, draws: Array) -> Array:
-    """Draw leaves int32 [B] in proportion to their values, by draws int32 [B, levels], uniform in [0, 2^31).
+    """Draw leaves in proportion to their values.
 
-    If no leaf is positive, the result is meaningless, though in bounds.
+    Args:
+        tree: float32 [rows, FANOUT]; some leaf is positive (else the result is meaningless, though in bounds).
+        capacity: number of leaves.
+        draws: int32 [B, levels], uniform in [0, 2^31).
+
+    Returns:
+        Leaves, int32 [B].
     """
     levels = geometry(capacity).levels
     node = ops.full_like(draws[:, 0], 0)
@@ -228,8 +241,13 @@ class Spans(NamedTuple):
 def spans(ops: Ops, tree: Array, capacity: int, first: Array, end: Array) -> Spans:
     """What lies in spans of the tree's leaves: sums along the two paths above their ends are computed anew.
 
-    That is O(log capacity) for each, and exact as the tree itself is: no sum is a difference. A span is told by its
-    first leaf, int32 [n], and the one behind its last, int32 [n]; they are equal where there is none.
+    That is O(log capacity) for each, and exact as the tree itself is: no sum is a difference.
+
+    Args:
+        tree: float32 [rows, FANOUT].
+        capacity: number of leaves.
+        first: int32 [n], the first leaf of each span.
+        end: int32 [n], the leaf behind its last one; equal to the first where there is none.
     """
     levels = geometry(capacity).levels
     last = end - 1
@@ -268,12 +286,20 @@ def _children(ops: Ops, tree: Array, start: int, edges: Edges, at_edges: tuple[A
 
 
 def descend_span(ops: Ops, tree: Array, capacity: int, span: Spans, draws: Array) -> Array:
-    """Draw leaves int32 [B] of a single span in proportion to their values; see `descend`.
+    """Draw leaves of one span in proportion to their values.
 
     A span consists of runs: at each level the children that lie whole within it, of the node above its first leaf and
     of that above its last one. One of the runs is drawn, and `descend` goes the way down: as far as the run by draws
-    that lead there, then by one of those that lead to its children, and below by any. So the draws are one more, int32
-    [B, levels + 1].
+    that lead there, then by one of those that lead to its children, and below by any.
+
+    Args:
+        tree: float32 [rows, FANOUT].
+        capacity: number of leaves.
+        span: a single one; some leaf in it is positive (else the result is meaningless, though in bounds).
+        draws: int32 [B, levels + 1], uniform in [0, 2^31).
+
+    Returns:
+        Leaves, int32 [B].
     """
     levels = geometry(capacity).levels
     assert draws.shape[1] == len(levels) + 1
@@ -297,9 +323,19 @@ def descend_span(ops: Ops, tree: Array, capacity: int, span: Spans, draws: Array
 def draw_in_span(
     ops: Ops, tree: Array, capacity: int, first: Array, end: Array, which: Array, draws: Array
 ) -> tuple[Array, Array, Array]:
-    """Draw leaves int32 [B] of one among some spans, `which` int32 [1]; see `spans` and `descend_span`.
+    """Draw leaves of one among some spans, in proportion to their values.
 
-    Gives too of each span what it adds up to and its smallest positive leaf, float32 [n], as `spans` has them.
+    Args:
+        tree: float32 [rows, FANOUT].
+        capacity: number of leaves.
+        first: int32 [n], the first leaf of each span.
+        end: int32 [n], the leaf behind its last one.
+        which: int32 [1], the span to draw from.
+        draws: int32 [B, levels + 1], uniform in [0, 2^31).
+
+    Returns:
+        Leaves, int32 [B], as `descend_span` has them; and of each span what it adds up to and its smallest positive
+        leaf, float32 [n], as `spans` has them.
     """
     sums = spans(ops, tree, capacity, first, end)
     leaves = descend_span(ops, tree, capacity, sums.at(ops, which), draws)

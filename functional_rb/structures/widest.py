@@ -23,10 +23,15 @@ SMALLEST: Final = 2.0**-100
 def lowest_in(ops: Ops, low: Array, high: Array) -> Array:
     """How many of the lowest numbers are in the choice of the largest variance, whose others are the highest.
 
-    Of n lists of at least k finite numbers these are the k lowest and the k highest, float32 [n, k], ascending; the
-    result is int32 [n, 1].
     Of several such choices it is the one with the largest sum. Numbers are compared as they lie above the lowest one,
     in float32, so that choices whose variances nearly agree may be taken for equal.
+
+    Args:
+        low: float32 [n, k], of each of n lists of at least k finite numbers the lowest, ascending.
+        high: float32 [n, k], the highest, ascending.
+
+    Returns:
+        int32 [n, 1], 0 to k - 1.
     """
     origin = _bounded(ops, low[:, :1])
     low, high = _bounded(ops, low) - origin, _bounded(ops, high) - origin
