@@ -51,10 +51,13 @@ def calls() -> Iterator[set[str]]:
         yield found
 
 
-def agreeing(program: Callable[[frb.BufferSpec], Any], spec: frb.BufferSpec) -> set[str]:
-    """What is called by a program that gives the same with kernels and without."""
+Program = Callable[[frb.BufferSpec], Any]
+
+
+def agreeing(program: Program, spec: frb.BufferSpec, by_the_core: Program | None = None) -> set[str]:
+    """What is called by a program that gives the same with kernels as the core, by its own program or by another."""
     with frb.kernels(False):
-        expected = bits(program(spec))
+        expected = bits((by_the_core or program)(spec))
     with calls() as found:
         told = bits(program(spec))
     assert told == expected
@@ -129,20 +132,35 @@ def turn(state: frb.State, given: Any, key: jax.Array) -> Any:
     return state, jax.tree.leaves((before, sample))
 
 
-def life(spec: frb.BufferSpec) -> Any:
-    """Donated, then scanned, then two that are stacked."""
+def given(spec: frb.BufferSpec) -> list[Any]:
     marked = np.random.default_rng(0).random((6, 4)) < 0.7
-    given = [
+    return [
         (items_of(spec, k), jnp.asarray(marked[k].reshape(-1, *((spec.lanes,) if spec.lanes else ()))))
         for k in range(6)
     ]
-    run, state = rb.jit(turn), rb.init(spec)
-    state, first = run(state, given[0], rb.key(0))
+
+
+def life(spec: frb.BufferSpec) -> Any:
+    """Donated, then scanned, then two that are stacked."""
+    first, *scanned, one, other = given(spec)
+    state, seen = rb.jit(turn)(rb.init(spec), first, rb.key(0))
     state, later = jax.jit(lambda s, xs: lax.scan(lambda s, x: turn(s, *x), s, xs))(
-        state, (stacked(*given[1:4]), rb.split(rb.key(1), 3))
+        state, (stacked(*scanned), rb.split(rb.key(1), 3))
     )
-    both = jax.tree.map(lambda x: jnp.stack([x, x]), state)
-    return first, later, jax.jit(jax.vmap(turn))(both, stacked(*given[4:]), rb.split(rb.key(2), 2))
+    both = stacked(state, state)
+    return seen, later, jax.jit(jax.vmap(turn))(both, stacked(one, other), rb.split(rb.key(2), 2))
+
+
+def turn_by_turn(spec: frb.BufferSpec) -> Any:
+    """The same life by one program, which is called for each turn."""
+    first, *scanned, one, other = given(spec)
+    run, later = jax.jit(turn), []
+    state, seen = run(rb.init(spec), first, rb.key(0))
+    for added, key in zip(scanned, rb.split(rb.key(1), 3), strict=True):
+        state, told = run(state, added, key)
+        later.append(told)
+    both = [run(state, added, key) for added, key in zip((one, other), rb.split(rb.key(2), 2), strict=True)]
+    return seen, stacked(*later), stacked(*both)
 
 
 @pytest.mark.parametrize("kind", effort(["a queue", "chosen by rank", "frames of slices", "returns of frames"], OTHERS))
@@ -151,7 +169,7 @@ def test_other_kinds(kind: str) -> None:
     spec = frb.BufferSpec(item, 12, **OTHERS[kind])
     expected = {"add_to_rings", "draw"} | ({"update_priorities"} if spec.sampler.has_priorities else set())
     expected |= {"threefry"} if spec.writer.words else set()
-    assert agreeing(life, spec) == expected
+    assert agreeing(life, spec, turn_by_turn) == expected
 
 
 @pytest.mark.parametrize("kind", effort(["a queue", "in turn"], [*MIXED]))
