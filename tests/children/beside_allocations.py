@@ -249,12 +249,12 @@ def with_allocations(function: Callable[[], None]) -> None:
             sys.setswitchinterval(0.005)
 
 
-def variants(spec: frb.BufferSpec, directory: Path, turn: int) -> Iterator[frb.BufferSpec]:
-    """Where its items may lie: on the device, and in one of the other places in turn, or in all in `make test-all`."""
-    others: list[frb.Device | frb.Host | frb.Memmap] = [frb.Memmap(directory / "mapped")]
-    if spec.known.buffer:
-        others += [frb.Host(), frb.Memmap(directory / "shared", shared=True)]
-    for storage in (frb.Device(), *effort([others[turn % len(others)]], others)):
+def variants(spec: frb.BufferSpec, directory: Path, everywhere: bool) -> Iterator[frb.BufferSpec]:
+    """Where its items may lie."""
+    storages = [frb.Device(), frb.Memmap(directory / "mapped")] if everywhere else [frb.Device()]
+    if everywhere and spec.known.buffer:
+        storages += [frb.Host(), frb.Memmap(directory / "shared", shared=True)]
+    for storage in storages:
         yield dataclasses.replace(spec, storage=storage)
 
 
@@ -275,9 +275,8 @@ def on_torch(wanted: dict[str, frb.BufferSpec], expected: dict[str, Bits], direc
 
     def run(everywhere: bool = True) -> None:
         with backends.make("torch") as kernels:
-            for turn, (name, spec) in enumerate(wanted.items()):
-                places = variants(spec, Path(tempfile.mkdtemp(dir=directory)), turn) if everywhere else [spec]
-                for placed in places:
+            for name, spec in wanted.items():
+                for placed in variants(spec, Path(tempfile.mkdtemp(dir=directory)), everywhere):
                     compare(name, placed, expected[name], life(kernels, placed))
             with without_chain():
                 for name in wanted.keys() & IN_PARTS:
