@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
+import sys
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -182,10 +184,17 @@ def test_a_long_chain_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = frb.BufferSpec((frb.Unbounded((), "int32"),), 40_000, frb.Prioritized(alpha=1.0))
     first = state = rb.add(rb.init(spec), (torch.arange(10, dtype=torch.int32),))
     frozen = copy.deepcopy(first)
-    for step in range(1100):  # more than Python's calls may lie in one another
+    few = len(inspect.stack(0)) + 150
+    for step in range(few + 100):  # more than Python's calls may lie in one another while it is read
         state = rb.add(state, (step,), priorities=torch.tensor([float(step + 1)]))
     assert first._version.memory is None
-    assert_equal((rb.items(first), first.tree, first.counters), (rb.items(frozen), frozen.tree, frozen.counters))
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(few)
+    try:
+        read = rb.items(first), first.tree, first.counters
+    finally:
+        sys.setrecursionlimit(usual)
+    assert_equal(read, (rb.items(frozen), frozen.tree, frozen.counters))
 
 
 class Interrupt(BaseException):
