@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -406,13 +407,18 @@ def test_what_was_compiled_is_kept_for_its_owner(tmp_path: Path, monkeypatch: py
     assert made == ["sm_90", "sm_80", "sm_90", "sm_90"]
 
 
+@functools.cache
+def short_lives() -> list[tuple[gpu_life.Life, Any]]:
+    """Those of the sanitizers' program, and what comes of them by the kernels of the CPU."""
+    return [(life, gpu_life.carried_out(life, "cpu")) for life in gpu_life.LIVES if life.spec.capacity < 100]
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_sanitizers_program_launches_every_kernel(order: str) -> None:
     launched = set[str]()
-    for life in gpu_life.LIVES:
-        if life.spec.capacity < 100:
-            with emulated_gpu.using(order, 2, 500) as emulated:
-                found = gpu_life.carried_out(life, "cpu")
-            launched |= {name for name, _ in emulated.launched}
-            assert found == gpu_life.carried_out(life, "cpu"), life.spec
+    for life, expected in short_lives():
+        with emulated_gpu.using(order, 2, 500) as emulated:
+            found = gpu_life.carried_out(life, "cpu")
+        launched |= {name for name, _ in emulated.launched}
+        assert found == expected, life.spec
     assert launched == set(_native.GPU_KERNELS) - {"pack_keys"}  # which programs of JAX alone launch

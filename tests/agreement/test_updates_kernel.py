@@ -14,6 +14,7 @@ import functional_rb as frb
 import jax_backend
 from tests.support.backends import needs_native
 from tests.support.compiled_programs import big_copies
+from tests.support.effort import effort
 from tests.support.xla_options import AS_USERS
 
 ITEM = {"done": frb.Binary(), "id": frb.Unbounded((), "int32")}
@@ -64,10 +65,11 @@ def test_on_jax_an_update_is_one_step(sampler: Any, writer: Any) -> None:
         programs.append(re.findall(r" = .*?\s([a-z-]+)\(", text[text.index("ENTRY") :]))
         held = sum(x.nbytes for x in jax.tree.leaves(state))
         assert program.memory_analysis().alias_size_in_bytes >= held
-        with frb.kernels(False):
-            expected = bits(jax_backend.update(state, handles, priorities))
-        assert bits(jax_backend.update(state, handles, priorities)) == expected
-        assert bits(program(state, handles, priorities)) == expected
+        if capacity == effort(32, capacity):  # of trees of more levels the bits are compared elsewhere
+            with frb.kernels(False):
+                expected = bits(jax_backend.update(state, handles, priorities))
+            assert bits(jax_backend.update(state, handles, priorities)) == expected
+            assert bits(program(state, handles, priorities)) == expected
     assert programs[0] == programs[1]
     assert set(programs[0]) <= {"parameter", "constant", "custom-call", "get-tuple-element", "tuple"}
 
