@@ -88,7 +88,7 @@ def test_the_bits_are_those_of_the_sum_tree(capacity: int, compared: bool, monke
     """Leaves around the seam of the ring, and any, some of which come twice; of large writes level by level."""
     monkeypatch.setattr(tpu_tree, "MOST_COMPARED", 1024 if compared else 0)
     setting = jax.jit(tpu_tree.set_leaves, static_argnums=(1, 4))
-    drawing = jax.jit(tpu_tree.draw, static_argnums=1)
+    drawing, reading = jax.jit(tpu_tree.draw, static_argnums=1), jax.jit(tpu_tree.get_leaves)
     rng, count = np.random.default_rng(capacity), min(capacity, 40)
     tree = np.zeros((sum_tree.geometry(capacity).rows, sum_tree.FANOUT), np.float32)
     made = jnp.asarray(tree)
@@ -108,7 +108,7 @@ def test_the_bits_are_those_of_the_sum_tree(capacity: int, compared: bool, monke
         np.testing.assert_array_equal(drawn.values, sum_tree.get_leaves.core(OPS, tree, np.asarray(drawn.leaves)))
         np.testing.assert_array_equal(drawn.total, np.full(50, sum_tree.total(tree)))
         np.testing.assert_array_equal(drawn.smallest, np.full(50, sum_tree.smallest(OPS, tree)))
-        np.testing.assert_array_equal(tpu_tree.get_leaves(made, jnp.asarray(leaves)), values)
+        np.testing.assert_array_equal(reading(made, leaves), values)
 
 
 def test_nothing_is_drawn_from_an_empty_tree() -> None:
@@ -141,7 +141,10 @@ def test_the_last_good_priority_of_equal_slots_counts(compared: bool, monkeypatc
         found = updating(slots, live, priorities, 0.6)
         for one, other in zip(found[1:], wanted[1:], strict=True):
             np.testing.assert_array_equal(one, other)
-        np.testing.assert_array_equal(found[0][wanted[1]], wanted[0][wanted[1]])
+        np.testing.assert_array_equal(np.asarray(found[0])[wanted[1]], wanted[0][wanted[1]])
+
+
+weights_for_a_tpu = jax.jit(tpus.importance_weights)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.4, 1.0, -1.0, np.nan])
@@ -149,7 +152,7 @@ def test_weights_are_those_of_the_core(beta: float) -> None:
     values = np.maximum(random_numbers(np.random.default_rng(5), 100), np.float32(1e-8))
     given = values, values.min(), np.float32(beta)
     wanted = importance.importance_weights.core(OPS, *given)
-    np.testing.assert_array_equal(tpus.importance_weights(*map(jnp.asarray, given)), wanted)
+    np.testing.assert_array_equal(weights_for_a_tpu(*given), wanted)
 
 
 def step(state: rb.State, key: jax.Array) -> tuple[rb.State, jax.Array]:
