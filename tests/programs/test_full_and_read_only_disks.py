@@ -18,7 +18,6 @@ import pytest
 import functional_rb as frb
 import torch_backend as rb
 from functional_rb import ted
-from functional_rb.storage import disk
 from tests.datasets.made_up import MadeUp
 from tests.support.children import ended, forked, gives_up_privileges
 
@@ -80,13 +79,14 @@ def test_an_interrupt_as_hdf5_is_written_leaves_nothing(
     name: str, made: frb.datasets.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, write = writers(made)[name]
-    written, came = disk.write, threading.Event()
+    written, came = os.write, threading.Event()
 
-    def interrupts(fd: int, content: Any) -> None:
-        written(fd, content)
+    def interrupts(fd: int, content: Any) -> int:
+        count = written(fd, content)
         if threading.current_thread() is not threading.main_thread() and not came.is_set():
             os.kill(os.getpid(), signal.SIGINT)
             assert came.wait(60)
+        return count
 
     def noted(number: int, frame: object) -> None:
         came.set()
@@ -95,7 +95,7 @@ def test_an_interrupt_as_hdf5_is_written_leaves_nothing(
     before = signal.signal(signal.SIGINT, noted)
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(disk, "write", interrupts)
+            patch.setattr(os, "write", interrupts)
             with pytest.raises(KeyboardInterrupt):
                 write(tmp_path)
     finally:

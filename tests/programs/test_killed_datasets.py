@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -11,7 +12,6 @@ import pytest
 
 import functional_rb as frb
 from functional_rb.datasets import Dataset
-from functional_rb.storage import disk
 from tests.datasets.made_up import MadeUp, contents
 from tests.support.children import die, ended, forked
 
@@ -34,7 +34,7 @@ def test_what_a_killed_process_leaves(name: str, at: str, tmp_path: Path, monkey
     monkeypatch.setattr(converting, "CHUNK", 1)  # a line for each episode
     make(made, tmp_path / "whole")
     # The journal's second line is of the first episode.
-    owner, function, before = (disk, "rename", 0) if at == "the rename" else (converting._Writing, "note", 1)
+    owner, function, before = (os, "rename", 0) if at == "the rename" else (converting._Writing, "note", 1)
 
     def killed() -> None:
         original, left = getattr(owner, function), [before]
