@@ -15,7 +15,7 @@ from jax import lax
 
 import functional_rb as frb
 import jax_backend as rb
-from tests.support.effort import effort
+from tests.support.effort import EVERYTHING, effort
 
 LANES, DEPTH = 2, 3
 ITEM = {"x": frb.Unbounded((3,)), "done": frb.Binary()}
@@ -90,8 +90,9 @@ def test_nested_control_flow_does_what_its_steps_do(seed: int) -> None:
     with jax.disable_jit(), frb.kernels(False):
         expected = jax.tree.map(np.array, program(state, key))  # which the last program does not consume
 
-    chex.assert_trees_all_equal(jax.jit(program)(state, key), expected)
-    stacked = jax.tree.map(lambda x: jnp.stack([x, x]), state)
-    mapped = jax.jit(jax.vmap(program, in_axes=(0, None)))(stacked, key)
+    if EVERYTHING:  # beside what is donated and what is mapped over, of which XLA makes programs in seconds each
+        chex.assert_trees_all_equal(jax.jit(program)(state, key), expected)
+    stacked = jax.tree.map(lambda x: jnp.asarray(np.stack([x, x])), state)
+    mapped = jax.device_get(jax.jit(jax.vmap(program, in_axes=(0, None)))(stacked, key))
     chex.assert_trees_all_equal(jax.tree.map(lambda x: x[1], mapped), expected)
     chex.assert_trees_all_equal(rb.jit(program)(state, key), expected)

@@ -166,9 +166,9 @@ def test_alike_compiled_mapped_and_on_either_backend(what: str) -> None:
                 assert not kept.keys() & ids_of(backend, after).keys()
             made[name] = bits(backend, after), backend.numpy(backend.rb.items(after)["id"]).tolist()
             if name == "jax":
-                both = jax.tree.map(lambda x: jnp.stack([x, x]), state)
+                both = jax.tree.map(lambda x: jnp.asarray(np.stack([x, x])), state)
                 mapped = jax.vmap(lambda s: backend.rb.with_spec(s, spec))(both)  # noqa: B023
-                one = jax.tree.map(lambda x: x[1], mapped)
+                one = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[1]), mapped)
                 made["mapped"] = bits(backend, one), np.asarray(backend.rb.items(one)["id"]).tolist()
     for name, found in made.items():
         assert found == made["torch"], name

@@ -15,6 +15,7 @@ import torch
 import functional_rb as frb
 from tests.support import backends, gpu
 from tests.support.backends import Backend
+from tests.support.effort import effort
 
 ITEM = {"id": frb.Unbounded((), "int32"), "made_by": frb.Unbounded((1,), "int32")}
 CAPACITY = 8
@@ -149,7 +150,7 @@ def test_a_compiled_program_of_torch_takes_new_versions_without_being_compiled_a
     import torch_backend as rb
 
     state = rb.add(rb.init(spec_of()), items_of(0, [0, 1, 2, 3]))
-    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    counter = torch._dynamo.testing.CompileCounterWithBackend(effort("eager", "aot_eager"))
     advanced = torch.compile(lambda state, version: rb.update_(state, version=version), fullgraph=True, backend=counter)
     for version in (1, 3, 2):
         state = advanced(rb.own_(state), torch.tensor(version))

@@ -75,8 +75,10 @@ def check_compiled_step(sampler: Any, backend: str, device: str = "cpu") -> None
 def test_one_compiled_function_draws_from_buffers_of_several_items() -> None:
     """Whose settings torch would take for sizes that vary, once it has met two of each."""
     torch._dynamo.reset()
-    compiled = torch.compile(lambda state, key: rb.sample_(state, key, 4), fullgraph=True, backend="aot_eager")
-    for shape, capacity in (((3,), 20), ((5,), 24), ((4, 2), 40)):
+    compiled = torch.compile(
+        lambda state, key: rb.sample_(state, key, 4), fullgraph=True, backend=effort("eager", "aot_eager")
+    )
+    for shape, capacity in effort([((3,), 20), ((4, 2), 40)], [((3,), 20), ((5,), 24), ((4, 2), 40)]):
         spec = frb.BufferSpec({"x": frb.Unbounded(shape)}, capacity, frb.Uniform(max_times_sampled=3))
         state = rb.add(rb.init(spec), {"x": torch.rand(12, *shape)})
         _, expected = rb.sample(state, rb.key(1), 4)

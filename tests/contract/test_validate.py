@@ -38,6 +38,8 @@ BAD = {
     "reward": [NAN],
     "flag": [0.5, -1.0, NAN],
 }
+# What both of its kinds of programs are compiled for.
+PRIORITIZED = frb.BufferSpec(ITEM, 7, frb.Prioritized())
 PATHS = {"obs": "obs", "choice": "more/choice", "reward": "more/reward", "flag": "flag"}
 cells = {name: st.sampled_from([*GOOD[name] * 3, *BAD[name]]) for name in GOOD}
 rows = st.fixed_dictionaries(cells)
@@ -117,8 +119,7 @@ def test_an_eager_add_refuses_the_first_bad_row(library: Backend, first: Any, se
 @hypothesis.given(first=batches, second=batches, mask=st.lists(st.booleans(), min_size=ROWS, max_size=ROWS))
 @hypothesis.settings(max_examples=20)
 def test_while_tracing_bad_rows_are_left_out_and_counted(library: Backend, first: Any, second: Any, mask: Any) -> None:
-    spec = frb.BufferSpec(ITEM, 7)
-    state, expected = library.rb.init(spec), library.rb.init(spec)
+    state, expected = library.rb.init(PRIORITIZED), library.rb.init(PRIORITIZED)
     count = 0
     for number, batch in enumerate((first, second)):
         items = library.tree(items_of(batch, number * ROWS))
@@ -140,11 +141,10 @@ def test_without_validation_every_value_goes_in(library: Backend) -> None:
 
 def test_the_count_stays_with_the_state(library: Backend) -> None:
     """Through all functions, the kernels' included, pickling and the other backend."""
-    spec = frb.BufferSpec(ITEM, 7, frb.Prioritized())
     good = {name: GOOD[name][0] for name in GOOD}
     items = library.tree(items_of([good, good | {"reward": NAN}, good, good, good | {"choice": 9}], 0))
     every = library.array(np.ones(ROWS, bool))
-    state = traced(library)(library.rb.init(spec), items, every)
+    state = traced(library)(library.rb.init(PRIORITIZED), items, every)
     state = library.rb.add(state, items_of([good] * 2, 5), validate=True)
     state, sample = library.rb.sample(state, library.rb.key(0), 4)
     state = library.rb.update(state, sample.indices, np.ones(4, np.float32))

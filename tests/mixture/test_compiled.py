@@ -197,36 +197,29 @@ def test_torch_compiles_the_whole_of_it() -> None:
 
 
 @pytest.mark.parametrize("how", ["exact", *effort([], ["items", "buffers"])])
-def test_torch_compiles_what_a_mixture_itself_says(how: Any) -> None:
-    """Shares that are numbers, and buffers that remember nothing: rounded by each key anew, by the same program."""
-    rb = torch_backend
-    mixture, keys = pair(rb, UNIFORM, p=[0.3, 0.7], how=how), rb.split(rb.key(0), 10).unbind()
-    expected = [rb.sample(mixture, key, 4)[1].items["x"].tolist() for key in keys]
-    compiled = torch.compile(lambda m, key: rb.sample_(m, key, 4), fullgraph=True, backend="eager")
-    found, before = [], graphs()
-    for key in keys:
-        mixture, sample = compiled(mixture, key)
-        found.append(sample.items["x"].tolist())
-    assert found == expected
-    assert how != "exact" or {sum(x < 10 for x in batch) for batch in found} == {1, 2}
-    assert graphs() == before + 1
-
-
-@pytest.mark.parametrize("how", ["exact", *effort([], ["items", "buffers"])])
 def test_torch_compiles_a_step_once_for_all_states_and_betas(how: Any) -> None:
-    """Twice with numbers of Python, which are traced from where they change."""
+    """Twice with numbers of Python, which are traced from where they change.
+
+    The shares that the mixture itself tells are rounded by each key anew, by the same program.
+    """
     rb = torch_backend
-    mixture = pair(rb, p=[0.3, 0.7], how=how)
+    eager, mixture = (pair(rb, p=[0.3, 0.7], how=how) for _ in range(2))
     mixture = mixture.with_states([rb.own_(state) for state in mixture])
 
-    def step(mixture: frb.Mixture, key: torch.Tensor, x: float, beta: float) -> frb.Mixture:
+    def step(mixture: frb.Mixture, key: torch.Tensor, x: float, beta: float) -> tuple[frb.Mixture, Any]:
         mixture = rb.add_(mixture, {"x": x}, to=0)
         mixture, sample = rb.sample_(mixture, key, 4, beta)
-        return rb.update_(mixture, sample.indices, sample.weights)
+        return rb.update_(mixture, sample.indices, sample.weights), sample
 
-    compiled, before = torch.compile(step, fullgraph=True, backend="eager"), graphs()
+    compiled, before, counts = torch.compile(step, fullgraph=True, backend="eager"), graphs(), set()
     for k in range(10):
-        mixture = compiled(mixture, rb.key(k), 20.0 + k, (k + 1) / 20)
+        given = rb.key(k), 20.0 + k, (k + 1) / 20
+        eager, expected = step(eager, *given)
+        mixture, sample = compiled(mixture, *given)
+        assert sample.items["x"].tolist() == expected.items["x"].tolist()
+        torch.testing.assert_close(sample.weights, expected.weights)
+        counts.add(int((sample.extras["buffer_ids"] == 0).sum()))
+    assert how != "exact" or counts == {1, 2}
     assert graphs() == before + 2
     assert sorted(rb.items(mixture[0])["x"].tolist()) == [*range(22, 30)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import threading
 from typing import Any
@@ -30,11 +31,11 @@ def share_contexts() -> None:
 
 
 def take_arrays_without_programs() -> None:
-    """Let `jnp.asarray` take an array of NumPy's as it takes one whose dtype is named: by a copy to the device.
+    """Let `jnp.asarray` take an array of NumPy's by a copy to the device, and `jnp.zeros` make small ones so.
 
     Otherwise JAX 0.10 compiles a program for each new shape, as if the array were a constant of a program: a quarter of
-    all that the tests compile, in hundreds of times the time of a copy. As before where JAX looks for transfers that
-    were not asked for, and where it traces.
+    all that the tests compile, in a hundred times the time of a copy. As before where JAX looks for transfers that were
+    not asked for, and where it traces.
     """
     numpy: Any = sys.modules.get("jax.numpy")
     core: Any = sys.modules.get("jax._src.core")
@@ -43,17 +44,35 @@ def take_arrays_without_programs() -> None:
         return
     import jax
 
-    plain = numpy.asarray
+    plain, plain_zeros, put = numpy.asarray, numpy.zeros, jax.device_put
+
+    def may_copy() -> bool:
+        return jax.config.jax_transfer_guard in (None, "allow") and is_clean()
 
     @functools.wraps(plain)
     def asarray(a: Any, *args: Any, **settings: Any) -> Any:
-        usual = args or settings or type(a) is not np.ndarray or jax.config.jax_transfer_guard not in (None, "allow")
-        if usual or not is_clean():
+        if args or settings or type(a) is not np.ndarray or not may_copy():
             return plain(a, *args, **settings)
-        return plain(a, jax.dtypes.canonicalize_dtype(a.dtype))
+        dtype = jax.dtypes.canonicalize_dtype(a.dtype)
+        with np.errstate(over="ignore"):
+            return plain(a.astype(dtype, copy=False), dtype)
+
+    @functools.wraps(plain_zeros)
+    def zeros(shape: Any, dtype: Any = None, **settings: Any) -> Any:
+        sizes = shape if isinstance(shape, tuple) and all(isinstance(size, int) for size in shape) else None
+        if (
+            sizes is None
+            or dtype is None
+            or set(settings.values()) - {None}
+            or math.prod(sizes) > 4096
+            or not may_copy()
+        ):
+            return plain_zeros(shape, dtype, **settings)
+        # Memory of JAX's own, which may be donated.
+        return put(np.zeros(sizes, jax.dtypes.canonicalize_dtype(dtype)), may_alias=False)
 
     asarray.compiles_nothing = True  # type: ignore[attr-defined]
-    numpy.asarray = asarray
+    numpy.asarray, numpy.zeros = asarray, zeros
 
 
 def _shared() -> Any:

@@ -17,6 +17,7 @@ import torch_backend as rb
 from tests.support import backends
 from tests.support.effort import effort
 from tests.support.language_models import LAYERS, gpt2
+from tests.support.laws import chance_of
 from tests.text.causal_models import EOS, KINDS, PAD, TEXTS, VOCABULARY, made, own_log_probs, padded
 
 N = 6
@@ -117,8 +118,6 @@ def test_log_probs_have_the_gradients_of_the_model(models: dict[str, Any]) -> No
 
 def test_all_replies_are_drawn_by_their_probability_beside_longer_prompts() -> None:
     """A vocabulary of 5 and replies of 3 tokens: 125 of them, after a prompt that is padded."""
-    from scipy import stats  # takes a second to import, which only this worker has to spend
-
     model = made("GPT2", vocab_size=5, initializer_range=0.3)
     step, cache = rb.text.causal_lm(model)
     every = [*itertools.product(range(5), repeat=3)]
@@ -132,7 +131,7 @@ def test_all_replies_are_drawn_by_their_probability_beside_longer_prompts() -> N
     often = expected * len(drawn) >= 5  # the others together
     pairs = [np.append(x[often], x[~often].sum()) for x in (counts, expected * len(drawn) / expected.sum())]
     assert often.sum() > 20
-    assert stats.chisquare(*pairs).pvalue > 1e-3
+    assert chance_of(*pairs) > 1e-3
 
 
 def test_a_rollout_pays_the_score_once_and_keeps_to_a_reference_of_other_parameters(models: dict[str, Any]) -> None:

@@ -119,7 +119,7 @@ def law(take: str, interleaved: bool) -> Any:
 @pytest.mark.parametrize(
     ("take", "interleaved", "lanes", "carriers"),
     [
-        ("newest", False, 2, ["numpy", "jax-core"]),
+        ("newest", False, 2, effort(["numpy"], ["numpy", "jax-core"])),
         ("newest", True, None, ["torch"]),
         ("best", True, 2, ["numpy"]),
         ("spread", False, 2, ["numpy", "torch"]),
@@ -174,6 +174,6 @@ def test_torch_compiles_a_draw_of_interleaved_groups_without_a_warning() -> None
 
     state = rb.init(frb.BufferSpec(ITEM, CAPACITY, frb.Groups(2, "prompt", "score", interleaved=True, take="best")))
     state = rb.add(state, stored_of([(k % 3, float(k)) for k in range(9)]))
-    drawn = torch.compile(rb.sample_, fullgraph=True, backend="aot_eager")
+    drawn = torch.compile(rb.sample_, fullgraph=True, backend=effort("eager", "aot_eager"))
     _, sample = drawn(rb.own_(state), rb.key(0), 3)
     assert sorted(sample.items["score"].tolist()) == [[6.0, 3.0], [7.0, 4.0], [8.0, 5.0]]

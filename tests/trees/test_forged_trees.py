@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
+from tests.support import backends
 from tests.support.backends import Backend, mostly_on_torch
 
 SPEC = frb.trees.TreeSpec(
@@ -40,14 +42,16 @@ class Model:
         return self.searched(self.rb.init(SPEC, items=root), simulations)
 
 
-MADE: dict[tuple[str, int], Any] = {}
+@functools.cache
+def made(simulations: int) -> Any:
+    """On torch, which compiles nothing."""
+    with backends.make("torch") as library:
+        return Model(library).tree(simulations)
 
 
 def searched(library: Backend, simulations: int = 8) -> Any:
-    """Trees with some nodes, made once: they are values."""
-    if (library.library, simulations) not in MADE:
-        MADE[library.library, simulations] = Model(library).tree(simulations)
-    return MADE[library.library, simulations]
+    """Trees with some nodes."""
+    return library.rb.from_dlpack(made(simulations), copy=True)
 
 
 def changed(library: Backend, tree: Any, name: str, at: Any, value: Any) -> Any:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import functional_rb as frb
+from tests.support import backends
 from tests.support.backends import Backend, mostly_on_torch
 from tests.support.effort import effort
 from tests.trees import list_tree
@@ -301,8 +302,14 @@ def test_an_edge_that_a_tree_does_not_have_counts_as_none(library: Backend) -> N
     assert library.numpy(ended.child).tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("compiler", ["eager", pytest.param("inductor", marks=pytest.mark.long)])
-def test_compiled_by_torch_as_one_graph(compiler: str) -> None:
+@pytest.mark.parametrize(
+    ("compiler", "whole"),
+    [
+        ("eager", False),  # the way down, by its score: the rest of it `test_compiled_by_torch` sees
+        *(pytest.param(compiler, True, marks=pytest.mark.long) for compiler in ("eager", "inductor")),
+    ],
+)
+def test_compiled_by_torch_as_one_graph(compiler: str, whole: bool) -> None:
     import torch
 
     import torch_backend as rb
@@ -313,10 +320,15 @@ def test_compiled_by_torch_as_one_graph(compiler: str) -> None:
         step_of(library, game),
         frb.trees.MuZero(frb.trees.UCB1(scale=(-3.0, 3.0), tuned=True), dirichlet_fraction=0.0),
     )
-    simulations = effort(1, 2)  # each is traced anew
-    tree = of_states(library, game, [0, 1, 2], simulations, "squares")
+    simulations = 2  # each is traced anew
+    tree = of_states(library, game, [0, 1, 2], simulations + 2, "squares")
+    if not whole:
+        tree, _ = rb.trees.search(tree, rb.key(0), step, 6, policy)
+    sizes = tree.size.tolist()
 
     def search(tree: frb.trees.Tree, key: Any) -> Any:
+        if not whole:
+            return rb.trees.select(tree, key, policy.score)[:3]
         tree, proposal = rb.trees.search(tree, key, step, simulations, policy)
         tree = rb.trees.subtree(tree, proposal.slot)
         return tree.visits, tree.value, tree.statistics["squares"], tree.low, proposal.slot, proposal.weights
@@ -326,7 +338,7 @@ def test_compiled_by_torch_as_one_graph(compiler: str) -> None:
     found = torch.compile(search, fullgraph=True, backend=compiler)(tree, key)
     for a, b in zip(expected, found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
-    assert tree.size.tolist() == [1, 1, 1]
+    assert tree.size.tolist() == sizes
 
 
 def test_mapped_and_scanned_on_jax() -> None:
@@ -362,8 +374,10 @@ def test_mapped_and_scanned_on_jax() -> None:
 
 def test_summaries_of_searches_in_compiled_functions_too(library: Backend) -> None:
     game = Table(**vars(Game.random(3, 6, 3, 0.9, ties=False)))
-    tree = of_states(library, game, [0, 1], 8)
-    tree, _ = library.rb.trees.search(tree, library.rb.key(0), step_of(library, game), 4)
+    with backends.make("torch") as on_torch:  # which compiles nothing
+        tree = of_states(on_torch, game, [0, 1], 8)
+        tree, _ = on_torch.rb.trees.search(tree, on_torch.rb.key(0), step_of(on_torch, game), 4)
+    tree = library.rb.from_dlpack(tree)
 
     def told(tree: frb.trees.Tree) -> Any:
         return tree.summary()

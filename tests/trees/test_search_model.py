@@ -91,7 +91,7 @@ def test_search_subtree_and_search_again_equal_the_model(
     # At first one value alone is known in this tree, and it was computed in two places.
     @example(seed=1, states=[0, 0, 0], discount=0.9, ties=False, bad=False, slots=[0, 0, 0])
     @example(seed=2, states=[0, 1, 2], discount=-1.0, ties=False, bad=True, slots=[0, 1, 2])
-    @settings(max_examples=effort(5, 200))
+    @settings(max_examples=effort(3, 200))
     @given(
         st.integers(0, 2**31),
         st.lists(st.integers(0, STATES - 1), min_size=BATCH, max_size=BATCH),
