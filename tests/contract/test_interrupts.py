@@ -128,8 +128,8 @@ def test_functions_of_values_leave_every_state_as_it_was(
             interrupts.interrupted(line, call, variant, state)
             check_at_rest(lock_of(state), elsewhere)
             assert bits(variant, state) == before, f"{function}, line {line}"
-            assert bits(variant, older) == long_before, f"{function}, line {line}"
             assert told(variant, call(variant, state)) == expected, f"{function}, line {line}"
+        assert bits(variant, older) == long_before, function
 
 
 @pytest.mark.parametrize(("variant", "name"), CASES, indirect=["variant"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))  # as for a program started from there
@@ -18,7 +19,7 @@ def test_the_rules_are_those_of_the_table() -> None:
     game, boards, _ = tic_tac_toe()
     states, moves = np.nonzero(game.valid & ~game.terminal[:, None])
     before = np.array([boards[k] for k in range(len(boards))], np.int32)
-    after, reward, done = example.play(before[states], moves)
+    after, reward, done = jax.jit(example.play)(before[states], moves)
     np.testing.assert_array_equal(after, before[game.following[states, moves]])
     np.testing.assert_array_equal(reward, game.reward[states, moves])
     np.testing.assert_array_equal(done, game.terminal[game.following[states, moves]])

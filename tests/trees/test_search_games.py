@@ -235,6 +235,9 @@ def test_errors_name_what_is_wrong(library: Backend) -> None:
     step = step_of(library, game)
     root = list_tree.expansion(game.tables(), np.array([0, 1], np.int32), None, None, 1.0)
     leaf = trees.select(tree, key)
+    with backends.make("torch") as on_torch:  # which compiles nothing
+        alone = of_states(on_torch, game, [0, 1], 4).at(0)
+    alone = library.rb.from_dlpack(alone, copy=True)
     for function, kind, words in (
         (
             lambda: library.rb.init(tree.spec, items=root._replace(prior=root.prior[:, :2])),
@@ -256,8 +259,8 @@ def test_errors_name_what_is_wrong(library: Backend) -> None:
         (lambda: trees.search(tree, 3, step, 3), TypeError, "key: expected"),
         (lambda: trees.select(tree, key, frb.trees.MuZero()), TypeError, r"expected a score such as frb\.trees\.PUCT"),
         (lambda: trees.select(tree, key, max_depth=0), ValueError, "max_depth as an int from 1 on"),
-        (lambda: trees.subtree(tree.at(0), 0), ValueError, "one batch axis"),
-        (lambda: tree.at(0).summary(), ValueError, "one batch axis"),
+        (lambda: trees.subtree(alone, 0), ValueError, "one batch axis"),
+        (lambda: alone.summary(), ValueError, "one batch axis"),
         (lambda: trees.expand(tree, None, root), TypeError, "trees.expand: expected a leaf, as rb.trees.select gives"),
         (lambda: trees.backup(tree, (0, 0)), TypeError, "trees.backup: expected a leaf, as .* got tuple"),
         (lambda: trees.backup(tree, leaf._replace(node=None)), TypeError, r"trees\.backup: leaf\.node"),

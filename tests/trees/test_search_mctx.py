@@ -28,6 +28,7 @@ def model(x: jax.Array, action: jax.Array) -> tuple[jax.Array, ...]:
     return x, 2 * jnp.sin(x[:, :1] * jnp.arange(3.0, 3.0 + SLOTS)), jnp.sin(5 * x[:, 1]), 0.5 * x[:, 2]
 
 
+@jax.jit  # as all here that would be compiled operation by operation
 def start() -> tuple[jax.Array, ...]:
     return model(jnp.linspace(-1, 1, 3 * BATCH).reshape(BATCH, 3), jnp.zeros(BATCH))
 
@@ -75,7 +76,7 @@ def check_same(tree: frb.trees.Tree, theirs: Any) -> None:
         ("reward", theirs.children_rewards),
     ):
         np.testing.assert_allclose(getattr(tree, name), other, atol=1e-5, err_msg=name)
-    summary, told = tree.summary(), theirs.summary()
+    summary, told = (jax.jit(lambda made: made.summary())(made) for made in (tree, theirs))
     np.testing.assert_array_equal(summary.visits, told.visit_counts)
     np.testing.assert_allclose(summary.probabilities, told.visit_probs, atol=1e-6)
     np.testing.assert_allclose(summary.value, told.value, atol=1e-5)
