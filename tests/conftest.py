@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator
 import hypothesis
 import pytest
 
-from tests.support import backends, device, effort, gpu, lowering, selection, xla_options
+from tests.support import backends, device, effort, gpu, lowering, selection, tracing, xla_options
 from tests.support.backends import Backend
 
 # Two workers share two cores: torch's own threads would wait for each other. Before torch is imported.
@@ -65,6 +65,12 @@ def less_for_jax_to_do() -> None:
     """Let JAX make the programs of a module in one context, and none for arrays that it is given."""
     lowering.share_contexts()
     lowering.take_arrays_without_programs()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def less_for_torch_to_do() -> None:
+    """Let torch.compile trace without what nobody reads here, once a test has imported it."""
+    tracing.trace_quickly()
 
 
 @pytest.fixture(scope="session", autouse=gpu.ASKED)

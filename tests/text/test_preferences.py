@@ -90,7 +90,7 @@ def test_edges_have_a_loss_and_a_gradient_on_either_backend(library: Backend, ro
 
     given = pairs.chosen_data.rewards
     if library.library == "jax":
-        found, gradient = jax.value_and_grad(loss)(given)
+        found, gradient = jax.jit(jax.value_and_grad(loss))(given)
     else:
         leaf = given.clone().requires_grad_()
         found = loss(leaf)
