@@ -21,6 +21,7 @@ from functional_rb.items import crops
 from functional_rb.native.kernels import WHOLE, Kernel, rebuilt
 from functional_rb.ops import numpy_ops, random_bits
 from functional_rb.ops.part_kernels import using
+from functional_rb.samplers import staleness
 from functional_rb.samplers.importance import Priorities
 from functional_rb.storage import host_kernels
 from functional_rb.structures import episode_windows, hash_map, sparse_set, sum_tree
@@ -192,6 +193,7 @@ def use_other_parts() -> None:
         random_bits.below(torch_ops, draws, at[1])
         sum_tree.draw_in_span(torch_ops, torch.ones((2, 16)), 8, at, at + 1, at[:1], draws)
         episode_windows.extent(torch_ops, lanes, torch.arange(4, dtype=torch.int32), at)
+        staleness.freshness(torch_ops, at[1:], at, 3, 1)
     custom_ops.draws(rb.key(0), 3, 2)
 
 

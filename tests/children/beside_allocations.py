@@ -64,7 +64,7 @@ FRAMES = {"image": frb.Unbounded((1100,), "uint8"), "next": {"image": frb.Unboun
 USUAL = (
     *("uniform, plain", "prioritized, plain", "slices", "slices, prioritized", "without replacement, of a reservoir"),
     *("queue of windows", "sums of steps", "sums of steps, stored", "hindsight", "frames", "shifted", "texts"),
-    *("sums of steps, float64", "sums of steps, float16", "prioritized, with a limit", "slices of frames"),
+    *("sums of steps, float64", "sums of steps, float16", "prioritized, with a limit", "slices of frames", "staleness"),
 )
 # Members that have every handler of XLA's among them; the others take seconds each to compile.
 ON_JAX = ("prioritized, plain", "slices, prioritized", "queue of windows", "without replacement, of a reservoir")
@@ -149,6 +149,8 @@ def life(backend: Backend, spec: frb.BufferSpec) -> Bits:
         state = backend.update(state, handles, given if spec.sampler.has_priorities else None, notes)
         if spec.sampler.has_priorities:
             state = backend.update(state, handles, given[::-1].copy())
+        if isinstance(spec.sampler, frb.Staleness):
+            state = rb.update(state, version=k + 1)
         told.append(lives.bits(backend, (sample, got, rb.size(state), rb.can_sample(state, BATCH))))
     told.append(lives.bits(backend, rb.items(state)))
     if not dataset:

@@ -39,7 +39,8 @@ def test_import_tells_why_a_library_that_is_there_cannot_be_imported(
 ) -> None:
     (tmp_path / "dm_env.py").write_text("import nowhere_at_all")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "dm_env", raising=False)
+    for module in ("dm_env", "dm_env.specs"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     with pytest.raises(ImportError, match=r"needs dm_env: pip install dm-env \(No module named 'nowhere_at_all'\)"):
         frb.convert.to_library(frb.Unbounded(()), "dm_env")
 

@@ -153,11 +153,14 @@ def _define(name: str) -> None:
 
     LIBRARY.define(f"{name}({changed}Tensor[] operands, SymInt[] numbers, str form) -> {results}", tags=tags)
     if _handler(name) in _native.HANDLERS:
-        handler = _native.HANDLERS[_handler(name)]
-        LIBRARY.impl(name, functools.partial(_carried_out, functools.partial(CHAIN.call, handler), name), "CPU")
+        LIBRARY.impl(name, functools.partial(called, name), "CPU")
     if name in LAUNCHED:
         LIBRARY.impl(name, functools.partial(launched, name), "CUDA")
     torch.library.register_fake(f"functional_rb::{name}", described, lib=LIBRARY)
+
+
+def called(name: str, *arguments: Any) -> object:
+    return _carried_out(functools.partial(CHAIN.call, _native.HANDLERS[_handler(name)]), name, *arguments)
 
 
 def launched(name: str, *arguments: Any) -> object:
