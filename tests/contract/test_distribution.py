@@ -137,7 +137,8 @@ def test_distribution(capacity: int, kind: str) -> None:
 def test_a_million_lognormal_priorities() -> None:
     # With a float32 uniform a third of these could never be drawn.
     priorities = np.random.default_rng(0).lognormal(0, 2, 2**20).astype(np.float32)
-    check_distribution(priorities, [descend_by_kernel, descend_by_jax, descend_by_torch], every=8)
+    check_distribution(priorities, [descend_by_kernel])
+    check_distribution(priorities, [descend_by_jax, descend_by_torch], every=16)
 
 
 def test_a_partly_filled_tree() -> None:
