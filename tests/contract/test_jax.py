@@ -148,7 +148,9 @@ def test_gradient_of_a_loss_through_a_sample(kernels: bool) -> None:
     expected = 2 * (weights * (x @ np.asarray(w))) @ x
     checkpointed = jax.grad(jax.checkpoint(loss))
     np.testing.assert_allclose(jax.jit(checkpointed)(w, state, rb.key(5)), expected, rtol=1e-5)
-    if not kernels:  # eagerly that goes operation by operation: a hundred programs to compile for the core
+    if effort(
+        not kernels, False
+    ):  # eagerly that goes operation by operation: a hundred programs to compile for the core
         return
     for f in (jax.grad(loss), checkpointed):
         np.testing.assert_allclose(f(w, state, rb.key(5)), expected, rtol=1e-5)
@@ -174,7 +176,7 @@ def test_storage_takes_values_that_depend_on_parameters(kernels: bool) -> None:
     # Were it not cut, the sampled features, which are w themselves, would count twice.
     np.testing.assert_allclose(gradient, value / 2, rtol=1e-6)
     assert_same_bits(after, expected)
-    if kernels:
+    if effort(kernels, True):
         tangent = jax.jvp(lambda w: loss(w, state)[0], (2.0,), (1.0,))[1]
         np.testing.assert_allclose(tangent, value / 2, rtol=1e-6)
 

@@ -10,6 +10,7 @@ import pytest
 
 import functional_rb as frb
 from tests.support.backends import Backend
+from tests.support.effort import effort
 
 items = frb.items
 L = 4
@@ -111,7 +112,8 @@ def test_compiled_by_torch() -> None:
         )
         for flat in (True, False)
     )
-    _, expected = rb.sample(apart, rb.key(1), 4)
+    expected = rb.sample(apart, rb.key(1), 4)[1].items["where"].reshape(4, L, 8, 9, 1)
     program = torch.compile(lambda state, key: rb.sample_(state, key, 4), fullgraph=True, backend="eager")
-    _, sample = program(flat, rb.key(1))
-    assert torch.equal(sample.items["where"].reshape(4, L, 8, 9, 1), expected.items["where"].reshape(4, L, 8, 9, 1))
+    for state in effort([flat], [flat, apart]):
+        _, sample = program(state, rb.key(1))
+        assert torch.equal(sample.items["where"].reshape(4, L, 8, 9, 1), expected)
