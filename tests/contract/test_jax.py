@@ -148,9 +148,7 @@ def test_gradient_of_a_loss_through_a_sample(kernels: bool) -> None:
     expected = 2 * (weights * (x @ np.asarray(w))) @ x
     checkpointed = jax.grad(jax.checkpoint(loss))
     np.testing.assert_allclose(jax.jit(checkpointed)(w, state, rb.key(5)), expected, rtol=1e-5)
-    if effort(
-        not kernels, False
-    ):  # eagerly that goes operation by operation: a hundred programs to compile for the core
+    if effort(not kernels, False):  # eagerly that goes operation by operation: a hundred programs for the core
         return
     for f in (jax.grad(loss), checkpointed):
         np.testing.assert_allclose(f(w, state, rb.key(5)), expected, rtol=1e-5)
