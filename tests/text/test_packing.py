@@ -105,6 +105,8 @@ def test_rows_are_as_full_as_those_of_trl() -> None:
         ([[1], [[2]]], {}, ValueError, r"sequence 1: expected shape \[tokens\], got \[1, 1\]"),
         ([[1]], {"length": 0}, ValueError, "expected length as an int from 1 on, got 0"),
         ([[1]], {"length": 1.5}, TypeError, "expected length as an int, got 1.5"),
+        ([[1]], {"pad": True}, ValueError, "expected pad as an int from -2147483648 on, got True"),
+        ([[1]], {"pad": 2**31}, ValueError, r"expected pad below 2\^31, as int32 has it, got 2147483648"),
         ([[1]], {"too_long": "cut"}, ValueError, "expected too_long as 'error' or 'split', got 'cut'"),
     ],
 )
