@@ -30,14 +30,15 @@ FRB_RECORD(LevelRecord, nodes, groups, sums, smallest, largest);
 FRB_RECORD(LeafRecord, storage, offset, bytes);
 
 // Rings of slots, one a lane, and windows on them; `turns` is how often a lane may be filled before its sequence numbers
-// begin again. From `cursors` on they say where in a state's counters what belongs to the lanes begins (`next` is 0 where
-// no steps in episodes are kept), then which leaf tells trajectories apart, if `newest` is not 0, and how many leaves mark
-// the ends of episodes: behind the record it lies which; `completed` is where it is counted how many windows of each lane
-// are complete, if these come once while they are new, or 0, and behind that how many of these were given; `refused` is where what a buffer that is full refuses, or
-// items without a rank, are counted, or 0; `version` is where the version of the policy that learns is, if items are drawn by
-// how stale they are, or 0, `made_by` the leaf that tells which one made an item, and `stalest` and `power` are settings, see
-// `freshness`. Of a writer that chooses slots, as `Chooses` numbers it, `seen` is where it counts all
-// items, `rank` the leaf by which they are ranked, and `reduction` how that becomes one number, see `Reduction`.
+// begin again. From `cursors` on they say where in a state's counters what belongs to the lanes begins (`next` is 0
+// where no steps in episodes are kept), then which leaf tells trajectories apart, if `newest` is not 0, and how many
+// leaves mark the ends of episodes: behind the record it lies which; `completed` is where it is counted how many windows
+// of each lane are complete, if these come once while they are new, or 0, and behind that how many of these were given;
+// `refused` is where what a buffer that is full refuses, or items without a rank, are counted, or 0; `version` is where
+// the version of the policy that learns is, if items are drawn by how stale they are, or 0, `made_by` the leaf that
+// tells which one made an item, and `stalest` and `power` are settings, see `freshness`. Of a writer that chooses slots,
+// as `Chooses` numbers it, `seen` is where it counts all items, `rank` the leaf by which they are ranked, and
+// `reduction` how that becomes one number, see `Reduction`.
 FRB_RECORD(RingRecord, capacity, length, lanes, turns, window_length, period, strict, left, right, by_trajectory,
            counters, cursors, sizes, next, newest, id, ends, completed, refused, version, made_by, stalest, power, chooses, seen,
            rank, reduction);
