@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import sys
 import threading
 from typing import Any
@@ -31,7 +30,7 @@ def share_contexts() -> None:
 
 
 def take_arrays_without_programs() -> None:
-    """Let `jnp.asarray` take an array of NumPy's by a copy to the device, and `jnp.zeros` make small ones so.
+    """Let `jnp.asarray` take an array of NumPy's by a copy to the device.
 
     Otherwise JAX 0.10 compiles a program for each new shape, as if the array were a constant of a program: a quarter of
     all that the tests compile, in a hundred times the time of a copy. As before where JAX looks for transfers that were
@@ -44,7 +43,7 @@ def take_arrays_without_programs() -> None:
         return
     import jax
 
-    plain, plain_zeros, put = numpy.asarray, numpy.zeros, jax.device_put
+    plain = numpy.asarray
 
     def may_copy() -> bool:
         return jax.config.jax_transfer_guard in (None, "allow") and is_clean()
@@ -57,22 +56,8 @@ def take_arrays_without_programs() -> None:
         with np.errstate(over="ignore"):
             return plain(a.astype(dtype, copy=False), dtype)
 
-    @functools.wraps(plain_zeros)
-    def zeros(shape: Any, dtype: Any = None, **settings: Any) -> Any:
-        sizes = shape if isinstance(shape, tuple) and all(isinstance(size, int) for size in shape) else None
-        if (
-            sizes is None
-            or dtype is None
-            or set(settings.values()) - {None}
-            or math.prod(sizes) > 4096
-            or not may_copy()
-        ):
-            return plain_zeros(shape, dtype, **settings)
-        # Memory of JAX's own, which may be donated.
-        return put(np.zeros(sizes, jax.dtypes.canonicalize_dtype(dtype)), may_alias=False)
-
     asarray.compiles_nothing = True  # type: ignore[attr-defined]
-    numpy.asarray, numpy.zeros = asarray, zeros
+    numpy.asarray = asarray
 
 
 def _shared() -> Any:
