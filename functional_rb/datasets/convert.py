@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast
 
@@ -49,6 +50,7 @@ WAYS = ("concat", "filter", "map", "split")
 LARGE = 1024
 # Bytes after which the journal gets a line, at the end of an episode.
 CHUNK = 2**26
+MAKE_ROOM = "make room there (df; quota; ulimit -f) and call again, or give another root or path"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +104,7 @@ class Plan(NamedTuple):
     reader_facts: Json
     facts: Json  # all of them
     how: Conversion
+    resumes: bool  # whether an unfinished conversion goes on where it was, rather than anew
 
     def is_done(self) -> bool:
         """Whether the dataset is at the target already: who asks for the same again gets it; for all else an error."""
@@ -119,6 +122,7 @@ def planned(
     conversion: Conversion | None = None,
     facts: Mapping[str, object] | None = None,
     who: str = WHO,
+    resumes: bool = True,
 ) -> Plan:
     """The plan of a conversion, whose arguments are those of `datasets.convert`; nothing is written."""
     target = os.path.abspath(as_path(path, who))
@@ -138,7 +142,7 @@ def planned(
     except (TypeError, ValueError) as error:  # before hours of conversion, at the end of which they are written
         raise DatasetError(f"{who}: {reader.name}: facts: expected values of JSON: {error}") from None
     options |= {"infos": list(form.infos), "compact": compact}
-    return Plan(who, reader, target, form, options, reader_facts, all_facts, how)
+    return Plan(who, reader, target, form, options, reader_facts, all_facts, how, resumes)
 
 
 def carry_out(plan: Plan, remedy: str = "give a path in a folder that can be written to") -> None:
@@ -158,7 +162,7 @@ def carry_out(plan: Plan, remedy: str = "give a path in a folder that can be wri
 
 # Called while no other process makes the same.
 def _make(plan: Plan) -> None:
-    who, reader, target, form, options, reader_facts, all_facts, how = plan
+    who, reader, target, form, options, reader_facts, all_facts, how, resumes = plan
     # Another process may have made it while this one waited for the lock.
     if plan.is_done():
         return
@@ -177,10 +181,16 @@ def _make(plan: Plan) -> None:
     begin = {"name": reader.name, "options": options, "files": {}, **known, "item": json.loads(to_json(form.item))}
     # What the metadata tell is good enough for a bar; nothing else relies on it.
     total = reader.counts.get("steps", 0) * form.spec.item_bytes
-    with contextlib.closing(_Writing(unfinished, form, begin)) as writing:
-        with Progress(total, "convert", how.progress) as shown:
-            writing.write_all(reader, shown)
-        writing.finish(reader.name, options, all_facts)
+    kept = "what was converted so far stays" if resumes else f"{who} begins anew, and has removed what it had written"
+    try:
+        with contextlib.closing(_Writing(unfinished, form, begin, f"{kept}: {MAKE_ROOM}")) as writing:
+            with Progress(total, "convert", how.progress) as shown:
+                writing.write_all(reader, shown)
+            writing.finish(reader.name, options, all_facts)
+    except BaseException:
+        if not resumes:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        raise
     # The name comes last, once all lasts, so that a folder of that name is a whole dataset.
     disk.rename(unfinished, target)
     disk.fsync_directory(os.path.dirname(target))
@@ -213,15 +223,15 @@ class _Position:
 
 
 class _Writing:
-    def __init__(self, directory: str, form: Form, begin: Line) -> None:
+    def __init__(self, directory: str, form: Form, begin: Line, remedy: str) -> None:
         self.directory, self.form = directory, form
-        self.journal = Journal(directory, begin)
+        self.journal = Journal(directory, begin, remedy)
         last = self.journal.lines[-1]  # the first line, with which it begins, has no numbers
         self.at = _Position(**{field.name: last.get(field.name, 0) for field in dataclasses.fields(_Position)})
         self.stage = Stage(form)
         names = [*map(file_name, bytes_of_rows(form)), EPISODES, ABOUT]
         sizes = {name: last["files"][name][1] if name in last["files"] else 0 for name in names}
-        self.files = {name: Appended(os.path.join(directory, name), size) for name, size in sizes.items()}
+        self.files = {name: Appended(os.path.join(directory, name), size, remedy) for name, size in sizes.items()}
         # The episode that is being written: the slot of its first step, the sum of its rewards, and so on.
         self.open: Json | None = None
 

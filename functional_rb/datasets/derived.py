@@ -103,7 +103,7 @@ def mapped(of: Stored, function: Callable[[Episode], Episode], to: Path, workers
             f"{who}: {os.path.abspath(to)} has a dataset in it already, which another function may have made; open it "
             f"with frb.datasets.Dataset, remove it, or give another path"
         )
-    return _planned(_Mapped(of, function, workers), of, to, who)
+    return _planned(_Mapped(of, function, workers), of, to, who, resumes=False)
 
 
 def _expect_callable(function: object, expected: str) -> None:
@@ -121,9 +121,9 @@ def _noted(where: str) -> Iterator[None]:
 
 
 # Observations are stored as they were, whatever their size: filtering must not change how they are drawn.
-def _planned(reader: Reader, of: Stored, to: Path, who: str) -> Plan:
+def _planned(reader: Reader, of: Stored, to: Path, who: str, resumes: bool = True) -> Plan:
     narrow, compact = of.description.options["narrow"], of.description.spare is not None
-    return planned(reader, to, Conversion(narrow, infos=True, compact=compact), who=who)
+    return planned(reader, to, Conversion(narrow, infos=True, compact=compact), who=who, resumes=resumes)
 
 
 class _Chosen(Stored):

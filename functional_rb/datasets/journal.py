@@ -31,11 +31,11 @@ Line = Json
 
 
 class Appended:
-    """A file that is appended to, of `size` bytes so far."""
+    """A file that is appended to, of `size` bytes so far; `remedy` is what to do where the disk is full."""
 
-    def __init__(self, path: str, size: int) -> None:
-        self.path, self.size = path, size
-        with explained(path):
+    def __init__(self, path: str, size: int, remedy: str) -> None:
+        self.path, self.size, self._remedy = path, size, remedy
+        with self._explained():
             self._file = files.open_own(path)
             disk.truncate(self._file.fd, size)
         self._sum, self._counted, self._written = checksum.running(), size, size
@@ -57,7 +57,7 @@ class Appended:
         # The usual case, an array of a megabyte or two, is not copied.
         content = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
         self._waiting.clear()
-        with explained(self.path):
+        with self._explained():
             disk.write(self._file.fd, content)
         # Else all of it would wait for the sync in the end, while the disk has nothing to do meanwhile.
         if len(content) >= LARGE:
@@ -68,7 +68,7 @@ class Appended:
     def lengthen(self, size: int) -> None:
         """Make it longer by zeros, which take no room."""
         self.flush()
-        with explained(self.path):
+        with self._explained():
             os.ftruncate(self._file.fd, size)
 
     def since(self) -> list[object]:
@@ -81,17 +81,20 @@ class Appended:
 
     def sync(self) -> None:
         self.flush()
-        with explained(self.path):
+        with self._explained():
             disk.fsync(self._file.fd)
 
     def close(self) -> None:
         self._file.close()
 
+    def _explained(self) -> AbstractContextManager[None]:
+        return disk.explained_if_full(self.path, self._remedy)
+
 
 class Journal:
     """The journal of a directory: its lines that are true, the oldest first."""
 
-    def __init__(self, directory: str, begin: Line) -> None:
+    def __init__(self, directory: str, begin: Line, remedy: str) -> None:
         path = os.path.join(directory, JOURNAL)
         self.lines = read_lines(path)
         if not self.lines or self.lines[0] != begin:
@@ -103,7 +106,7 @@ class Journal:
         # The first line that is not true ends it: what later ones speak of comes behind bytes that are wrong.
         true = itertools.takewhile(lambda line: problem_of_line(directory, line) is None, self.lines[1:])
         self.lines = [*self.lines[:1], *true]
-        self.file = Appended(path, sum(len(_encoded(line)) for line in self.lines))
+        self.file = Appended(path, sum(len(_encoded(line)) for line in self.lines), remedy)
         if not self.lines:
             self.write(begin)
 
@@ -150,11 +153,6 @@ def problem_of_line(directory: str, line: Line) -> str | None:
         if digester.digest().hex() != digest:
             return f"{path}: bytes {first} to {stop} are not what was written"
     return None
-
-
-def explained(path: str) -> AbstractContextManager[None]:
-    remedy = "make room there (df; quota; ulimit -f) and call again, or give another root or path"
-    return disk.explained_if_full(path, f"what was converted so far stays: {remedy}")
 
 
 def _encoded(line: Line) -> bytes:

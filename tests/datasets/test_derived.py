@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pickle
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,20 @@ def test_what_is_there_is_not_taken_for_something_else(tmp_path: Path) -> None:
     Dataset(made).map(lambda episode: episode, tmp_path / "mapped")
     with pytest.raises(FileExistsError, match=r"Dataset\.map: .*mapped has a dataset in it already, which another"):
         Dataset(made).map(lambda episode: episode, tmp_path / "mapped")
+
+
+def test_a_map_says_of_a_full_disk_that_it_begins_anew(tmp_path: Path) -> None:
+    """No function can be told from another, so nothing of a map can be gone on from, and nothing lies about."""
+    convert(MadeUp([10] * 20, (30,)), tmp_path / "made")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (15_000, limits[1]))
+    try:
+        with pytest.raises(frb.errors.StorageFullError, match=r"Dataset\.map begins anew.*make room") as caught:
+            Dataset(tmp_path / "made").map(lambda episode: episode, tmp_path / "mapped")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.filename == str(tmp_path / "mapped.part" / "rows.bin")
+    assert not (tmp_path / "mapped.part").exists()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
