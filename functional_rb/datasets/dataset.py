@@ -93,7 +93,7 @@ class Dataset(Description):
 
         Args:
             function: gives an `Episode` with as many steps: `dataclasses.replace(episode, observations=...)`.
-            to: the directory that is made. A process that was killed begins anew, and of one that failed nothing is left.
+            to: the directory that is made. A process that was killed begins anew; one that fails leaves nothing.
             workers: so many threads call the function; 0 for the one that calls this.
 
         Raises:

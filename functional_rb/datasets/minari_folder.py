@@ -11,18 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from functional_rb.base import nest
 from functional_rb.base.extras import imported
 from functional_rb.base.strict_json import Json
-from functional_rb.convert.gymnasium import spec_of_space
+from functional_rb.convert.gymnasium import space_of_spec, spec_of_space
+from functional_rb.convert.json import from_json
 from functional_rb.datasets.by_rows import Path, RowReader
 from functional_rb.datasets.episode import DatasetError
+from functional_rb.specs import ArraySpec
 from functional_rb.specs.base import SpecNest
+from functional_rb.specs.rows import is_unit
 
 if TYPE_CHECKING:
     from gymnasium import Space
 
 WHO = "datasets: minari"
 METADATA = "metadata.json"
+# The specs of what our own export has written: several have the same space, and infos have none.
+SPECS = "functional_rb_specs"
 # The metadata that are kept as facts of the dataset.
 FACTS = ("dataset_id", "author", "algorithm_name", "code_permalink", "description", "minari_version", "eval_env_spec")
 # Arrays of bytes with fewer rows or columns are no images, and so are not compressed.
@@ -50,6 +56,7 @@ class Minari(RowReader):
         # Gymnasium's rewards are float64.
         self.leaves = {**dict.fromkeys(self.spaces, ((), object)), ("rewards",): ((), np.float64)}
         super().__init__(name, [where, *self.tables(counts["episodes"])], **counts)
+        self._exported = _exported(metadata.get(SPECS))
         self.facts = {key: metadata[key] for key in FACTS if key in metadata}
         if any(self.is_compressed(space) for space in _leaves(*self.spaces.values())):
             self.facts["lossy"] = "images were compressed (JPEG) as they were recorded"
@@ -60,8 +67,19 @@ class Minari(RowReader):
 
     def spec_of(self, path: Path, narrow: bool) -> SpecNest:
         if path not in self.spaces:
-            return super().spec_of(path, narrow)
-        return spec_of_space(self.spaces[path], narrow, *self._limits, WHO, (path[0].removesuffix("s"),))
+            return self._as_exported(path, super().spec_of(path, narrow))
+        told = spec_of_space(self.spaces[path], narrow, *self._limits, WHO, (path[0].removesuffix("s"),))
+        leaves, structure = nest.flatten(told, is_unit)
+        places = [(*path, *inner) for inner in structure.paths]
+        return nest.unflatten(structure, list(map(self._as_exported, places, leaves)))
+
+    def _as_exported(self, path: nest.Path, told: SpecNest) -> SpecNest:
+        # The spec that was exported, if it says the same of arrays as what is told by a space, or by an info's array.
+        spec = self._exported.get(path)
+        if not isinstance(spec, ArraySpec) or not isinstance(told, ArraySpec):
+            return told
+        is_same = (spec.shape, spec.dtype) == (told.shape, told.dtype)
+        return spec if is_same and (path[0] == "infos" or _have_one_space(spec, told)) else told
 
     def is_compressed(self, space: Any) -> bool:
         """Whether Minari takes values of a space for images, which it compresses by default."""
@@ -75,6 +93,24 @@ class Minari(RowReader):
             and not space.low.any()
             and bool((space.high == 255).all())
         )
+
+
+def _exported(text: object) -> dict[nest.Path, SpecNest]:
+    # By the paths of leaves. Without them, as in what a later version has written, the spaces tell enough.
+    if not isinstance(text, str):
+        return {}
+    try:
+        leaves, structure = nest.flatten(from_json(text), is_unit)
+    except ValueError:
+        return {}
+    return dict(zip(structure.paths, leaves, strict=True))
+
+
+def _have_one_space(spec: ArraySpec, other: ArraySpec) -> bool:
+    try:
+        return bool(space_of_spec(spec, WHO) == space_of_spec(other, WHO))
+    except (ValueError, TypeError):  # a spec that no space has, which no export of ours has written
+        return False
 
 
 def _leaves(*spaces: Any) -> Iterator[Space[Any]]:

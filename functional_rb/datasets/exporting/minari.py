@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from functional_rb.base.extras import imported
 from functional_rb.base.strict_json import Json
 from functional_rb.convert.gymnasium import space_of_spec
+from functional_rb.convert.json import to_json
 from functional_rb.datasets.episode import DatasetError
 from functional_rb.datasets.exporting.steps import WHO, Fields
+from functional_rb.datasets.minari_folder import SPECS
 from functional_rb.datasets.stored import Stored
 from functional_rb.specs import ArraySpec, Text
 from functional_rb.storage import unfailing
@@ -25,9 +27,9 @@ FILE = "main_data.hdf5"
 # The metadata of a dataset that stay true of datasets made of it.
 TEXTS = ("algorithm_name", "code_permalink", "description")
 KEPT = (*TEXTS, "author", "author_email", "env_spec", "eval_env_spec", "requirements")
-# What Minari writes by itself.
+# What Minari writes by itself, and the specs that we write.
 SPACES, TOTALS = ("action_space", "observation_space"), ("dataset_size", "total_episodes", "total_steps")
-OWN = (*SPACES, *TOTALS, "data_format", "jpeg_encoding", "minari_version")
+OWN = (*SPACES, *TOTALS, "data_format", "jpeg_encoding", "minari_version", SPECS)
 
 
 def write(reader: Stored, facts: Json, target: str, folder: str) -> None:
@@ -50,6 +52,7 @@ def write(reader: Stored, facts: Json, target: str, folder: str) -> None:
         if not isinstance(metadata.get(name, ""), str):
             raise ValueError(f"{WHO}: facts: expected a text as {name!r}, got {metadata[name]!r:.60}")
     metadata |= {"dataset_id": _identity(metadata, target), "minari_version": minari.__version__}
+    metadata[SPECS] = to_json(dict(fields.specs))
     for name in ("author", "author_email"):
         if name in metadata:
             metadata[name] = {metadata[name]} if isinstance(metadata[name], str) else set(metadata[name])
