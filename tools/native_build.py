@@ -5,7 +5,6 @@ Run by the build of the package (tools/build_hook.py), and by hand: python tools
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import runpy
@@ -34,6 +33,8 @@ GPU_FLAGS: Final = "-std=c++17", "-fmad=false", "--compress-mode=size"
 GPUS: Final = 80, 90, 100
 INSTRUCTIONS: Final = {"baseline": (), "v3": ("x86-64-v3",), "v4": ("x86-64-v4",)}
 """The sets of instructions for which kernels are compiled, of which the module takes one when it is loaded."""
+
+sources: Final = runpy.run_path(str(SOURCES.parent / "sources.py"))
 
 
 def compiler() -> list[str]:
@@ -70,7 +71,7 @@ def build(extra: tuple[str, ...] = (), target: Path = TARGET, sets: tuple[str, .
     Raises:
         SystemExit: if there is no compiler, or it fails; its own words stand before.
     """
-    if not extra and _is_current(target):
+    if not extra and target.exists() and sources["made"](target):
         return target
     command = compiler()
     if not command:
@@ -79,7 +80,7 @@ def build(extra: tuple[str, ...] = (), target: Path = TARGET, sets: tuple[str, .
         )
     sets = sets or (tuple(INSTRUCTIONS) if is_x86() else ("baseline",))
     include = [f"-I{sysconfig.get_paths()['include']}", f"-I{SOURCES}", *(["-DFRB_X86"] if len(sets) > 1 else [])]
-    include.append(f"-DFRB_SOURCES=0x{sources_digest()}u")
+    include.append(f"-DFRB_SOURCES=0x{sources['digest']()}u")
     with tempfile.TemporaryDirectory() as folder:
         units = [
             (f"{name}.cpp", Path(folder, f"{name}.o"), ()) for name in ("module", "chain", "launches", "xla_launches")
@@ -102,15 +103,9 @@ def build(extra: tuple[str, ...] = (), target: Path = TARGET, sets: tuple[str, .
     return target
 
 
-def sources_digest() -> str:
-    """16 hexadecimal digits for the sources, by which compiled programs know that they are called by what they mean."""
-    texts = [(path.name, path.read_text()) for path in (*sorted(SOURCES.iterdir()), Path(__file__))]
-    return hashlib.sha256(repr(texts).encode()).hexdigest()[:16]
-
-
 def build_gpu() -> Path | None:
     """Compile the kernels for GPUs, if there is nvcc; where there is none, that happens when they are first needed."""
-    path: Path = runpy.run_path(str(SOURCES.parent / "gpu_sources.py"))["shipped"]()
+    path: Path = sources["shipped"]()
     if shutil.which("nvcc") is None or path.exists():
         return path if path.exists() else None
     for older in path.parent.glob("gpu-*.fatbin"):
@@ -122,11 +117,6 @@ def build_gpu() -> Path | None:
     subprocess.run(command, check=True)
     os.replace(made, path)
     return path
-
-
-def _is_current(target: Path) -> bool:
-    """Whether an extension is there that was made of these sources, which it names; times say nothing of a copy."""
-    return target.exists() and f"0x{sources_digest()}u".encode() in target.read_bytes()
 
 
 def _processor(command: list[str], instructions: str) -> list[str]:

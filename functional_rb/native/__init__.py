@@ -2,3 +2,7 @@
 
 The extension is `functional_rb._native`; the modules here call it for arrays of any library that have an address.
 """
+
+from functional_rb.native import sources
+
+sources.check_made()

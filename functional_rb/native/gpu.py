@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from functional_rb.base.files import cache_folder
-from functional_rb.native.gpu_sources import MAIN, shipped, with_headers
+from functional_rb.native.sources import MAIN, shipped, with_headers
 
 if TYPE_CHECKING:
     from functional_rb.native.kernels import Kernel

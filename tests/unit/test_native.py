@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import ast
 import contextlib
+import importlib
 import math
 import os
 import re
@@ -20,11 +21,11 @@ import pytest
 import torch
 
 import functional_rb as frb
-from functional_rb import _native
+from functional_rb import _native, native
 from functional_rb.buffer.known import Chooses, Draws
 from functional_rb.core import counters
 from functional_rb.mixture import shares
-from functional_rb.native import descriptor, shared_control
+from functional_rb.native import descriptor, shared_control, sources
 from functional_rb.native.chain import known_buffer
 from functional_rb.ops import fixed_point, random_bits
 from functional_rb.samplers.base import LEAST_CHANCE
@@ -120,7 +121,6 @@ def test_what_type_checkers_know_of_types_is_there() -> None:
 
 
 def test_the_extension_is_compiled_from_these_records() -> None:
-    assert native_build.sources_digest() == f"{_native.SOURCES:016x}", "rebuild it: python tools/native_build.py"
     assert headers.records("records.h") == _native.RECORDS
     assert _native.RECORDS["LevelRecord"] == "nodes, groups, sums, smallest, largest"
 
@@ -131,10 +131,19 @@ def test_an_extension_of_other_sources_is_made_anew(tmp_path: Path, monkeypatch:
     copied.write_bytes(native_build.TARGET.read_bytes())
     assert native_build.build(target=copied) == copied  # nothing is compiled
 
-    stale = copied.read_bytes().replace(native_build.sources_digest().encode(), b"0" * 16)
+    stale = copied.read_bytes().replace(sources.digest().encode(), b"0" * 16)
     copied.write_bytes(stale)  # newer than all sources
     with pytest.raises(SystemExit, match="needs a C\\+\\+ compiler"):
         native_build.build(target=copied)
+
+
+def test_an_extension_of_other_sources_is_refused_before_anything_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    importlib.reload(native)
+    monkeypatch.setattr(sources, "digest", lambda: "0" * 16)
+    with pytest.raises(ImportError, match=r"_native\.\S+ was compiled from other sources .*; run python .*build\.py"):
+        importlib.reload(native)
+    monkeypatch.setattr(sources, "BUILD", Path("no checkout"))
+    importlib.reload(native)
 
 
 def test_a_record_has_its_fields_in_their_order() -> None:
