@@ -156,6 +156,8 @@ class Engine:
         try:
             result = self._carry_out(function, memory, saved, state._counters, state.spec, *args)
             after: Arrays = result if isinstance(result, Arrays) else result[0]
+            if any(map(self.library.is_batched, args)):
+                _expect_in_place(memory, after)
             new = type(state)(following, after.counters, state.spec, past, state._target)
             # Only now it is known how much the write has saved.
             version.count_saved()
@@ -426,6 +428,15 @@ class Engine:
                 return carried_out(table, function, library.ops, arrays, *args)
             recorder = Recorder(library.ops, memory, saved)
             return carried_out(recorder.recorded(table), function, recorder, arrays, *args)
+
+
+def _expect_in_place(memory: Memory, after: Arrays) -> None:
+    """Refuse what `torch.vmap` has written for each of its rows, where there is one memory for all of them."""
+    if any(array is not memory.by_name.get(name) for name, array in named(after).items()):
+        raise TypeError(
+            "torch.vmap cannot write to one buffer for each of its rows, as where a sampler remembers what it drew; "
+            "give all rows as one batch, such as a larger batch_size, or map over a stack of states"
+        )
 
 
 def _fitting(state: VersionedState, version: Version, function: str) -> Memory:

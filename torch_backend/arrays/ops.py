@@ -1,6 +1,6 @@
 """The array primitives of `functional_rb.ops.protocol.Ops` on torch.
 
-`set_at` writes in place: the caller of the core makes sure that nobody else uses the memory (see `memory`).
+`set_at` and its like write in place: the caller of the core makes sure that nobody else uses the memory (see `memory`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEMSIZ
 # Torch can hold these but hardly compute with them; moving them about works under another name.
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 CPU = torch.device("cpu")
+_compiling = torch.compiler.is_compiling
+_transforms, _level = torch._C._functorch.peek_interpreter_stack, torch._C._functorch.maybe_get_level
 # For what kernels write: whatever `torch.set_default_device` says, they reach the CPU's memory only.
 empty = functools.partial(torch.empty, device=CPU)
 CONSTANTS = {CPU: {name: torch.from_numpy(table) for name, table in TABLES.items()}}
@@ -84,6 +86,8 @@ def take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 def set_at(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    if _is_shared(x, index, values):
+        return x.index_put((index,), values)
     if x.dtype in SIGNED:
         x.view(SIGNED[x.dtype])[index] = values.view(SIGNED[x.dtype])
     else:
@@ -113,12 +117,20 @@ def set_flat(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torc
 
 
 def min_at(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    # By int64 alone, as torch scatters.
-    return x.scatter_reduce_(0, index.to(torch.int64), values, "amin")
+    index = index.to(torch.int64)  # by which alone torch scatters
+    return (x.scatter_reduce if _is_shared(x, index, values) else x.scatter_reduce_)(0, index, values, "amin")
 
 
 def add_at(x: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return x.index_add_(0, index, values)
+    return (x.index_add if _is_shared(x, index, values) else x.index_add_)(0, index, values)
+
+
+# Whether torch.vmap has one array for all its rows, to which each would write values of its own: it refuses that in
+# place, so that they get an array each.
+def _is_shared(x: torch.Tensor, *given: torch.Tensor) -> bool:
+    if _compiling() or _transforms() is None:
+        return False
+    return _level(x) < max(map(_level, given))
 
 
 def where(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -161,6 +173,9 @@ def argsort(x: torch.Tensor) -> torch.Tensor:
 
 
 def searchsorted(ascending: torch.Tensor, values: torch.Tensor, side: Literal["left", "right"]) -> torch.Tensor:
+    if not _compiling() and _transforms() is not None:
+        # Torch warns of values that are the same for all rows of torch.vmap, or are laid out of turn.
+        values = torch.cat((values + ascending.new_zeros((), dtype=values.dtype),))
     return torch.searchsorted(ascending, values, out_int32=True, right=side == "right")
 
 
