@@ -12,6 +12,7 @@ from functional_rb.buffer.checks import check_dtype, check_prioritized, check_un
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.storage_kinds import Host
 from functional_rb.specs import ArraySpec
+from functional_rb.structures.ring import modulus
 
 # Makes an array of the backend, of the spec's dtype or an error: (leaf, its spec, its path as shown) -> array.
 Convert = Callable[[object, ArraySpec, str], BackendArray]
@@ -62,7 +63,9 @@ def batch(
     size = _with_companions(spec, size, mask, priorities, time_major)
     if priorities is not None:
         check_prioritized(spec, "add")
-    rows = math.prod(size)
+    rows, most = math.prod(size), modulus(spec.capacity)
+    if spec.rows(rows) > most:  # the serial numbers of items go on by as many
+        raise ValueError(f"add: expected up to {most} rows in one batch, got {rows}; add them in parts")
     if len(size) == 2 and not time_major:
         arrays = [leaf.swapaxes(0, 1) for leaf in arrays]
         mask, priorities = (None if x is None else x.swapaxes(0, 1) for x in (mask, priorities))

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from functional_rb.base.arrays import NumpyArray
+from functional_rb.base.arrays import BackendArray, NumpyArray
 from functional_rb.base.dtypes import shown
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core import counters
@@ -112,14 +112,19 @@ class Reader:
     def close(self) -> None:
         """Let go of the state."""
 
-    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Refuse states that `vmap` made, whose arrays hold many."""
-        expected = self.shapes[name][0]
-        whole = (expected if name != "tree" else self.spec.plan.tree_shape) or ()
+    def check_array(self, name: str, array: BackendArray) -> None:
+        """Refuse states that `vmap` made, whose arrays hold many, and arrays of another dtype than the spec's."""
+        expected, dtype = self.shapes[name]
+        whole, shape = (expected if name != "tree" else self.spec.plan.tree_shape) or (), tuple(array.shape)
         if shape != whole:
             raise ValueError(
                 f"state.{name}: expected an array of shape {whole}, as the spec says, got {shape}; "
                 f"take the states of a batch apart and save each by itself"
+            )
+        if shown(array.dtype) != dtype:
+            raise TypeError(
+                f"state.{name}: expected an array of dtype {dtype}, as the spec says, got {shown(array.dtype)}; "
+                f"save the state whose arrays were not cast"
             )
 
 
@@ -132,7 +137,7 @@ class ArrayReader(Reader):
         take = np.array if lasting else np.asarray
         self._arrays: dict[str, Piece] = {}
         for name, array in by_name(state, spec.plan).items():
-            self.check_shape(name, tuple(array.shape))
+            self.check_array(name, array)
             try:
                 self._arrays[name] = take(array)
             except Exception as error:

@@ -253,7 +253,7 @@ class Engine:
         library, spec = self.library, state.spec
         version = self._writable(state)
         with library.lock(version), library.making(), library.core():
-            memory = version.own()
+            memory = _fitting(state, version, "clear")
             arrays = functions.clear(library.ops, memory.state_arrays(state._counters), spec)
             # The tokens of Python objects go, so rows change that nobody has added.
             past = None if spec.plan.objects else past_of(state)
@@ -272,7 +272,7 @@ class Engine:
         if is_label and library.is_tracing():
             return made_by(version, state._counters, spec, state._save_history, state._target)
         with library.lock(version), library.making(), library.core():
-            memory = version.own()
+            memory = _fitting(state, version, "with_spec")
             arrays = memory.state_arrays(state._counters)
             if is_label:  # a version of its own, as in-place functions write to that of a state
                 return made_by(version.exchange(arrays), state._counters, spec, state._save_history, state._target)
@@ -372,7 +372,7 @@ class Engine:
         """All of the storage, for ever as it is now."""
         version = readable(state)
         with self.library.lock(version):
-            return self._with_objects(state, version.own(), self.library.items(state))
+            return self._with_objects(state, _fitting(state, version, "items"), self.library.items(state))
 
     def counter(self, state: VersionedState, place: int) -> BackendArray:
         return state.counters[..., place]
@@ -382,7 +382,7 @@ class Engine:
     ) -> BackendArray:
         version = readable(state)
         with self.library.lock(version):
-            memory = version.own()
+            memory = _fitting(state, version, function.__name__)
             args = [] if handles is None else [self.library.placed("indices", handles, memory, state._target)]
             result = self.read_by(state, function, *args, *([] if n is None else [n]))
         return self.library.sent([result], state._target)[0]

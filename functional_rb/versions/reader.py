@@ -40,8 +40,7 @@ class VersionReader(reader.Reader):
             # read.
             self._version: Version | None = _older_twin(version)
             for name in self.shapes:
-                if name != "counters":
-                    self.check_shape(name, tuple(_array_and_writes(self._version, name)[1].shape))
+                self.check_array(name, counters if name == "counters" else _array_and_writes(self._version, name)[1])
 
     def read(self, name: str, start: int, stop: int) -> Piece:
         if name == "counters":

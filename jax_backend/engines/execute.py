@@ -233,6 +233,7 @@ def _exchanged(state: State, arrays: Arrays) -> dict[str, object]:
 @compile.program
 def cleared(state: State) -> dict[str, object]:
     """What of a state changes where all items are taken out."""
+    check_fits(state, state.spec.plan, "clear")
     return _exchanged(state, compile.finished(functions.clear(ops.OPS, state, state.spec)))
 
 
@@ -263,6 +264,7 @@ def advance(state: State, version: object) -> State:
 @functools.partial(jax.jit, static_argnames=("spec", "kernels", "where"), inline=True)
 @compile.program
 def _with_spec(state: State, spec: BufferSpec, where: jax.sharding.NamedSharding | None) -> dict[str, object]:
+    check_fits(state, state.spec.plan, "with_spec")
     arrays = compile.finished(respec.with_spec(ops.OPS, state, state.spec, spec))
     auxiliary = {name: x for name, x in arrays.auxiliary.items() if x is not state.auxiliary.get(name)}
     changed = {"tree": arrays.tree, "counters": arrays.counters, "auxiliary": auxiliary}
@@ -303,6 +305,7 @@ def _spread_over(state: State, spec: BufferSpec) -> jax.sharding.NamedSharding |
 @compile.program
 def get(state: State, handles: jax.Array) -> list[jax.Array]:
     """Read items by handle."""
+    check_fits(state, state.spec.plan, "get")
     return functions.get(ops.OPS, state, state.spec, handles)
 
 
@@ -310,6 +313,7 @@ def get(state: State, handles: jax.Array) -> list[jax.Array]:
 @functools.partial(compile.program, by_row=True)
 def items(state: State) -> list[jax.Array]:
     """The items of all slots, unpacked from the storage."""
+    check_fits(state, state.spec.plan, "items")
     if state.spec.plan.frames is not None:
         return functions.items(ops.OPS, state, state.spec)
     return row_layout.unpack(ops.OPS, state.spec.plan.layout, state.rows, state.wide)
@@ -332,4 +336,5 @@ def look(
     state: State, function: Callable[..., jax.Array], handles: jax.Array | None = None, n: int | None = None
 ) -> jax.Array:
     """What a function of `buffer.functions` reads off a state."""
+    check_fits(state, state.spec.plan, function.__name__)
     return function(ops.OPS, state, state.spec, *(x for x in (handles, n) if x is not None))

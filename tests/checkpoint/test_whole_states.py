@@ -154,6 +154,17 @@ def test_states_of_many_at_once_are_refused(tmp_path: Path) -> None:
     assert not files(tmp_path)
 
 
+def test_arrays_of_another_dtype_are_no_state(library: Backend, tmp_path: Path) -> None:
+    """As a cast of all that a program trains makes them: what is there stays there."""
+    state = library.add(library.rb.init(frb.BufferSpec(STEP, 4, frb.Prioritized())), steps(0, 3))
+    frb.save(state, tmp_path)
+    leaves, rebuilt = library.flatten(state)
+    cast = rebuilt([library.array(library.numpy(leaf).astype(np.int8)) for leaf in leaves])
+    with pytest.raises(TypeError, match=r"state\.\w+: expected an array of dtype \w+32, as the spec says, got int8"):
+        frb.save(cast, tmp_path, keep=1)
+    assert int(library.rb.size(frb.load(tmp_path, library.rb))) == 3
+
+
 def test_arguments_are_checked_before_anything_is_touched(tmp_path: Path) -> None:
     state, path = torch_backend.init(frb.BufferSpec(STEP, 4)), tmp_path / "new"
     with pytest.raises(TypeError, match="save: expected a State, or a nest of arrays, got PosixPath"):

@@ -79,6 +79,24 @@ def test_no_buffer_gives_more_than_can_be_counted(library: Backend, sampler: Any
             rb.sample(state, rb.key(0), n)
 
 
+@pytest.mark.parametrize("storage", [frb.Device(), frb.Memmap(shared=True)], ids=["values", "shared"])
+@pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "plain"])
+def test_no_batch_has_more_rows_than_can_be_numbered(library: Backend, storage: Any, kernels: bool) -> None:
+    if library.library == "jax" and storage == frb.Device():  # the same, with nothing to compile
+        storage = frb.Host()
+    if not kernels and storage == frb.Memmap(shared=True):
+        pytest.skip("shared buffers always use kernels")
+    rb, most = library.rb, (2**31 - 1) // 5 * 5
+    sampler = frb.Uniform() if storage == frb.Memmap(shared=True) else frb.WithoutReplacement()
+    spec = frb.BufferSpec({"nothing": frb.Unbounded((0,))}, 5, sampler, storage=storage)
+    with frb.kernels(kernels):
+        state = rb.add(rb.init(spec), {"nothing": np.zeros((3, 0), np.float32)})
+        for rows in (most + 1, 2**31 + 5, 2**32):
+            with pytest.raises(ValueError, match=f"^add: expected up to {most} rows in one batch, got {rows};"):
+                rb.add(state, {"nothing": library.array(np.zeros((rows, 0), np.float32))})
+        assert int(rb.counts(state).cursor) == 3
+
+
 def test_rows_of_slices_are_counted_too(library: Backend) -> None:
     state = library.rb.init(frb.BufferSpec(STEPS, 8, frb.Slices(4)))
     with pytest.raises(ValueError, match=r"sample: 536870912 of Slices.* have 2147483648 rows, and at most 2147483647"):

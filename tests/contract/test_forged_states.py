@@ -114,9 +114,15 @@ def test_leaves_of_other_shapes_and_dtypes_are_not_read_as_what_they_should_be(l
     rb, spec = library.rb, dataclasses.replace(WIDE, sampler=sampler)
     given = rb.rand(spec.item, rb.key(1), (100,))
     state = rb.add(rb.init(spec), given)
+    handles = library.array(np.arange(BATCH, dtype=np.int32))
+    uses = (
+        *(lambda s: rb.sample(s, rb.key(0), 64), lambda s: rb.add(s, given), lambda s: rb.get(s, handles)),
+        *(rb.items, rb.clear, lambda s: rb.probabilities(s, handles)),
+        lambda s: rb.with_spec(s, dataclasses.replace(spec, capacity=1000)),
+    )
     for change in (lambda x: x[:2], lambda x: library.array(np.zeros(x.shape, np.int8))):
         for forged in of_leaves(library, state, change):
-            for use in (lambda s: rb.sample(s, rb.key(0), 64), lambda s: rb.add(s, given)):
+            for use in uses:
                 with pytest.raises(ValueError, match=r"has the (shape|dtype) .* and by the spec it is|one buffer"):
                     use(forged)
 

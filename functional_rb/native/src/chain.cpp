@@ -110,6 +110,12 @@ PyObject* written_to(Shared* of, PyObject* state, const Batch& batch) {
   return problem == FAILED ? nullptr : problem == SOUND ? Py_NewRef(state) : not_here();
 }
 
+// Whether a batch has no more rows than the serial numbers of items go on by, counting those that waited for others.
+bool countable(const KnownBuffer* known, int64_t rows) {
+  const int64_t capacity = known->plan()->capacity;
+  return rows + known->waiting() <= INT32_MOST / capacity * capacity;
+}
+
 PyObject* add_to_shared(const VersionChain* chain, PyObject* const* args) {
   Ref buffer;
   Shared* of = shared_by(chain, args[0], buffer);
@@ -122,7 +128,8 @@ PyObject* add_to_shared(const VersionChain* chain, PyObject* const* args) {
     if (!leaves) return nullptr;
     FRB_TRY(take_leaves(of->known(), leaves.get(), batch));
   }
-  if (batch.rows <= 0 || !batch.take_mask(args[2]) || !batch.take_priorities(args[3])) return not_here();
+  if (batch.rows <= 0 || !countable(of->known(), batch.rows)) return not_here();
+  if (!batch.take_mask(args[2]) || !batch.take_priorities(args[3])) return not_here();
   return written_to(of, args[0], batch);
 }
 
@@ -207,7 +214,8 @@ template <bool IN_PLACE>
 PyObject* added(Turn& turn, Batch& batch, PyObject* mask, PyObject* priorities, PyObject* key, bool checked) {
   const KnownBuffer* known = turn.known();
   Draw draw;
-  if (batch.rows <= 0 || !batch.take_mask(mask) || !batch.take_priorities(priorities)) return not_here();
+  if (batch.rows <= 0 || !countable(known, batch.rows)) return not_here();
+  if (!batch.take_mask(mask) || !batch.take_priorities(priorities)) return not_here();
   if (known->chosen_by ? !draw.random.take(turn.chain(), turn.place()->where, key, batch.rows, known->chosen_by)
                        : key != Py_None && !checked)  // what a key has to be the reference says
     return not_here();
