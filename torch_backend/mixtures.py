@@ -24,7 +24,7 @@ from functional_rb.ops.part_kernels import NONE, Table, using
 from functional_rb.versions.state import VersionedState, readable
 from torch_backend import dispatch
 from torch_backend.arrays import modes, ops, random
-from torch_backend.arrays.convert import is_batched, number
+from torch_backend.arrays.convert import check_known, is_batched, number
 from torch_backend.engines import execute
 from torch_backend.memory.library import HAVE_KERNELS, TORCH, numbers
 from torch_backend.memory.state import State as TorchState
@@ -60,6 +60,7 @@ class _Torch(drawing.Carrier[State]):
     def floats(self, p: object, like: BackendArray) -> BackendArray:
         if not self.known:
             return torch.as_tensor(p, dtype=torch.float32, device=like.device)
+        check_known(p, ops.CPU)
         if isinstance(p, torch.Tensor):  # also of bfloat16, which NumPy lacks
             p = _in_numpy(p.to(torch.float32))
         return np.asarray(p, np.float32)
@@ -209,4 +210,9 @@ def waits_for(p: torch.Tensor) -> bool:
     return p.device.type != "cpu"
 
 
-register_array(torch.Tensor, lambda p: None if is_compiling() or is_batched(p) else p.tolist())
+def _listed(p: torch.Tensor) -> list[float] | None:
+    return None if is_compiling() or is_batched(p) or p.is_meta else p.tolist()
+
+
+# Without history, and a copy, so that no later write to it changes a mixture.
+register_array(torch.Tensor, _listed, lambda p: p.detach().clone())

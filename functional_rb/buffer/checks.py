@@ -243,20 +243,26 @@ def count(function: str, name: str, value: object) -> int:
 
 def needed(value: Any, function: str = "can_sample", name: str = "n") -> int:
     """A number of items as a Python int, at least 0 and of any size: more than there can be is an answer, no error."""
-    number = value
-    if type(value) is not int:
-        try:
-            number = None if isinstance(value, bool) else operator.index(value)
-        except Exception:
-            number = None
-    if number is None:
+    number = value if type(value) is int else whole(value)
+    if number is None or isinstance(value, bool):
         raise TypeError(
             f"{function}: expected {name} as a Python int, because it must be known while tracing; "
             f"got {type(value).__name__} (under jax.jit, make it a static argument)"
         )
     if number < 0:
         raise ValueError(f"{function}: expected {name} >= 0, got {number}")
-    return int(number)
+    return number
+
+
+def whole(value: Any) -> int | None:
+    """The number in what may stand for an int, a scalar array too; None if there is none."""
+    # Torch makes a number of an array of one element, and of a truth value.
+    if getattr(value, "shape", ()) != () or "bool" in str(getattr(value, "dtype", "")):
+        return None
+    try:
+        return operator.index(value)
+    except Exception:  # of the library's own for what is traced, or on meta
+        return None
 
 
 def rows_of_sample(spec: BufferSpec, size: int) -> None:

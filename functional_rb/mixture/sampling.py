@@ -15,7 +15,7 @@ from functional_rb.lib import A, Lib
 from functional_rb.mixture.drawing import M, Request, each
 from functional_rb.mixture.functions import check_buffers
 from functional_rb.mixture.layout import Layout, form_of, layout_at_once, layout_of
-from functional_rb.mixture.value import MixtureSpec, as_floats, checked_shares
+from functional_rb.mixture.value import MixtureSpec, as_floats, checked_shares, is_number
 
 # The entry of a sample's extras that tells which buffer gave each draw.
 IDS = "buffer_ids"
@@ -90,10 +90,12 @@ def _shares(lib: Lib[A], engine: Engine, p: ArrayLike, count: int) -> BackendArr
     """Shares that come with a call, as an array; in a list of numbers some may be arrays themselves, and traced."""
     if not hasattr(p, "dtype"):
         numbers = list(p) if isinstance(p, Iterable) else [None]
-        texts = any(isinstance(x, str) for x in numbers)  # those of NumPy have a shape
-        if texts or not all(isinstance(x, (int, float)) or getattr(x, "shape", None) == () for x in numbers):
+        if not all(map(is_number, numbers)):
             raise TypeError(f"sample: p: expected {count} numbers, or an array of them, got {p!r}")
-        p = lib.mixtures.stacked(numbers)
+        try:
+            p = lib.mixtures.stacked(numbers)
+        except OverflowError:  # an int that no float holds
+            raise ValueError(f"sample: p: expected numbers within float32, got {p!r:.80}") from None
     array = engine.as_vector(as_floats(p), "p")
     return checked_shares(array, count, "sample", read=not lib.mixtures.waits_for(array))
 

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Generic, Literal, Self, TypedDict, Unpack, overload
+from typing import Any, Final, Generic, Literal, Self, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -20,13 +20,18 @@ from functional_rb.core.sample import Drawn
 How = Literal["exact", "items", "buffers"]
 WAYS: Final = ("exact", "items", "buffers")
 
-# How the numbers of arrays are read, by the arrays' type.
-_readers: dict[type, Callable[[BackendArray], Sequence[float] | None]] = {np.ndarray: np.ndarray.tolist}
+Read = Callable[[BackendArray], Sequence[float] | None]
+Keep = Callable[[BackendArray], BackendArray]
+# How the numbers of arrays are read, and what a mixture keeps of an array, by the arrays' type.
+_kinds: dict[type, tuple[Read, Keep]] = {np.ndarray: (np.ndarray.tolist, lambda p: p.astype(np.float32))}
 
 
-def register_array(kind: type, read: Callable[[BackendArray], Sequence[float] | None]) -> None:
-    """Say how to read the numbers of a backend's arrays; None while they are traced."""
-    _readers[kind] = read
+def register_array(kind: type, read: Read, keep: Keep) -> None:
+    """Say how to read the numbers of a backend's arrays, None while they are traced, and how to keep such an array.
+
+    What is kept changes no more, whatever is written to the array that was given.
+    """
+    _kinds[kind] = read, keep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,9 +150,7 @@ class Mixture(StateHolder, Generic[Drawn]):
         if named is not None and (not named or len(set(named)) < len(named)):
             raise ValueError(f"Mixture: leaves: expected some keys, all different, got {leaves!r}")
         plain = None if p is None or hasattr(p, "dtype") else _plain(p, count)
-        array = checked_shares(as_floats(p), count, "Mixture") if hasattr(p, "dtype") else None
-        if isinstance(array, np.ndarray):  # a copy, so that no later write to it changes the mixture
-            array = array.astype(np.float32)
+        array = _kept(checked_shares(as_floats(p), count, "Mixture")) if hasattr(p, "dtype") else None
         self._set(checked, array, MixtureSpec(plain, how, named, number, bool(stacked)))
 
     def check(self) -> None:
@@ -304,6 +307,14 @@ def specs_of_buffers(
     return tuple(specs)
 
 
+def is_number(share: object) -> bool:
+    """Whether a share is a number, or a scalar array of one: texts of NumPy have a shape as well."""
+    if isinstance(share, (int, float)):
+        return True
+    kind = str(getattr(share, "dtype", ""))
+    return getattr(share, "shape", None) == () and any(name in kind for name in ("float", "int", "bool"))
+
+
 def as_floats(p: object) -> object:
     """Shares as they were given, but for whole numbers in an array of NumPy, which a list may have as well."""
     return p.astype(np.float32) if isinstance(p, np.ndarray) and p.dtype.kind in "iu" else p
@@ -315,11 +326,19 @@ def checked_shares(p: BackendArray, count: int, who: str, *, read: bool = True) 
         raise ValueError(f"{who}: p: expected shape ({count},), one share for each buffer, got {tuple(p.shape)}")
     if "float" not in str(p.dtype):
         raise TypeError(f"{who}: p: expected dtype float32, got {p.dtype}; convert it yourself")
-    reader = next((reader for kind, reader in _readers.items() if read and isinstance(p, kind)), None)
-    numbers = None if reader is None else reader(p)
+    numbers = _listed(p, None) if read else None
     if numbers is not None:
         _check_numbers(numbers, who)
     return p
+
+
+def _listed(p: BackendArray, default: Any) -> Any:
+    # The numbers of an array, of a scalar the number; None while it is traced.
+    return next((listed(p) for kind, (listed, _) in _kinds.items() if isinstance(p, kind)), default)
+
+
+def _kept(p: BackendArray) -> BackendArray:
+    return next((keep(p) for kind, (_, keep) in _kinds.items() if isinstance(p, kind)), p)
 
 
 def _check_numbers(p: Sequence[float], who: str) -> None:
@@ -332,11 +351,14 @@ def _check_numbers(p: Sequence[float], who: str) -> None:
 
 def _plain(p: ArrayLike, count: int) -> tuple[float, ...]:
     try:
-        numbers = [float(x) for x in p]  # type: ignore[attr-defined]  # refused if it is no list of numbers
-    except (TypeError, ValueError):
+        given = list(p)  # type: ignore[call-overload]  # refused if it is no list of numbers
+        if not all(map(is_number, given)):
+            raise TypeError
+        numbers = [float(_listed(x, x)) for x in given]
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # of what is traced, or on meta; of large ints
         raise TypeError(
-            f"Mixture: p: expected {count} numbers, or an array of them, got {p!r}; of numbers that are traced make "
-            f"one array (jnp.stack, torch.stack), or give them to rb.sample(..., p=[...])"
+            f"Mixture: p: expected {count} numbers, or an array of them, got {p!r:.200}; of numbers that are traced "
+            f"make one array (jnp.stack, torch.stack), or give them to rb.sample(..., p=[...])"
         ) from None
     if len(numbers) != count:
         raise ValueError(f"Mixture: p: expected {count} numbers, one share for each buffer, got {len(numbers)}")

@@ -37,12 +37,20 @@ def key(seed: int | jax.Array) -> jax.Array:
         seed: a whole number, of which all 64 bits count, whether JAX's 64-bit mode is on or not; beyond, it is taken
             modulo 2^64. Or a traced integer.
 
+    Raises:
+        TypeError: for a seed that is no whole number.
+
     Example:
         >>> first, second = key(1), key(2**32 + 1)
         >>> bool((jax.random.key_data(first) == jax.random.key_data(second)).all())
         False
     """
-    if not isinstance(seed, (int, np.integer)) or -(2**31) <= seed < 2**32:
+    if not isinstance(seed, (int, np.integer)):
+        if getattr(seed, "shape", None) != () or not jnp.issubdtype(seed.dtype, jnp.integer):
+            shown = f"{tuple(seed.shape)} {seed.dtype}" if hasattr(seed, "dtype") else type(seed).__name__
+            raise TypeError(f"key: expected a seed as an int, or an integer scalar, got {shown}")
+        return jax.random.key(seed)
+    if -(2**31) <= seed < 2**32:
         return jax.random.key(seed)
     # In its 32-bit mode JAX drops the upper bits, and gives the key of another seed.
     with jax.ensure_compile_time_eval(), compat.enable_x64(True):

@@ -63,7 +63,14 @@ def number(x: object, device: torch.device, dtype: torch.dtype = torch.float32) 
     """
     if isinstance(x, NUMBERS):
         return torch.full((), x, dtype=dtype, device=device)
+    check_known(x, device)
     return torch.as_tensor(x, dtype=dtype, device=device)
+
+
+def check_known(x: object, device: torch.device) -> None:
+    """Refuse a tensor on meta where numbers are wanted on another device."""
+    if isinstance(x, torch.Tensor) and x.is_meta and device.type != "meta":
+        raise ValueError(f"expected a number, got a tensor on meta, which has none; give one on {device}")
 
 
 # Refuse tensors that are more, or less, than an array in memory: sparse, nested, masked, fake ones.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import operator
-
 import torch
 
 from functional_rb.buffer import checks
@@ -25,15 +23,17 @@ def key(seed: int) -> torch.Tensor:
     Returns:
         int64, a scalar.
 
+    Raises:
+        TypeError: for a seed that is no whole number.
+
     Example:
         >>> torch.equal(key(0), key(0)), torch.equal(key(0), key(1))
         (True, False)
     """
-    try:
-        seed = operator.index(seed)
-    except TypeError:
-        raise TypeError(f"key: expected a seed as a Python int, got {type(seed).__name__}") from None
-    return torch.tensor(signed(random_bits.mix((seed + GAMMA) % 2**64)))
+    number = checks.whole(seed)
+    if number is None:
+        raise TypeError(f"key: expected a seed as a Python int, got {type(seed).__name__}")
+    return torch.tensor(signed(random_bits.mix((number + GAMMA) % 2**64)))
 
 
 def split(key: torch.Tensor, n: int = 2) -> torch.Tensor:

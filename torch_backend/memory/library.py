@@ -23,7 +23,7 @@ from functional_rb.versions import memory as versioned
 from functional_rb.versions.library import Library
 from functional_rb.versions.state import readable
 from torch_backend.arrays import modes, ops, random
-from torch_backend.arrays.convert import is_batched, number
+from torch_backend.arrays.convert import check_known, is_batched, number
 from torch_backend.memory.gpus import Gpus
 from torch_backend.memory.memory import Memory
 from torch_backend.memory.shipping import PINS, Room, shipped, stacked_there
@@ -89,10 +89,7 @@ class Torch(Library):
         return numbers(key, shape, memory.rows.device)
 
     def number(self, x: object, memory: versioned.Memory, dtype: str = "float32") -> torch.Tensor:
-        device = memory.rows.device
-        if isinstance(x, torch.Tensor) and x.is_meta and device.type != "meta":
-            raise ValueError(f"expected a number, got a tensor on meta, which has none; give one on {device}")
-        return number(x, device, ops.DTYPES[dtype])
+        return number(x, memory.rows.device, ops.DTYPES[dtype])
 
     def received(self, array: object, memory: versioned.Memory, target: torch.device | None) -> object | torch.Tensor:
         # What a caller gives, on the memory's device if it is on the target or, as NumPy's arrays are, on the CPU.
@@ -105,6 +102,7 @@ class Torch(Library):
         if self.chain_now() is None:
             return NotImplemented
         memory = readable(state).own()
+        check_known(beta, memory.rows.device)
         room = None if wanted is not None else self.room(state.spec, batch, state._target)
         # Keys are made on torch's default device.
         by = key.to("cpu") if memory.is_ordinary else key
