@@ -223,6 +223,8 @@ def _typed(error: OSError, path: str, who: str, argument: str) -> OSError:
         remedy = "look at the path"
     elif error.errno in (errno.ENOTDIR, errno.EEXIST):
         remedy = f"give {argument} a directory, or one that can be made"
+    elif error.errno == errno.ELOOP:
+        remedy = "what is written would go to where the link leads: copy the directory (cp -aL) and use the copy"
     elif error.errno in MANY:
         remedy = LIMIT
     return type(error)(error.errno, f"{who}: {what}; {remedy}", where)

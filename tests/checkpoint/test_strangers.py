@@ -184,6 +184,17 @@ def test_nothing_is_written_through_links_in_a_directory(name: str, kind: str, v
     assert tree_of(victim) == before
 
 
+def test_a_directory_of_symbolic_links_says_how_to_copy_it(victim: Path, tmp_path: Path) -> None:
+    """As `cp -as` makes it: the lock is the first that is opened, and a link to it none through which one writes."""
+    links = tmp_path / "links"
+    links.mkdir()
+    for file in victim.iterdir():
+        (links / file.name).symlink_to(file)
+    with pytest.raises(OSError, match=r"copy the directory \(cp -aL\).*storage\.lock"):
+        frb.load(links, rb)
+    assert number_of(frb.load(links, rb, storage=frb.Host())) == 7
+
+
 @pytest.mark.parametrize("kind", LINKS)
 @pytest.mark.parametrize("name", ["rows.bin", "control.bin", "journal.bin", "shared.json", "lock"])
 def test_a_shared_buffer_writes_through_no_links(name: str, kind: str, tmp_path: Path) -> None:
