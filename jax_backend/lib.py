@@ -20,7 +20,7 @@ from jax_backend.scale import engine as sharded
 
 def _as_array(x: object, like: object) -> jax.Array:
     if isinstance(x, np.ndarray):
-        return convert.on_device(np.array(x))  # a copy: JAX reads in the background, and the caller may write
+        return convert.copied(x)
     return x if isinstance(x, jax.Array) else jnp.asarray(x)
 
 

@@ -19,7 +19,7 @@ from functional_rb.text.generation import Cache, Generation, Settings
 from functional_rb.text.laws import Law
 from functional_rb.text.lib import EmptyCache, Step, TextLib
 from jax_backend import lib
-from jax_backend.arrays import ops
+from jax_backend.arrays import convert, ops
 from jax_backend.compiling import compile
 from jax_backend.engines import execute
 
@@ -34,7 +34,7 @@ def _converted(x: ArrayLike, dtype: str, name: str) -> jax.Array:
     if kind not in _KINDS[dtype]:
         raise TypeError(f"{name}: expected dtype {dtype}, got {x.dtype}; convert it")
     if isinstance(x, np.ndarray):
-        return jnp.array(x, dtype)  # a copy: JAX reads in the background, the caller may write
+        return convert.copied(x.astype(dtype))
     return x.astype(dtype)
 
 

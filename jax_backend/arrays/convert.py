@@ -54,6 +54,14 @@ def on_device(array: NumpyArray) -> jax.Array:
     return placed
 
 
+def copied(array: NumpyArray) -> jax.Array:
+    """A copy on the device of an array of NumPy's, made before this returns.
+
+    `jnp.array(array, copy=True)` reads it in the background, once what was dispatched before is done (JAX 0.10).
+    """
+    return on_device(np.array(array))
+
+
 def as_vector(array: BackendArray, name: str) -> BackendArray:
     """Masks, priorities and indices, of NumPy's copies as `convert` has them; the caller checks dtypes."""
     if checks.are_listed(array, name):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
+import numpy as np
 from jax.tree_util import PyTreeDef
 
 from functional_rb.base.arrays import BackendArray
@@ -69,7 +70,7 @@ class Jitted(Generic[P, R]):
         if donating is None:
             return self._plain(*args, **kwargs)
         call, leaves = donating
-        operands = call.operands(leaves)
+        operands = call.operands(_lasting(leaves))
         result: R = lent.called(call.compiled(leaves), range(1, len(operands)), *operands)
         return result
 
@@ -204,10 +205,15 @@ class _Stage:
         leaves, outline = jax.tree.flatten((args, kwargs))
         if outline != self._outline:
             raise TypeError(f"this was compiled for arguments of the structure {self._outline}, got {outline}")
-        return self._stage(*self._call.operands(leaves))
+        return self._stage(*self._call.operands(_lasting(leaves)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stage, name)
+
+
+# Leaves with copies of NumPy's arrays, which JAX reads in the background, when the caller may have written to them.
+def _lasting(leaves: Sequence[object]) -> list[object]:
+    return [np.array(x) if isinstance(x, np.ndarray) else x for x in leaves]
 
 
 # Refuse what lies on the host: whatever is done to it while tracing would be done once.

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from functional_rb.base.arrays import DeviceLike, NumpyArray
+from functional_rb.base.arrays import BackendArray, DeviceLike, NumpyArray
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import State
 from functional_rb.interop import dicts
 from functional_rb.interop import state_dict as core
-from jax_backend.arrays import devices
+from jax_backend.arrays import convert, devices
 from jax_backend.engines import execute
 from jax_backend.engines.restore import restore
 from jax_backend.lib import LIB
@@ -34,10 +34,15 @@ def _on_device(spec: BufferSpec, target: State | None, mapping: object, device: 
         else:
             _check_at_hand(name, array)
         where = placed.get(name) if device is None else devices.place(name, array.shape, device)
-        copied = jnp.array(array, copy=True)  # as donating the state would delete the array in the dict
+        copied = _copied(name, array)
         return copied if where is None else jax.device_put(copied, where)
 
     return execute.to_state(core.as_arrays(spec, mapping, take, _read), spec)
+
+
+def _copied(name: str, array: BackendArray) -> jax.Array:
+    # Of JAX's arrays too, as donating the state would delete the array in the dict.
+    return jnp.array(array, copy=True) if isinstance(array, jax.Array) else convert.copied(array)
 
 
 def _read(name: str, array: object) -> NumpyArray:
@@ -66,7 +71,7 @@ _LIB: Final[dicts.DictsLib[jax.Array]] = dicts.DictsLib.of(
     text=lambda text: jnp.asarray(np.frombuffer(text.encode(), np.uint8)),  # as pytrees have no texts
     check_at_hand=_check_at_hand,
     read=_read,
-    copied=lambda name, array: jnp.array(array, copy=True),
+    copied=_copied,
     restore=restore,
     on_device=_on_device,
 )

@@ -92,10 +92,11 @@ def _copied(name: str, array: object) -> jax.Array:
     _check_dtype(name, array)
     try:
         if isinstance(array, np.ndarray):
-            return jnp.array(array, copy=True)
+            return convert.copied(array)
         if hasattr(array, "detach"):
             return _cloned(array.detach().resolve_conj().resolve_neg())
-        return jnp.array(jax.dlpack.from_dlpack(array), copy=True)
+        # Waited for, as whoever owns the memory may write to it then.
+        return jax.block_until_ready(jnp.array(jax.dlpack.from_dlpack(array), copy=True))
     except Exception as error:
         raise dlpack.refusal(name, array, error) from error
 
