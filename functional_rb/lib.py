@@ -57,7 +57,9 @@ class Lib(Generic[A]):
         mixtures: what of mixtures is the backend's own: `draw(mixture, request, consume)` gives the mixture afterwards,
             leaves and a selection, see `mixture.drawing`; `stacked(numbers)` is an array float32 of numbers, some of
             which may be scalar arrays, or traced; `carry_out(function, static, *arrays)` calls
-            `function(ops, static, *arrays)` on arrays of several buffers, in one program where it is compiled.
+            `function(ops, static, *arrays)` on arrays of several buffers, in one program where it is compiled;
+            `are_values(buffers)` is whether a write that leaves them as they are is as fast as one in place, and then
+            `consumed_together(buffers, after)` gives those that follow, with all of the buffers consumed.
         sharded: what carries out the functions of sharded buffers.
         elsewhere: moves a state to the storage of another spec.
         chain: what does a usual call whole, natively, for a state; None where there is nothing, or somebody traces.

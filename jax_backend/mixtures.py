@@ -236,6 +236,11 @@ def _draw_on_host(mixture: drawing.M, request: Request) -> tuple[drawing.M, Leav
     )
 
 
+def are_values(buffers: Sequence[State | HostState]) -> bool:
+    """Whether all buffers may be written to as values: XLA would copy each whole."""
+    return False
+
+
 def stacked(numbers: Sequence[object]) -> BackendArray:
     """Numbers, some of which may be traced, as an array."""
     if not any(isinstance(x, jax.Array) for x in numbers):

@@ -197,6 +197,21 @@ def _is_launched(tensors: Sequence[torch.Tensor]) -> bool:
     return TORCH.gpus is not None and switch.on and TRANSFORMS() is None and TORCH.gpus.works_on(tensors)
 
 
+def are_values(buffers: Sequence[State]) -> bool:
+    """Whether all buffers may be written to as values, in the memory that the next ones take over."""
+    return not is_compiling() and all(isinstance(state, TorchState) for state in buffers)
+
+
+def consumed_together(buffers: Sequence[TorchState], after: Sequence[TorchState]) -> list[TorchState]:
+    """The buffers that follow, with those before them consumed: all of them, whatever interrupts it."""
+    try:
+        return [execute.taken_over(*pair) for pair in zip(buffers, after, strict=True)]
+    except BaseException:
+        for state in buffers:
+            state.consume()
+        raise
+
+
 def stacked(numbers: Sequence[object]) -> BackendArray:
     """Numbers as an array where the first array among them is; while tracing, floats may be traced as well."""
     device = next((x.device for x in numbers if isinstance(x, torch.Tensor)), None)

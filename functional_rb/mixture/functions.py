@@ -79,18 +79,29 @@ def update(
     first = listening.index(True) if True in listening else 0  # whose error it is if there is none
     version = api.check_version(engines[first], buffers[first], version, function)
     in_place = function == "update_" and not mixture.repeats
+    # What is interrupted between two buffers leaves all of them, where values are written as fast as in place.
+    together = in_place and lib.mixtures.are_values(buffers)
+    after = mixture
     if version is None or api.of_items(indices, priorities, items):
-        mixture = _updated(lib, mixture, indices, priorities, items, function)
-    if version is None:
-        return mixture
-    after = []
-    for state, engine, listens in zip(mixture.buffers, engines, listening, strict=True):
-        carry_out = lib.in_place(engine).advance_ if in_place else engine.advance
-        after.append(carry_out(state, version) if listens else state)
-    return mixture.with_buffers(after)
+        after = _updated(lib, mixture, indices, priorities, items, function, in_place and not together)
+    if version is not None:
+        advanced = []
+        for state, engine, listens in zip(after.buffers, engines, listening, strict=True):
+            carry_out = lib.in_place(engine).advance_ if in_place and not together else engine.advance
+            advanced.append(carry_out(state, version) if listens else state)
+        after = after.with_buffers(advanced)
+    return mixture.with_buffers(lib.mixtures.consumed_together(buffers, after.buffers)) if together else after
 
 
-def _updated(lib: Lib[A], mixture: M, indices: ArrayLike, priorities: ArrayLike, items: object, function: str) -> M:
+def _updated(
+    lib: Lib[A],
+    mixture: M,
+    indices: ArrayLike,
+    priorities: ArrayLike,
+    items: object,
+    function: str,
+    in_place: bool,
+) -> M:
     buffers = mixture.buffers
     engines = [lib.engine(state) for state in buffers]
     named = _indices(engines[0], mixture, indices)
@@ -110,7 +121,7 @@ def _updated(lib: Lib[A], mixture: M, indices: ArrayLike, priorities: ArrayLike,
         replacements = checked_items.replacements(state.spec, items, converts[engine], count)
         checked.append((engine.as_vector(handles, "indices"), placed, replacements))
     # Nothing is written before all buffers' arguments have passed.
-    after, in_place = [], function == "update_" and not mixture.repeats
+    after = []
     for state, engine, (handles, placed, replacements) in zip(buffers, engines, checked, strict=True):
         carry_out = lib.in_place(engine).update_ if in_place else engine.update
         after.append(carry_out(state, handles, placed, replacements))
