@@ -51,7 +51,7 @@ class Moments(NamedTuple):
 
         Raises:
             TypeError: for what are no moments, or those of another backend.
-            ValueError: for moments of vectors of another shape.
+            ValueError: for moments of vectors of another shape, or on another device.
 
         Example:
             >>> import torch_backend as rb
@@ -77,6 +77,14 @@ def _merge(lib: AnyLib, one: Moments, other: object) -> Moments:
     ours, theirs = ([tuple(x.shape) for x in (operand.count, operand.mean)] for operand in (one, other))
     if ours != theirs:
         raise ValueError(f"merge: expected moments of vectors of the same shape, {ours[1]}, got {theirs[1]}")
+    # JAX has arrays that are on no device of their own, and says itself which do not go together.
+    if not lib.is_traced(one.count) and not hasattr(one.count, "committed"):
+        here, there = (str(operand.count.device) for operand in (one, other))
+        if here != there:
+            raise ValueError(
+                f"merge: expected moments on one device, {here}, got {there}; move them over: "
+                f"type(moments)(*[x.to({here!r}) for x in moments])"
+            )
     return merged(lib.ops, one, other)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from functional_rb.base.arrays import BackendArray
 from functional_rb.base.containers import record
 from functional_rb.ops.protocol import Array
@@ -35,7 +38,8 @@ class RewardData:
         """The reward of each text's last token, which is its score where a reward model gives one at each token.
 
         Returns:
-            float32 [B], of the library of the arrays, NumPy's too; 0 of a text without any token.
+            float32 [B], of the library of the arrays, NumPy's too, B any leading axes as those of `frb.Groups`; 0 of a
+            text without any token.
 
         Raises:
             ValueError: for shapes that do not fit, and for texts without rewards.
@@ -72,7 +76,8 @@ class PairwiseDataset:
         last token, so what stands in the padding never counts. Equal texts, and a text without any token, tell nothing,
         and such pairs do not count.
 
-        The texts are to begin in the same column, integer [B, T], with rewards float [B, T] of the model.
+        The texts are to begin in the same column, integer [B, T], with rewards float [B, T] of the model; B stands for
+        any leading axes, and the mean is over all pairs.
 
         Returns:
             float32 [], of the library of the arrays, NumPy's too; 0 if no pair counts. It can be differentiated with
@@ -121,8 +126,8 @@ class PromptData:
 
 def _last_rewards(lib: Computing, text: RewardData) -> BackendArray:
     arrays = _rewards(lib, "RewardData.last_rewards", text, ""), lib.converted(text.attention_mask, "bool", "mask")
-    losses.check_shapes("RewardData.last_rewards", 2, arrays)
-    return lib.run(losses.last_rewards, *arrays)
+    texts, lead = _texts("RewardData.last_rewards", arrays)
+    return lib.run(losses.last_rewards, *texts).reshape(lead)
 
 
 def _loss(lib: Computing, pairs: PairwiseDataset) -> BackendArray:
@@ -132,8 +137,17 @@ def _loss(lib: Computing, pairs: PairwiseDataset) -> BackendArray:
         arrays.append(lib.converted(text.input_ids, "int32", f"{side}/input_ids"))
         arrays.append(lib.converted(text.attention_mask, "bool", f"{side}/attention_mask"))
         arrays.append(_rewards(lib, "PairwiseDataset.loss", text, f"{side}/"))
-    losses.check_shapes("PairwiseDataset.loss", 2, arrays)
-    return lib.run(losses.diverging, *arrays)
+    texts, _ = _texts("PairwiseDataset.loss", arrays)
+    return lib.run(losses.diverging, *texts)
+
+
+def _texts(who: str, arrays: Sequence[Array]) -> tuple[list[Array], tuple[int, ...]]:
+    """Arrays of one shape with any leading axes as [B, T], and these axes."""
+    shapes = [tuple(x.shape) for x in arrays]
+    if len(set(shapes)) > 1 or not shapes[0] or shapes[0][-1] == 0:
+        raise ValueError(f"{who}: expected arrays of one shape [B, T], not empty, got {shapes}; pad to one length")
+    *lead, length = shapes[0]
+    return [x.reshape(math.prod(lead), length) for x in arrays], tuple(lead)
 
 
 def _rewards(lib: Computing, who: str, text: RewardData, place: str) -> Array:

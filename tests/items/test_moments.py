@@ -95,6 +95,13 @@ def test_both_backends_compute_save_and_normalize(library: Backend, tmp_path: Pa
     np.testing.assert_allclose(library.numpy(least), library.numpy(x) * 100, rtol=1e-5)
 
 
+def test_moments_on_two_devices_are_refused() -> None:
+    rb = torch_backend
+    one, other = rb.moments(np.ones((3, 2), np.float32), (2,)), rb.moments(torch.ones(3, 2, device="meta"), (2,))
+    with pytest.raises(ValueError, match=r"^merge: expected moments on one device, cpu, got meta; .*x\.to\('cpu'\)"):
+        one.merge(other)
+
+
 def test_errors_name_the_shapes() -> None:
     with pytest.raises(ValueError, match=r"moments: expected x of shape \('...', 2\), got \(3, 4\)"):
         torch_backend.moments(np.ones((3, 4), np.float32), (2,))

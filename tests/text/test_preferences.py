@@ -119,6 +119,27 @@ def test_whole_texts_by_bradley_and_terry(library: Backend) -> None:
     assert ends.tolist() == [chosen[1], 0]
 
 
+@pytest.mark.parametrize("lead", [(2, 3), (3, 1, 2), (6,)], ids=str)
+def test_texts_may_have_any_leading_axes(library: Backend, lead: tuple[int, ...]) -> None:
+    """Such as the groups that `frb.Groups` gives; one text alone has none."""
+    rows = [[[1, 2], [1, 0]], [[2, 1, 1], [2]], [[2], [1, 2]], [[1], [1, 1]], [[2, 2], [1]], [[1, 2, 0], [2]]]
+    flat = dataset(library.array, rows)
+
+    def shaped(text: Any) -> Any:
+        arrays = (text.input_ids, text.attention_mask, text.rewards)
+        return frb.text.RewardData(*(x.reshape(*lead, *x.shape[1:]) for x in arrays))
+
+    sides = shaped(flat.chosen_data), shaped(flat.rejected_data)
+    found = sides[0].last_rewards()
+    assert tuple(found.shape) == lead
+    ends = library.numpy(flat.chosen_data.last_rewards())
+    assert (library.numpy(found).reshape(-1) == ends).all()
+    assert float(frb.text.PairwiseDataset(*sides).loss()) == pytest.approx(float(flat.loss()))
+    text = flat.chosen_data
+    one = frb.text.RewardData(text.input_ids[1], text.attention_mask[1], text.rewards[1])
+    assert float(one.last_rewards()) == ends[1]
+
+
 def test_torchrls_loss_where_it_has_one() -> None:
     """Texts of any length that part anywhere, and equal ones; behind its end a text has its last token's reward."""
     models = pytest.importorskip("torchrl.modules.models.llm")
