@@ -383,6 +383,7 @@ def told_apart(group: Any) -> str:
     for name in ("n-step of added", "compact"):
         nothing_lost(group, SPECS[name])
     keys_told_apart(group)
+    versions_told_apart(group)
     return str(raised.value)
 
 
@@ -393,6 +394,22 @@ def keys_told_apart(group: Any) -> None:
     state = rb.add(state, own, key=rb.key(0))
     with pytest.raises(RuntimeError, match="given different keys"):
         rb.add(state, own, key=rb.key(dist.get_rank(group)))
+
+
+def versions_told_apart(group: Any) -> None:
+    """At once, before anything is written."""
+    spec = SPECS["staleness"]
+    state = rb.add(rb.init(spec, sharding=group), own_lanes(group, spec, steps(spec, 0)[0]))
+    state, sample = rb.sample(rb.update(state, version=1), rb.key(0), 4)
+    tree, counters = state.tree.clone(), state.counters.clone()
+    handles, rank = sample.indices.reshape(-1), dist.get_rank(group)
+    for update in (rb.update, rb.update_):
+        for given in ({}, {"indices": handles, "items": {"x": sample.items["x"]}}):
+            with pytest.raises(RuntimeError, match="given different keys or versions"):
+                update(state, **given, version=torch.tensor(2 + rank) if given else 2 + rank)
+            assert torch.equal(state.tree, tree)
+            assert torch.equal(state.counters, counters)
+    rb.update(state, version=2)
 
 
 def nothing_lost(group: Any, spec: frb.BufferSpec) -> None:

@@ -26,7 +26,7 @@ from functional_rb.ops.protocol import Array, Ops
 from functional_rb.sharding import adding, asked, deal, follow, local, shares
 from functional_rb.sharding.adding import Shard
 from torch_backend.arrays import ops, random
-from torch_backend.arrays.convert import number
+from torch_backend.arrays.convert import check_known, number
 from torch_backend.engines import execute
 from torch_backend.engines.execute import as_vector as as_vector
 from torch_backend.engines.execute import build_mapping as build_mapping
@@ -132,8 +132,11 @@ def update_items(
     """Set the priorities that all processes give, rewrite leaves where their items lie, and tell a version."""
     check_state(state, function)
     version = api.check_version(_ENGINE, state, version, function)
+    alike = b"" if version is None else _version_in_bytes(state, version)
     if version is None or api.of_items(indices, priorities, items):
-        state = _updated(state, indices, priorities, items, function)
+        state = _updated(state, indices, priorities, items, function, alike)
+    else:  # other versions in other processes are an error before anything is written
+        gathered(state, [_shard_number(state, state.index.counters).reshape(1)], alike)
     if version is None:
         return state
     if function == "update":
@@ -141,11 +144,18 @@ def update_items(
     return state.followed_by(execute.advance_(state.index, version), execute.renamed(state.part))
 
 
-def _updated(state: ShardedState, indices: object, priorities: object, items: object, function: str) -> ShardedState:
+def _version_in_bytes(state: ShardedState, version: Any) -> bytes:
+    check_known(version, state.index.counters.device)
+    return str(int(version)).encode()
+
+
+def _updated(
+    state: ShardedState, indices: object, priorities: object, items: object, function: str, alike: bytes
+) -> ShardedState:
     handles, priorities, replacements = api.check_update(_ENGINE, state, indices, priorities, items, function)
     priorities = None if priorities is None else priorities.reshape(len(handles))
     operands = [handles, *([] if priorities is None else [priorities]), *replacements.values()]
-    handles, *rest = [x.flatten(0, 1) for x in gathered(state, operands)]
+    handles, *rest = [x.flatten(0, 1) for x in gathered(state, operands, alike)]
     priorities = None if priorities is None else rest.pop(0)
     replacements = dict(zip(replacements, rest, strict=True))
     in_place = function.endswith("_")

@@ -92,6 +92,7 @@ def _check_marks(state: ShardedState, marks: torch.Tensor, own_mark: int) -> Non
     if others:
         raise RuntimeError(
             f"a sharded buffer: this process (rank {state.rank}) and ranks {others} have written different numbers of "
-            f"steps or priorities, or were given different keys; all processes must call the same functions in the "
-            f"same order, with as many steps and the same keys, and begin again from a checkpoint or rb.init"
+            f"steps or priorities, or were given different keys or versions; all processes must call the same "
+            f"functions in the same order, with as many steps, the same keys and versions, and begin again from a "
+            f"checkpoint or rb.init"
         )
