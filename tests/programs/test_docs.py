@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import dis
 import inspect
 import operator
@@ -32,6 +33,10 @@ def blocks_of(text: str) -> list[tuple[int, str, str]]:
     """(line of its first statement, "jax", "torch" or "" for both, source) of every Python block."""
     fences = re.finditer(r"^```python[ ]*(\w*)[ ]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return [(text[: fence.start(2)].count("\n") + 1, fence[1], fence[2]) for fence in fences]
+
+
+def outside_of_blocks(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def names_of(code: types.CodeType) -> tuple[set[str], set[str]]:
@@ -89,13 +94,57 @@ def run(page: Path, text: str, backend: Backend, chosen: Container[int] | None =
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_names_in_sentences_and_tables_exist(page: Path) -> None:
     """What is in blocks of code runs; elsewhere a name of `frb` has to exist, and one of `rb` on either backend."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    text = outside_of_blocks(page.read_text())
     modules = {"frb": [functional_rb], "rb": [jax_backend, torch_backend]}
     for root, path in set(re.findall(r"\b(frb|rb)((?:\.[A-Za-z_]\w*)+)", text)):
         assert any(has(module, path) for module in modules[root]), f"{page.name}: {root}{path}"
     spec = functional_rb.BufferSpec(functional_rb.Unbounded(()), 1)
     for path in re.findall(r"frb\.BufferSpec\(spec, capacity\)((?:\.\w+)+)", text):
         assert has(spec, path), f"{page.name}: BufferSpec{path}"
+
+
+def calls_of(text: str) -> list[tuple[str, set[str]]]:
+    """What sentences and tables call, in `code`, and by which names they give its arguments."""
+    found = []
+    for code in re.findall(r"`([^`]+)`", outside_of_blocks(text)):
+        with contextlib.suppress(SyntaxError):  # no Python, such as a shape
+            tree = ast.parse(re.sub(r"(\w+)=(?=[,)])", r"\1=None", " ".join(code.split())))
+            calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+            found += [(ast.unparse(call.func), {word.arg or "" for word in call.keywords}) for call in calls]
+    return found
+
+
+NAMESPACES = (
+    *("frb", "frb.text", "frb.datasets", "frb.datasets.Dataset", "frb.ted", "frb.trees", "frb.items"),
+    *("frb.checkpoint", "frb.ray", "frb.ray.Client", "rb", "rb.text", "rb.trees"),
+)
+
+
+def takes(name: str, named: set[str]) -> bool:
+    """Whether one of what has this name, on either backend, takes arguments of these names; True if nothing has it."""
+    places = [name] if name.startswith(("frb.", "rb.")) else [f"{place}.{name}" for place in NAMESPACES]
+    roots = [{"frb": functional_rb, "rb": backend} for backend in (jax_backend, torch_backend)]
+    pairs = [(root[place.split(".")[0]], "." + place.partition(".")[2]) for place in places for root in roots]
+    found = [operator.attrgetter(path[1:])(root) for root, path in pairs if has(root, path)]
+    signatures = [inspect.signature(thing) for thing in found if callable(thing)]
+    return not signatures or any(
+        named <= each.parameters.keys() or any(p.kind is p.VAR_KEYWORD for p in each.parameters.values())
+        for each in signatures
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_arguments_in_sentences_and_tables_exist(page: Path) -> None:
+    """Bare names stand in tables for what other libraries have, too."""
+    text = page.read_text()
+    sentences = re.sub(r"^\|.*$", "", text, flags=re.MULTILINE)
+    calls = [call for call in calls_of(text) if call[0].startswith(("frb.", "rb."))] + calls_of(sentences)
+    assert [call for call in calls if not takes(*call)] == []
+
+
+def test_an_argument_that_is_not_there_is_found() -> None:
+    calls = calls_of("see `frb.load(path, rb, spec=)`, `rb.add(s, x, weight=1)` and `preference(rows, words, bad=0)`")
+    assert [takes(*call) for call in calls] == [True, False, False]
 
 
 def has(thing: Any, path: str) -> bool:
