@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
 from functional_rb.base.arrays import NumpyArray
 from functional_rb.scale.ray import blocks
 from functional_rb.scale.ray.messages import Welcome, Write, Wrote
@@ -117,6 +119,8 @@ class Channel:
         """Send a write, with those that were gathered; if the shard is dead or full it goes out when that is over."""
         self.sequence += 1
         block = blocks.pack([*content.leaves.values(), *content.named.values()])
+        # What is gathered, or goes again to a shard that was restarted, the caller may have written to meanwhile.
+        block = block._replace(large=tuple(map(np.array, block.large)))
         fields = content.kind, tuple(content.leaves), tuple(content.named), block, content.version
         write = Write(self._client, self.session, self.epoch, self.sequence, self.acknowledged, *fields)
         sent = _Sent(write, content.items, receipt)
