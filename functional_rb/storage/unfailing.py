@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from functional_rb.storage import disk
@@ -56,10 +56,16 @@ def written(path: str | os.PathLike[str], write: Callable[[Stream], None]) -> No
 
     # In a thread of its own: handlers of signals run in the main one, and may raise in the midst of `Stream.write`.
     with ThreadPoolExecutor(1) as alone:
-        try:
-            alone.submit(work).result()
-        except BaseException as error:
-            failures.append(error)  # of an interrupt: what is still to come is not wanted any more
-            if failures[0] is not error:  # HDF5 has not found what was dropped
-                raise failures[0] from error
-            raise
+        future = alone.submit(work)
+        # Of an interrupt: what is still to come is not wanted any more. Whatever comes, HDF5 has to be done before
+        # somebody removes, or writes again, what it is at.
+        while not future.done():
+            try:
+                wait([future])
+            except BaseException as error:
+                failures.append(error)
+    failed = future.exception()
+    if failed is not None:
+        failures.append(failed)
+    if failures:  # the first of them: HDF5 may not have found what was dropped
+        raise failures[0] from (failed if failed is not failures[0] else None)

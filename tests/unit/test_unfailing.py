@@ -1,0 +1,45 @@
+"""Files that HDF5 writes to: no interrupt leaves them while a thread is still at it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from functional_rb.storage import unfailing
+
+
+@pytest.mark.parametrize("interrupts", [1, 2, 4])
+def test_the_writer_is_done_whatever_number_of_interrupts_come(interrupts: int, tmp_path: Path) -> None:
+    left, done, main = threading.Event(), [], threading.get_ident()
+
+    def write(stream: unfailing.Stream) -> None:
+        stream.write(b"begun")
+        for _ in range(interrupts):
+            signal.pthread_kill(main, signal.SIGINT)
+            left.wait(0.2)
+        stream.write(b"dropped")
+        done.append(not left.is_set())
+
+    def written() -> None:
+        try:
+            unfailing.written(tmp_path / "there", write)
+        finally:
+            left.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        written()
+    assert done == [True]
+    assert (tmp_path / "there").read_bytes() == b"begun"
+
+
+def test_an_error_of_the_disk_is_told_rather_than_what_follows_from_it(tmp_path: Path) -> None:
+    def write(stream: unfailing.Stream) -> None:
+        stream._failures.append(OSError(28, "No space left on device"))
+        raise RuntimeError("cannot find what was written")
+
+    with pytest.raises(OSError, match="No space left") as caught:
+        unfailing.written(tmp_path / "there", write)
+    assert isinstance(caught.value.__cause__, RuntimeError)
