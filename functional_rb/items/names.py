@@ -79,7 +79,7 @@ def rename(names: Mapping[Key, Key]) -> Rename:
         names: new names by the old ones, each a name, a path "obs/camera", or a tuple of names.
 
     Raises:
-        TypeError: for what is no name.
+        TypeError: for what is no name, and names that are no dict.
         ValueError: where it is used, for a leaf that the item lacks, or two leaves of one name.
 
     Example:
@@ -87,6 +87,8 @@ def rename(names: Mapping[Key, Key]) -> Rename:
         >>> item_after(frb.items.rename({"obs": "observation"}), {"obs": {"x": frb.Unbounded((3,))}})
         Composite({'observation': Composite({'x': Unbounded((3,))})})
     """
+    if not isinstance(names, Mapping):
+        raise TypeError(f"rename: expected names as a dict, old names to new ones, got {names!r:.80}")
     return Rename(tuple(names.items()))
 
 

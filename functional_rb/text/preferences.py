@@ -6,6 +6,7 @@ A backend binds each public function here; the examples are run with either one 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -143,8 +144,9 @@ def group_advantages(
     """
     values = lib.converted(scores, "float32", "scores")
     real = checked_mask(lib, "group_advantages", 2, [values], mask)
-    if not 0 < epsilon < math.inf:
-        raise ValueError(f"group_advantages: expected epsilon as a positive number, got {epsilon!r}")
+    added = _number(epsilon)
+    if not 0 < added < math.inf:
+        raise ValueError(f"group_advantages: expected epsilon as a positive number, got {epsilon!r:.80}")
     known, there = lib.values(values), None if real is None else lib.values(real)
     if known is not None:
         wrong = ~np.isfinite(known) if there is None else ~np.isfinite(known) & there
@@ -154,7 +156,7 @@ def group_advantages(
                 f"group_advantages: the score of item {column} of group {row} is {known[row, column]}; give a finite "
                 f"one, or mask it"
             )
-    return lib.run(_group_advantages, values, real, static=(bool(scale), float(epsilon)))
+    return lib.run(_group_advantages, values, real, static=(bool(scale), added))
 
 
 def _bradley_terry(ops: TreeOps, chosen: Array, rejected: Array, margin: Array, real: Array | None) -> Array:
@@ -178,6 +180,16 @@ def _extremes(
     rows = [leaf.reshape(groups * size, *leaf.shape[2:]) for leaf in leaves]
     differ = ops.largest(high) > -ops.largest(low)  # without any item this is -inf > inf
     return [ops.take(row, best) for row in rows], [ops.take(row, worst) for row in rows], differ
+
+
+def _number(value: Any) -> float:
+    # NaN for what is none: a text, an array of several axes, or one on meta.
+    if isinstance(value, str) or getattr(value, "shape", ()) != ():
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return math.nan
 
 
 def _group_advantages(ops: TreeOps, scores: Array, real: Array | None, scale: bool, epsilon: float) -> Array:

@@ -203,6 +203,7 @@ def test_values_out_of_range_are_refused() -> None:
         (lambda: items.action_discretize(3, frb.Unbounded((2,))), TypeError),  # type: ignore[arg-type]  # refused
         (lambda: items.compose(lambda x: x), TypeError),  # type: ignore[arg-type]  # refused
         (lambda: items.rename({3: "x"}), TypeError),
+        (lambda: items.rename([("a", "b")]), TypeError),  # type: ignore[arg-type]  # refused
     ]
     for make, error in refused:
         with pytest.raises(error, match=r"expected"):

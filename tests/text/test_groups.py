@@ -11,6 +11,7 @@ import hypothesis
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from hypothesis import strategies as st
 
 import functional_rb as frb
@@ -362,6 +363,9 @@ def test_advantages_of_groups_are_those_of_plain_python(library: Backend) -> Non
         function(library.array(scores))
     with pytest.raises(ValueError, match="expected epsilon as a positive number, got 0"):
         function(library.array(scores), epsilon=0)
+    for wrong in ("1", 1j, None, [1e-4], object(), 10**400, np.ones(1), torch.tensor(1.0, device="meta")):
+        with pytest.raises(ValueError, match="group_advantages: expected epsilon as a positive number, got"):
+            function(library.array(scores[:5]), epsilon=wrong)
 
 
 def test_advantages_by_what_the_sampler_tells() -> None:
