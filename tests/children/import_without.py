@@ -78,6 +78,24 @@ def without_ray() -> None:
         raise AssertionError("it is not there")
 
 
+def without_ml_dtypes() -> None:
+    """Values of bfloat16, though NumPy does not know that dtype, which JAX teaches it."""
+    spec = {
+        "x": frb.Bounded(-1, 1, (2,), "bfloat16"),
+        "one": frb.specs.OneHot(3, dtype="bfloat16"),
+        "some": frb.specs.Sequence(frb.Unbounded((), "bfloat16"), 2),
+        "none": frb.specs.Sequence(frb.Unbounded((), "bfloat16"), 2, stack=True),
+    }
+    value = rb.encode(spec, {"x": [0.3, 1], "one": 2, "some": (1.5,), "none": []})
+    assert bool(rb.contains(spec, value))
+    assert value["x"].tolist() == [0.30078125, 1.0]
+    again = rb.decode(spec, value)
+    assert again["x"].tolist() == [0.30078125, 1.0]
+    assert again["one"] == 2
+    assert again["some"] == (1.5,)
+    assert "ml_dtypes" not in sys.modules
+
+
 sys.meta_path.insert(0, Absent)  # type: ignore[arg-type]  # a finder needs no more
 rb: Any = importlib.import_module(package)
 found = set(late.split(",")) & set(sys.modules)
@@ -89,6 +107,7 @@ for one in paths:
 for module in (frb, rb):
     assert all(hasattr(module, name) for name in module.__all__)  # as `from functional_rb import *` asks for them
 if package == "torch_backend":
+    without_ml_dtypes()
     without_tensordict()
     without_gymnasium()
     without_ray()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import chex
@@ -108,13 +106,6 @@ def test_objects_are_left_alone(library: Backend) -> None:
     assert projected["note"] is notes
     assert library.numpy(projected["x"]).tolist() == [0.5, 1]
     assert library.rb.decode(spec, value)["note"] is notes
-
-
-def test_numpy_need_not_know_bfloat16() -> None:
-    # JAX teaches it to NumPy: so in a process of its own.
-    command = [sys.executable, "-m", "tests.children.bfloat16_on_torch"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 # --- contains -------------------------------------------------------------------------------------------------------

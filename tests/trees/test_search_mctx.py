@@ -100,7 +100,7 @@ def compiled(policy: Any, *args: Any, **settings: Any) -> Any:
 
 
 def test_muzero_equals_mctx(monkeypatch: pytest.MonkeyPatch) -> None:
-    noise = jax.random.dirichlet(jax.random.key(5), jnp.full(SLOTS, 0.3), (BATCH,))
+    noise = jnp.asarray(np.random.default_rng(5).dirichlet(np.full(SLOTS, 0.3), BATCH), jnp.float32)
     monkeypatch.setattr(jax.random, "dirichlet", lambda *_, **__: noise)  # mctx's draw
     theirs = compiled(mctx.muzero_policy, mctx_step, SIMULATIONS)
     tree, proposal = ours(frb.trees.MuZero(), noise, None)
@@ -111,7 +111,7 @@ def test_muzero_equals_mctx(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"rescale": False, "mix": False}])
 def test_gumbel_muzero_equals_mctx(settings: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    noise = jax.random.gumbel(jax.random.key(6), (BATCH, SLOTS))
+    noise = jnp.asarray(np.random.default_rng(6).gumbel(size=(BATCH, SLOTS)), jnp.float32)
     monkeypatch.setattr(jax.random, "gumbel", lambda *_, **__: noise)  # mctx's draw
     valid = invalid_at_the_root() if settings else None  # mctx rescales by what is invalid, too
     theirs = compiled(
