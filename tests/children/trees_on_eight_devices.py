@@ -65,6 +65,7 @@ def test_a_batch_stays_divided_and_each_device_may_begin_trees_of_its_own(kind: 
     keys = jax.device_put(rb.split(rb.key(3), 8), by_tree)
     each = jax.shard_map(lambda x, keys: program(x, keys[0]), mesh=mesh, in_specs=P("d"), out_specs=P("d"))
     tree, proposal = jax.jit(each)(x, keys)
-    first = whole(jax.device_get(x)[2:4], rb.split(rb.key(3), 8)[1])
-    np.testing.assert_array_equal(np.asarray(tree.visits)[2:4], first[0].visits)
-    np.testing.assert_allclose(np.asarray(proposal.weights)[2:4], first[1].weights, rtol=1e-4, atol=1e-5)
+    # What chance gives to the first rows of a batch is the same in a larger one, of which there is a program.
+    own, proposed = whole(np.roll(x, -2, 0), rb.split(rb.key(3), 8)[1])
+    np.testing.assert_array_equal(np.asarray(tree.visits)[2:4], own.visits[:2])
+    np.testing.assert_allclose(np.asarray(proposal.weights)[2:4], proposed.weights[:2], rtol=1e-4, atol=1e-5)

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from functional_rb.__main__ import main
 from functional_rb.datasets import Conversion, Dataset, convert
 from tests.datasets import datasets_of_others as others
 from tests.datasets.d4rl_files import write
 from tests.datasets.made_up import MadeUp
+
+# By its name: no other test needs what takes long to import.
+SAVING = "matplotlib.figure.Figure.savefig"
 
 
 @pytest.fixture
@@ -184,7 +186,7 @@ def test_converted_datasets_are_inspected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, drawn = tmp_path / "made", []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, path, dpi: drawn.append(path))
+    monkeypatch.setattr(SAVING, lambda figure, path, dpi: drawn.append(path))
     convert(MadeUp([3, 1, 6]), made)
     assert main(["inspect", str(made), "--json", "--plot", "out.png"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -217,8 +219,8 @@ def test_pictures_show_episodes_and_frames(
     shape: tuple[int, ...], seen: tuple[int, ...] | None, compact: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is drawn is looked at as it is saved."""
-    figures: list[Figure] = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, path, dpi: figures.append(figure))
+    figures: list[Any] = []
+    monkeypatch.setattr(SAVING, lambda figure, path, dpi: figures.append(figure))
     convert(MadeUp([3, 1, 6, 2, 5], shape, "uint8"), tmp_path / "made", Conversion(compact=compact))
     assert main(["datasets", "info", str(tmp_path / "made"), "--picture", "out.png"]) == 0
     (figure,) = figures

@@ -426,12 +426,12 @@ def test_nothing_leaks(way: Any) -> None:
 
     work(300)
     before = used()
-    work(effort(700, 50_000))
+    work(effort(350, 50_000))
     after = used()
     # At fewer turns a leak is smaller.
     assert after[0] - before[0] < effort(140, 300)
-    assert after[1] - before[1] < effort(46, 100)
-    assert after[2] - before[2] < effort(2**17, 2**18)
+    assert after[1] - before[1] < effort(23, 100)
+    assert after[2] - before[2] < effort(2**16, 2**18)
 
 
 @needs_native

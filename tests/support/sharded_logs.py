@@ -99,7 +99,7 @@ def log(name: str) -> Log:
     items = {
         "x": x,
         "image": rng.integers(0, 256, (*lead, 3), np.uint8),
-        "half": jnp.asarray(rng.standard_normal(lead), jnp.bfloat16),
+        "half": rng.standard_normal(lead).astype(jnp.bfloat16),
         "reward": rng.standard_normal(lead).astype(np.float32),
         "next": {"x": following, "done": done},
         "episode": np.cumsum(rng.random(lead) < 0.3, 0, np.int32) * 8,
