@@ -86,7 +86,7 @@ def test_where_slots_are_dealt_each_function_does_what_it_does_on_one_device(nam
     assert ((drawn >= 0) == there).all()
     assert (drawn[there] % whole.spec.capacity // each == np.repeat(np.arange(shards), BATCH // shards)[there]).all()
     assert (np.asarray(sample.weights > 0) == there).all()
-    assert_same_bits(rb.get(whole, drawn[there]), jax.tree.map(lambda x: x[there], sample.items))
+    assert_same_bits(rb.get(whole, drawn[there]), jax.tree.map(lambda x: np.asarray(x)[there], sample.items))
     shares = np.asarray(rb.probabilities(whole, handles)) * np.asarray(rb.is_live(whole, handles))
     totals = np.bincount(handles % whole.spec.capacity // each, shares)
     law = shares[drawn[there]] / totals[drawn[there] % whole.spec.capacity // each] / shards

@@ -64,7 +64,7 @@ def test_under_jit_and_vmap_with_one_trace() -> None:
     assert jax.vmap(lambda row: rb.contains(SMALL, row))(x).tolist() == [True] * 3
     check_rolled(x, jax.vmap(lambda row: rb.project(SMALL, row))(x))
     keys = rb.split(rb.key(0), 2)
-    both = jax.vmap(lambda key: rb.rand(SMALL, key))(keys)
+    both = jax.device_get(jax.vmap(lambda key: rb.rand(SMALL, key))(keys))
     for i in range(2):
         check_rolled(rb.rand(SMALL, keys[i]), jax.tree.map(lambda leaf, i=i: leaf[i], both))
     with pytest.raises(TypeError, match=r"decode: leaf 'd': Sequence becomes Python objects, which cannot be traced"):

@@ -251,6 +251,7 @@ def test_subnormal_priorities_on_every_variant(backend: Backend) -> None:
         assert int(backend.rb.counts(state).rejected) == 6
 
 
+@pytest.mark.few_on_jax(1)
 @pytest.mark.parametrize("alpha", [0.1, 0.25])
 def test_the_largest_priority_is_read_back(library: Backend, alpha: float) -> None:
     """Though what is stored of it is rounded up to the power of 2^128, which float32 does not have."""
