@@ -166,8 +166,10 @@ def check_add(backend: Backend, state: State, given: Given, function: str) -> tu
     checks.check_timely(spec, batch.priorities)
     checks.check_writer_key(spec, key)
     # Asked of these alone, as to look at the counters waits for an accelerator.
-    if not spec.writer.overwrites and not state.surely_takes(batch.size):
-        checks.check_room(spec, batch.size, backend.known(state, batch.mask))
+    if not spec.writer.overwrites:
+        fullest = state.fullest_after(batch.size)
+        if fullest is None or fullest > spec.plan.ring.length:
+            checks.check_room(spec, batch.size, backend.known(state, batch.mask))
     leaves = mapping.stored(backend, spec, batch.leaves, batch.size, key, batch.mask)
     return batch._replace(leaves=leaves), outside
 

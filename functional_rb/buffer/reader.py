@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -105,9 +105,9 @@ class Reader:
         """Rows [start, stop) along axis 0 of an array, contiguous; only to be read, and only until the next call."""
         raise KeyError(name)
 
-    def objects(self, name: str, piece: Piece) -> Iterator[tuple[int, dict[int, object]]]:
+    def objects(self, name: str, piece: Piece) -> dict[int, dict[int, object]]:
         """The Python objects whose tokens are in rows of an array: by leaf, by token."""
-        return iter(())
+        return {}
 
     def close(self) -> None:
         """Let go of the state."""

@@ -72,9 +72,9 @@ class State(Generic[Drawn]):
         if _is_deleted(self.counters) or _is_deleted(self.rows):
             raise consumed()
 
-    def surely_takes(self, batch: int) -> bool:
-        """Whether a batch fits into a buffer that never overwrites, if that is known without looking at arrays."""
-        return False
+    def fullest_after(self, added: int = 0) -> int | None:
+        """How many items the fullest lane has at most with so many added; None if only a look at arrays tells."""
+        return None
 
     def dealt(self) -> Any:
         """What a process has of it, as checkpoints know it, if it is dealt to shards; None of other buffers."""

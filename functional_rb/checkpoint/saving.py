@@ -195,7 +195,7 @@ class _Save:
             return objects
         for name, (stored, has) in runs.items():
             for chunk in chunks(has):
-                for leaf, by_token in self.reader.objects(name, self.reader.read(name, *stored.span(chunk))):
+                for leaf, by_token in self.reader.objects(name, self.reader.read(name, *stored.span(chunk))).items():
                     for value in by_token.values():
                         python_objects.check(value, self.reader.spec.plan.names[leaf])
                     objects |= by_token

@@ -68,9 +68,8 @@ class HasArrays(Protocol):
 
 def by_name(state: HasArrays, plan: Plan) -> dict[str, BackendArray]:
     """The arrays of a state by their names (see `stored_arrays`), in the order of the leaves of a state as a pytree."""
-    tree = {} if state.tree is None else {"tree": state.tree}
-    auxiliary = {auxiliary_name(name): state.auxiliary[name] for name in plan.auxiliary}
-    return {**stored_arrays.named(state.rows, state.wide), **tree, **auxiliary, "counters": state.counters}
+    auxiliary = {name: state.auxiliary[name] for name in plan.auxiliary}
+    return {**stored_arrays.named(state.rows, state.wide, state.tree, auxiliary), "counters": state.counters}
 
 
 @dataclasses.dataclass

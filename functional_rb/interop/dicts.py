@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 
@@ -69,8 +70,8 @@ def state_dict(lib: DictsLib[A], state: object) -> dict[str, Nest]:
     text = text_of(state.spec)  # before anything is copied, as it may be refused
     arrays: dict[str, BackendArray]
     if isinstance(state, VersionedState):  # later states write to the same memory
-        memory = state.copied_memory()
-        arrays = named(memory.state_arrays(memory.clone(state.counters)), state.spec.plan)
+        copied = copy.deepcopy(state)
+        arrays = named(copied.own().state_arrays(copied.counters), state.spec.plan)
     else:
         arrays = named(state, state.spec.plan)
         for name, array in arrays.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -26,10 +27,10 @@ from functional_rb.samplers import SlicesWithoutReplacement, WithoutReplacement,
 from functional_rb.samplers.prioritized_slices import VALUE
 from functional_rb.samplers.trajectories import Trajectories
 from functional_rb.structures import frame_ring, stored_arrays
-from functional_rb.structures.stored_arrays import auxiliary_name
+from functional_rb.structures.stored_arrays import TREE, auxiliary_name
 from functional_rb.versions import version as versions
 from functional_rb.versions.library import Library
-from functional_rb.versions.memory import TREE, Entry, Memory
+from functional_rb.versions.memory import Entry, Memory
 from functional_rb.versions.state import VersionedState
 from functional_rb.versions.version import Version
 from functional_rb.writers import Immutable, StopWhenFull
@@ -101,8 +102,8 @@ class SavedBlock(_native.Saved):
         """Some rows of an array as they were, which begin at a byte of the memory."""
         return self._array(memory, numpy_ops.dtype_of(shown(like.dtype)), begin, (count, *like.shape[1:]))
 
-    def _array(self, memory: Memory, dtype: np.dtype[np.generic], begin: int, shape: tuple[int, ...]) -> BackendArray:
-        """The array of a shape that begins at a byte of the memory."""
+    def _array(self, memory: Any, dtype: np.dtype[np.generic], begin: int, shape: tuple[int, ...]) -> BackendArray:
+        """The array of a shape that begins at a byte of the memory; on a GPU that memory makes it."""
         if self.holder is not None:
             return memory.part_of(self.holder, dtype.name, begin, shape)
         return np.frombuffer(memoryview(self), dtype, math.prod(shape), begin).reshape(shape)

@@ -13,7 +13,8 @@ from functional_rb.core.draft import Arrays
 from functional_rb.ops import numpy_ops
 from functional_rb.storage.mapped import MappedFiles
 from functional_rb.structures import row_layout
-from functional_rb.versions.state import VersionedState, held_objects, readable
+from functional_rb.versions.object_table import held_objects
+from functional_rb.versions.state import VersionedState
 from functional_rb.versions.version import separate
 
 
@@ -48,8 +49,7 @@ def of_version(
     state: VersionedState, new: BufferSpec, create: Callable[[BufferSpec], MappedFiles]
 ) -> tuple[Arrays, MappedFiles | None, dict[int, object] | None]:
     """What `with_spec` gives of a state's arrays, and its Python objects by token; the state stays as it is."""
-    version = readable(state)
-    with version.lock:  # until all is copied, as later states write to the same memory
-        memory = version.own()
+    with state.lock():  # until all is copied, as later states write to the same memory
+        memory = state.own()
         arrays = memory.state_arrays(state._counters).each(memory.as_numpy)
         return *with_spec(arrays, state.spec, new, create), held_objects(memory)

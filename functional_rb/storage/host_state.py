@@ -31,9 +31,10 @@ from functional_rb.structures import row_layout
 from functional_rb.versions import memory as versioned
 from functional_rb.versions.engine import Engine
 from functional_rb.versions.library import Library
-from functional_rb.versions.state import VersionedState, held_objects, readable
+from functional_rb.versions.object_table import held_objects
+from functional_rb.versions.state import VersionedState
 
-__all__ = ["ENGINE", "NUMPY", "Bits", "HostState", "NumPy", "init", "readable"]
+__all__ = ["ENGINE", "NUMPY", "Bits", "HostState", "NumPy", "init"]
 
 
 class Bits(NamedTuple):
@@ -96,7 +97,7 @@ class NumPy(Library):
         return np.dtype(dtype).type(x)
 
     def items(self, state: VersionedState) -> list[Vector]:
-        memory, spec = readable(state).own(), state.spec
+        memory, spec = state.own(), state.spec
         if spec.plan.frames is not None:
             return functions.items(self.ops, memory.state_arrays(state._counters), spec)
         leaves = row_layout.unpack(self.ops, spec.plan.layout, memory.rows, memory.wide)
@@ -134,9 +135,7 @@ def init(spec: BufferSpec, files: MappedFiles | None, device: DeviceLike = None)
     stored = None if files is None else (files.rows, files.wide, files.auxiliary)
     with np.errstate(all="ignore"):
         arrays = functions.init(numpy_ops.OPS, spec, stored=stored)
-    state = HostState.of_arrays(arrays, spec, pinned=False, target=device, files=files)
-    readable(state).own().fullest = 0
-    return state
+    return HostState.of_arrays(arrays, spec, pinned=False, target=device, files=files).note_fullest(0)
 
 
 # A state of arrays, and the objects by the tokens in these.

@@ -25,7 +25,7 @@ from functional_rb.storage.directory import shapes as shapes
 from functional_rb.storage.mapped_array import MappedArray
 from functional_rb.storage.undo_log import Logs
 from functional_rb.structures import frame_ring, stored_arrays
-from functional_rb.structures.ring import around
+from functional_rb.structures.ring import around, modulus
 
 Vector = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
@@ -112,6 +112,14 @@ class MappedFiles:
         self.reserve_slots(slots)
         if self.undo is not None:
             self.undo.before_items(np.asarray(slots))
+
+    def prepare_handles(self, handles: Vector) -> None:
+        """Have room for rewriting the items that handles int32 [n] name, and keep what checkpoints need of these."""
+        if not self.ready:
+            capacity = self.spec.capacity
+            known = (handles >= 0) & (handles < modulus(capacity))
+            # What names nothing may be written as slot 0, as it was.
+            self.prepare_slots(np.where(known, handles, 0) % np.int32(capacity))
 
     def prepare_frames(self, first: int, n: int) -> None:
         self.reserve_frames(first, n)

@@ -22,8 +22,11 @@ class Placement:
         self.spec = spec if isinstance(spec.storage, Memmap) else None
 
     def filed(self, memory: Memory) -> MappedFiles | None:
-        """A copy, in files without a name, of what belongs in files and came from elsewhere; None of all else."""
-        if self.spec is None or memory.files is not None or not memory.is_ordinary:
+        """A copy, in files without a name, of what lies in files, or belongs there; None of all else."""
+        if memory.files is not None:
+            files: MappedFiles = memory.files.copy()
+            return files
+        if self.spec is None or not memory.is_ordinary:
             return None
         named = memory.by_name | memory.auxiliary
         return mapped.filled(self.spec, {name: memory.as_numpy(named[name]) for name in mapped.shapes(self.spec)})

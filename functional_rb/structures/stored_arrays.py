@@ -1,19 +1,22 @@
 """The arrays of a state by the names that files, checkpoints, state dicts and errors call them by.
 
-Items lie in "rows", "wide_0", "wide_1" and so on; an auxiliary array `name` is "kept_<name>".
+Items lie in "rows", "wide_0", "wide_1" and so on; "tree" is the sampler's, and an auxiliary array `name` is
+"kept_<name>".
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from functional_rb.structures.row_layout import Layout
 
 T = TypeVar("T")
+NONE: Mapping[str, Any] = {}
 Shapes = dict[str, tuple[tuple[int, ...], str]]
 ROWS = "rows"
 WIDE = "wide_"
+TREE = "tree"
 AUXILIARY = "kept_"
 
 
@@ -50,9 +53,11 @@ def shapes(layout: Layout, capacity: int) -> Shapes:
     return {ROWS: ((capacity, layout.row_words), "int32"), **wide}
 
 
-def named(rows: T, wide: Sequence[T]) -> dict[str, T]:
-    """The stored arrays by their names."""
-    return {ROWS: rows, **{wide_name(k): array for k, array in enumerate(wide)}}
+def named(rows: T, wide: Sequence[T], tree: T | None = None, auxiliary: Mapping[str, T] = NONE) -> dict[str, T]:
+    """The arrays by their names."""
+    items = {ROWS: rows, **{wide_name(k): array for k, array in enumerate(wide)}}
+    kept = {auxiliary_name(name): array for name, array in auxiliary.items()}
+    return {**items, **({} if tree is None else {TREE: tree}), **kept}
 
 
 def wide_of(layout: Layout, arrays: Mapping[str, T]) -> tuple[T, ...]:

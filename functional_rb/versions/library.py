@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
-
-import numpy as np
 
 from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, PRNGKey
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.part_kernels import NONE, Table
 from functional_rb.ops.protocol import Ops
-from functional_rb.structures.ring import modulus
 from functional_rb.versions.memory import Memory
-from functional_rb.versions.version import Version
-
-_NO_LOCK: AbstractContextManager[object] = contextlib.nullcontext()
 
 
 class Library(abc.ABC):
@@ -56,10 +49,6 @@ class Library(abc.ABC):
                 f"leaf {spec.plan.first_object!r}: Python objects cannot be batched by torch.func.vmap; "
                 f"call the function for one state and one key after the other"
             )
-
-    def lock(self, version: Version) -> AbstractContextManager[object]:
-        """The lock of a version's lineage; none while somebody traces (the in-place forms own their memory)."""
-        return _NO_LOCK if self.is_tracing() else version.lock
 
     @abc.abstractmethod
     def core(self) -> AbstractContextManager[object]:
@@ -139,11 +128,7 @@ class Library(abc.ABC):
         Raises:
             StorageFullError: if the disk has none.
         """
-        files = memory.files
         if handles is None:
-            files.make_room(spec, memory.as_numpy(counters), batch)
-        elif not files.ready:
-            numbers = memory.as_numpy(handles)
-            known = (numbers >= 0) & (numbers < modulus(spec.capacity))
-            # What names nothing may be written as slot 0, as it was.
-            files.prepare_slots(np.where(known, numbers, 0) % np.int32(spec.capacity))
+            memory.files.make_room(spec, memory.as_numpy(counters), batch)
+        else:
+            memory.files.prepare_handles(memory.as_numpy(handles))

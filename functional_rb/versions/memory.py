@@ -8,17 +8,15 @@ from __future__ import annotations
 import abc
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 from functional_rb.base.arrays import BackendArray, NumpyArray
 from functional_rb.core.draft import Arrays
 from functional_rb.ops.protocol import Ops
 from functional_rb.structures import stored_arrays
-from functional_rb.structures.stored_arrays import AUXILIARY, ROWS, auxiliary_name, own_name, wide_name
+from functional_rb.structures.stored_arrays import AUXILIARY, ROWS, TREE, own_name, wide_name
 
-# What the tree is called among the arrays of a memory; see `stored_arrays` for the others.
-TREE = "tree"
 # So many bytes may always be kept for older versions: of a small buffer a copy costs more than its bytes.
 LEAST = 2**14
 # So much is kept in memory for older states of a buffer in files, before the oldest gets files of its own.
@@ -62,8 +60,6 @@ class Memory(abc.ABC):
         tree: float32 [rows, FANOUT] or None.
         auxiliary: what else the sampler and the writer keep, by name.
         pinned: whether an array has been exported: then it is never written again.
-        fullest: no lane has more items than this: a host's knowledge, where looking would wait for a device. The buffer
-            is empty where it is 0; None where the host does not know.
         history: the older versions, the oldest first, each with the bytes saved for it; see `versions.version.Version`.
         retained: the sum of those bytes.
         table: the Python objects whose tokens are in the arrays, an `object_table.Table`, if there are such leaves.
@@ -76,8 +72,8 @@ class Memory(abc.ABC):
     """
 
     __slots__ = (
-        *("__weakref__", "auxiliary", "files", "fits", "fullest", "history", "pinned", "place", "placement"),
-        *("retained", "rows", "table", "tree", "wide"),
+        *("__weakref__", "auxiliary", "files", "fits", "history", "pinned", "place", "placement", "retained"),
+        *("rows", "table", "tree", "wide"),
     )
 
     ops: ClassVar[Ops]
@@ -86,7 +82,6 @@ class Memory(abc.ABC):
         """Take arrays over, but for the counters; pinned if somebody else may hold them."""
         self.rows, self.wide, self.tree, _, self.auxiliary = arrays
         self.pinned, self.fits = pinned, True
-        self.fullest: int | None = None
         self.history: deque[tuple[weakref.ref[Any], int]] = deque()
         self.retained = 0
         self.table: Any = None
@@ -107,11 +102,6 @@ class Memory(abc.ABC):
         """An array as NumPy has it, in the same memory where that can be."""
 
     @staticmethod
-    def part_of(holder: BackendArray, dtype: str, begin: int, shape: tuple[int, ...]) -> BackendArray:
-        """A part of an array of bytes on a GPU, as an array of a dtype by its name, in the same memory."""
-        raise TypeError("expected memory on a GPU, where alone what was saved lies in an array")
-
-    @staticmethod
     @abc.abstractmethod
     def clone(array: BackendArray) -> BackendArray:
         """A copy of an array."""
@@ -120,11 +110,6 @@ class Memory(abc.ABC):
     @abc.abstractmethod
     def is_plain_array(array: BackendArray) -> bool:
         """Whether an array is a contiguous one of the library's own, in the memory of some device."""
-
-    @classmethod
-    def is_ordinary_array(cls, array: BackendArray) -> bool:
-        """Whether an array is a plain one in the CPU's memory."""
-        return cls.is_plain_array(array)
 
     @abc.abstractmethod
     def join_stream(self) -> None:
@@ -142,7 +127,7 @@ class Memory(abc.ABC):
         self.rows, self.tree = arrays[ROWS], arrays.get(TREE)
         self.wide = tuple(arrays[wide_name(k)] for k in range(len(self.wide)))
         self.auxiliary = {own_name(name): array for name, array in arrays.items() if name.startswith(AUXILIARY)}
-        self.place = self.fullest = None
+        self.place = None
 
     @property
     def arrays(self) -> list[BackendArray]:
@@ -161,7 +146,7 @@ class Memory(abc.ABC):
     @property
     def is_ordinary(self) -> bool:
         """Whether compiled kernels can read and write the arrays, and these have the spec's shapes."""
-        return self.fits and all(map(self.is_ordinary_array, self.arrays))
+        return self.fits and all(map(self.is_plain_array, self.arrays))
 
     def like(self, arrays: Arrays, pinned: bool = False) -> Self:
         """Memory of the same buffer with other arrays, in no files."""
@@ -174,15 +159,12 @@ class Memory(abc.ABC):
     def copy(self) -> Self:
         """Fresh memory with the same content: in files without a name what lies in files, or belongs there."""
         self.join_stream()
-        if self.files is not None:
-            files = self.files.copy()
-        else:
-            files = None if self.placement is None else self.placement.filed(self)
+        files = None if self.placement is None else self.placement.filed(self)
         there = {} if files is None else files.arrays()
         copied = self.like(self.state_arrays(None))
         filed = {name: there[own_name(name)] for name in self.by_name if own_name(name) in there}
         copied.take({n: self.taken(filed[n]) if n in filed else self.clone(x) for n, x in self.by_name.items()})
-        copied.files, copied.fullest = files, self.fullest
+        copied.files = files
         return copied
 
     def wait_for_draws(self) -> None:
@@ -198,17 +180,13 @@ class Memory(abc.ABC):
         most = max(self.nbytes, LEAST)
         return self.retained > (most if self.files is None else min(most, RETAINED_BYTES))
 
-    def saved_rows(self) -> Iterator[tuple[str, BackendArray]]:
-        """The rows that are saved for older versions, with the names of the arrays that they were in."""
-        for reference, _ in self.history:
-            version = reference()
-            if version is not None and version.memory is None and version.saved is not None:
-                for entry in version.saved.writes(self):
-                    if not entry.flat and entry.old is not None:
-                        yield entry.name, self.taken(entry.old)
+    @property
+    def older(self) -> list[Any]:
+        """The older versions that somebody holds and that have no memory of their own, the oldest first."""
+        versions = [older() for older, _ in self.history]  # apart, as torch.compile traces no := within the next one
+        return [version for version in versions if version is not None and version.memory is None]
 
 
 def named(of: Memory | Arrays) -> dict[str, BackendArray]:
     """The arrays by their names, see `stored_arrays`, without the counters."""
-    auxiliary = {auxiliary_name(name): array for name, array in of.auxiliary.items()}
-    return {**stored_arrays.named(of.rows, of.wide), **auxiliary, **({} if of.tree is None else {TREE: of.tree})}
+    return stored_arrays.named(of.rows, of.wide, of.tree, of.auxiliary)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from functional_rb.base import forks
-from functional_rb.base.arrays import BackendArray
+from functional_rb.base.arrays import BackendArray, NumpyArray
 from functional_rb.base.dtypes import shown
 from functional_rb.base.object_arrays import Objects, array_of
 from functional_rb.buffer.spec import BufferSpec
@@ -29,8 +29,6 @@ SLACK = 1024
 # The token of storage that was never written: None.
 NO_OBJECT = 0
 
-Tokens = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
-
 
 class Table:
     """The objects of a buffer, of all its versions and of the states made of its arrays.
@@ -40,9 +38,9 @@ class Table:
     Attributes:
         spec: of the buffer.
         lock: see `versions.Version`.
+        columns: of all tokens in a row, by the name of the array.
+        limit: with more objects than these the next write sweeps.
     """
-
-    __slots__ = ("__weakref__", "_columns", "_limit", "_memories", "_next", "_objects", "lock", "spec")
 
     def __init__(self, spec: BufferSpec, objects: Mapping[int, object] | None = None) -> None:
         """Take objects by the tokens that another table gave them, if there are any.
@@ -53,18 +51,15 @@ class Table:
         self._objects: dict[int, object] = {NO_OBJECT: None, **(objects or {})}
         self._next = 1 + secrets.randbelow(2**62)
         self._memories: weakref.WeakSet[Memory] = weakref.WeakSet()
-        self._columns = {
-            name: [x for columns in leaves.values() for x in columns]
-            for name, leaves in columns_of_leaves(spec).items()
-        }
-        self._limit = SLACK + spec.capacity * sum(math.prod(spec.plan.leaves[k].shape) for k in spec.plan.objects)
+        self.columns = {name: [*leaves.values()] for name, leaves in columns_of_leaves(spec).items()}
+        self.limit = SLACK + spec.capacity * sum(math.prod(spec.plan.leaves[k].shape) for k in spec.plan.objects)
 
     def watch(self, memory: Memory) -> None:
         """Keep the objects whose tokens are in a memory, for as long as it lives. Hold the lock."""
         memory.table = self
         self._memories.add(memory)
 
-    def tokens(self, objects: Objects) -> Tokens:
+    def tokens(self, objects: Objects) -> NumpyArray:
         """A fresh token for each object. Hold the lock until they are in memory."""
         first, n = self._next, objects.size
         self._next += n
@@ -87,69 +82,63 @@ class Table:
     # ------------------------------------------------------------ sweeping
 
     def tidy(self) -> None:
-        """Sweep, if the table may have grown to twice of what can be in use. Call it without holding the lock."""
-        if len(self._objects) > self._limit:
-            with self.lock:
-                dropped = self._sweep()
-            del dropped  # what dies with it may run code of its own, which finds the buffer at rest
+        """Sweep, if the table may have grown to twice of what can be in use. Call it without holding the lock.
 
-    def tidy_soon(self) -> None:
-        """Sweep at the next write, though nobody has added much: items have been taken out."""
-        self._limit = 0
-
-    def _sweep(self) -> dict[int, object]:
-        """Keep the objects whose tokens are found in a memory, or are saved for an older version; returns the old."""
-        in_use = []
-        for memory in list(self._memories):
-            memory.join_stream()
-            for name, rows in (*memory.by_name.items(), *memory.saved_rows()):
-                in_use += _cells(memory, rows, self._columns.get(name, ()))
-        old = self._objects
-        kept: dict[int, object] = {NO_OBJECT: None}
-        for token in np.unique(np.concatenate(in_use)).tolist() if in_use else ():
-            if token in old:
-                kept[token] = old[token]
-        self._objects = kept  # whole, as an interrupt may come
-        self._limit = len(self._objects) + sum(tokens.size for tokens in in_use) + SLACK
-        return old
+        The objects stay whose tokens are found in a memory, or are saved for an older version.
+        """
+        if len(self._objects) <= self.limit:
+            return
+        with self.lock:
+            in_use = [NO_OBJECT]
+            for memory in list(self._memories):
+                memory.join_stream()
+                saved = [entry for version in memory.older for entry in version.saved.writes(memory)]
+                rows = [(x.name, memory.taken(x.old)) for x in saved if not x.flat and x.old is not None]
+                for name, array in (*memory.by_name.items(), *rows):
+                    in_use += _tokens(memory, array, self.columns.get(name, ()))
+            old = self._objects  # what dies with it may run code of its own, which finds the buffer at rest
+            self._objects = {token: old[token] for token in {*in_use} if token in old}  # whole, for interrupts
+            self.limit = len(self._objects) + len(in_use) + SLACK
 
     # ------------------------------------------------------------ copies
 
-    def held(self, memory: Memory) -> dict[int, object]:
-        """The objects in a memory, by token."""
-        with self.lock:
-            arrays = memory.by_name
-            return self.of_rows(memory, [(arrays[name], columns) for name, columns in self._columns.items()])
-
     def of_rows(self, memory: Memory, pairs: Iterable[tuple[BackendArray, Sequence[slice]]]) -> dict[int, object]:
         """The objects by token in rows int32 [..., words] of a memory, each with the columns of its tokens."""
-        cells = [tokens for rows, columns in pairs for tokens in _cells(memory, rows, columns)]
-        tokens = np.unique(np.concatenate(cells)).tolist() if cells else []
-        tokens = [token for token in tokens if token != NO_OBJECT]
+        tokens = sorted({token for rows, columns in pairs for token in _tokens(memory, rows, columns)} - {NO_OBJECT})
         return dict(zip(tokens, self._known(tokens), strict=True))
 
 
-def _cells(memory: Memory, rows: BackendArray, columns: Sequence[slice]) -> list[Tokens]:
+def held_objects(memory: Memory) -> dict[int, object] | None:
+    """The Python objects whose tokens are in a memory, by token; None if its buffer has none."""
+    table: Table | None = memory.table
+    if table is None:
+        return None
+    with table.lock:
+        arrays = memory.by_name
+        return table.of_rows(memory, [(arrays[name], columns) for name, columns in table.columns.items()])
+
+
+def _tokens(memory: Memory, rows: BackendArray, columns: Sequence[slice]) -> list[int]:
     """The tokens in rows int32 [..., words]; none in what a user's function over a pytree has put in their place."""
     if shown(getattr(rows, "dtype", None)) != "int32":
         return []
     words = [np.ascontiguousarray(memory.as_numpy(rows[..., column])) for column in columns]
-    return [x.view(np.int64).reshape(-1) for x in words]
+    return [token for x in words for token in x.view(np.int64).reshape(-1).tolist()]
 
 
-def columns_of_leaves(spec: BufferSpec) -> dict[str, dict[int, list[slice]]]:
+def columns_of_leaves(spec: BufferSpec) -> dict[str, dict[int, slice]]:
     """Where the tokens of each leaf lie in rows, in words of int32, by the name of the array."""
-    columns = {ROWS: {k: _slices(spec.plan.layout, spec.plan.stored.index(k)) for k in spec.plan.objects}}
+    columns = {ROWS: {k: _column(spec.plan.layout, spec.plan.stored.index(k)) for k in spec.plan.objects}}
     for transform in spec.transforms:
         for name, layout in transform.carried().items():
-            columns[auxiliary_name(name)] = {k: _slices(layout, k) for k in spec.plan.objects}
+            columns[auxiliary_name(name)] = {k: _column(layout, k) for k in spec.plan.objects}
     return columns
 
 
-def _slices(layout: Layout, k: int) -> list[slice]:
+def _column(layout: Layout, k: int) -> slice:
     leaf = layout.leaves[k]
     first = leaf.offset or 0
-    return [slice(first // 4, (first + leaf.nbytes) // 4)] if leaf.nbytes else []
+    return slice(first // 4, (first + leaf.nbytes) // 4)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from functional_rb.base.arrays import BackendArray
 from functional_rb.buffer import reader
 from functional_rb.buffer.reader import Piece, TakeSnapshot
+from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.save_history import SaveHistory
 from functional_rb.versions.memory import Entry, Memory
 from functional_rb.versions.object_table import columns_of_leaves
 from functional_rb.versions.recorder import Log
 from functional_rb.versions.version import Version
-
-if TYPE_CHECKING:
-    from functional_rb.buffer.spec import BufferSpec
 
 
 class VersionReader(reader.Reader):
@@ -38,17 +35,15 @@ class VersionReader(reader.Reader):
                 self.in_place = snapshot(version.memory.files)
             # Newer versions save what they overwrite for one that is older: so this one may be written while it is
             # read.
-            self._version: Version | None = _older_twin(version)
+            self._version: Any = _older_twin(version)  # None once it is closed
             for name in self.shapes:
                 self.check_array(name, counters if name == "counters" else _array_and_writes(self._version, name)[1])
 
     def read(self, name: str, start: int, stop: int) -> Piece:
         if name == "counters":
             return self._counters[start:stop]
-        version = self._version
-        assert version is not None, "the reader is closed"
-        with version.lock:
-            memory, array, entries = _array_and_writes(version, name)
+        with self._version.lock:
+            memory, array, entries = _array_and_writes(self._version, name)
             memory.join_stream()
             piece = np.array(memory.as_numpy(array[start:stop]), order="C")
             for _, flat, index, old in entries if len(piece) else ():
@@ -58,14 +53,11 @@ class VersionReader(reader.Reader):
                 target[where[inside]] = memory.as_numpy(old)[inside]
         return piece
 
-    def objects(self, name: str, piece: Piece) -> Iterator[tuple[int, dict[int, object]]]:
-        version = self._version
-        assert version is not None, "the reader is closed"
-        for leaf, columns in columns_of_leaves(self.spec).get(name, {}).items():
-            with version.lock:
-                memory, _ = version.newest_memory()
-                objects = memory.table.of_rows(memory, [(piece, columns)])
-            yield leaf, objects  # not with the lock held, as whoever asks may never ask again
+    def objects(self, name: str, piece: Piece) -> dict[int, dict[int, object]]:
+        with self._version.lock:
+            memory, _ = self._version.newest_memory()
+            columns = columns_of_leaves(self.spec).get(name, {}).items()
+            return {leaf: memory.table.of_rows(memory, [(piece, [column])]) for leaf, column in columns}
 
     def close(self) -> None:
         """Let go of the version, whose memory may then be written in place."""

@@ -21,8 +21,7 @@ class Log(list[Entry]):
 
     @property
     def nbytes(self) -> int:
-        arrays = [array for entry in self for array in (entry.where, entry.old) if array is not None]
-        return sum([array.nbytes + OVERHEAD for array in arrays])
+        return sum(x.nbytes + OVERHEAD for entry in self for x in (entry.where, entry.old) if x is not None)
 
     def writes(self, memory: Memory) -> Sequence[Entry]:
         return self

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar, Self
 
 from functional_rb.base import forks
 from functional_rb.base.arrays import BackendArray, DeviceLike
 from functional_rb.base.errors import consumed
 from functional_rb.buffer import state as core
-from functional_rb.buffer.reader import TakeSnapshot, misfit
+from functional_rb.buffer.reader import TakeSnapshot, check_fits, misfit
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
 from functional_rb.core.save_history import NEW, SaveHistory
 from functional_rb.versions.library import Library
 from functional_rb.versions.memory import Memory
-from functional_rb.versions.object_table import Table
+from functional_rb.versions.object_table import Table, held_objects
 from functional_rb.versions.reader import VersionReader
 from functional_rb.versions.version import Version
 
@@ -29,7 +30,7 @@ class VersionedState(core.State):
     name; it is made once for a state, and what was never written costs nothing.
     """
 
-    __slots__ = ("_counters", "_exported", "_save_history", "_target", "_version")
+    __slots__ = ("_counters", "_exported", "_fullest", "_save_history", "_target", "_version")
 
     library: ClassVar[Library]
 
@@ -42,6 +43,8 @@ class VersionedState(core.State):
     _target: DeviceLike
     # The copy that was exported, of a buffer in mapped files.
     _exported: Memory | None
+    # No lane has more items than this, as the host knows where looking would wait for a device; None if it does not.
+    _fullest: int | None
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class VersionedState(core.State):
         spec: BufferSpec,
         save_history: SaveHistory | None = None,
         target: object = None,
+        fullest: int | None = None,
     ) -> None:
         self.__dict__["spec"] = spec
         set_field = object.__setattr__
@@ -58,6 +62,7 @@ class VersionedState(core.State):
         set_field(self, "_save_history", save_history)
         set_field(self, "_target", target)
         set_field(self, "_exported", None)
+        set_field(self, "_fullest", fullest)
 
     @classmethod
     def of_arrays(
@@ -83,13 +88,13 @@ class VersionedState(core.State):
         memory.files, memory.placement = files, cls.library.placement(spec)
         together = getattr(arrays.counters, "device", None) == getattr(arrays.rows, "device", None)
         memory.fits = misfit(arrays, spec.plan) is None and memory.is_plain_array(arrays.counters) and together
-        if not spec.plan.objects:
-            return cls(Version(memory, forks.lock()), arrays.counters, spec, None, target)
-        cls.library.check_single(arrays.rows, spec)
-        table = objects if isinstance(objects, Table) else Table(spec, objects)
-        with table.lock:
-            table.watch(memory)
-        return cls(Version(memory, table.lock), arrays.counters, spec, None, target)
+        lock = forks.lock()
+        if spec.plan.objects:
+            cls.library.check_single(arrays.rows, spec)
+            table = objects if isinstance(objects, Table) else Table(spec, objects)
+            with (lock := table.lock):
+                table.watch(memory)
+        return cls(Version(memory, lock), arrays.counters, spec, None, target)
 
     def check_alive(self) -> None:
         readable(self)
@@ -98,52 +103,56 @@ class VersionedState(core.State):
         """Refuse any further use of this state."""
         object.__setattr__(self, "_version", None)
 
-    def aimed(self, target: object) -> Self:
-        """The same value, whose samples go to another device."""
-        return type(self)(readable(self), self._counters, self.spec, self._save_history, target)
+    def likewise(self, counters: BackendArray, target: object) -> Self:
+        """A state of the same version, with its own counters, whose samples go to its own device."""
+        return type(self)(readable(self), counters, self.spec, self.saves_after(), target, self.fullest_after())
 
     def remember(self, save_history: SaveHistory) -> None:
         """Come after these saves: what is made of the state from now on does too."""
         object.__setattr__(self, "_save_history", save_history)
 
-    def surely_takes(self, batch: int) -> bool:
-        """Whether the host has kept account of how full the lanes are, and each has room for all of its rows."""
-        fullest = self.fullest_after(batch)
-        return fullest is not None and fullest <= self.spec.plan.ring.length
+    def saves_after(self, added: int = 0) -> SaveHistory | None:
+        """The saves that the next state succeeds, with so many items added."""
+        # A program that is being traced would be compiled again after each save.
+        past = None if self.library.is_tracing() else self._save_history
+        return past.after(self.spec.rows(added)) if added and past is not None else past
 
-    def fullest_after(self, batch: int) -> int | None:
-        """How many items the fullest lane has at most once a batch has been added, if the host knows that.
-
-        More than a lane has room for where the batch may not fit.
-        """
-        if self.library.is_tracing():
-            return None  # a program that is being traced would be compiled again for each number
-        version = readable(self)
-        with self.library.lock(version):
-            fullest = None if version.memory is None else version.memory.fullest
-        return None if fullest is None else fullest + self.spec.rows(batch) // self.spec.plan.ring.lanes
+    def fullest_after(self, added: int = 0) -> int | None:
+        # Likewise for each number.
+        fullest = None if self.library.is_tracing() else self._fullest
+        return None if fullest is None else fullest + self.spec.rows(added) // self.spec.plan.ring.lanes
 
     def note_fullest(self, fullest: int | None) -> Self:
         """Keep account of how many items the fullest lane has at most, if that is known."""
-        version = readable(self)
-        with self.library.lock(version):
-            if version.memory is not None:
-                version.memory.fullest = None if fullest is None else min(fullest, self.spec.plan.ring.length)
+        object.__setattr__(self, "_fullest", None if fullest is None else min(fullest, self.spec.plan.ring.length))
         return self
+
+    def lock(self) -> AbstractContextManager[object]:
+        """The lock of the state's lineage; none while somebody traces (the in-place forms own their memory)."""
+        return nullcontext() if self.library.is_tracing() else readable(self).lock
+
+    def own(self) -> Memory:
+        """The memory, of which nobody else is the owner; see `Version.own`."""
+        return readable(self).own()
+
+    def fitting(self, function: str) -> Memory:
+        """The same, for a function which native code may work on: arrays that were given may be of any shape."""
+        memory = self.own()
+        if not memory.fits:
+            check_fits(memory.state_arrays(self._counters), self.spec.plan, function)
+        return memory
 
     def reader(self, lasting: bool = False, snapshot: TakeSnapshot | None = None) -> VersionReader:
         """Read the arrays piece by piece; newer states may be written meanwhile in any case."""
-        version = readable(self)
         counters = self.library.memory_type.as_numpy(self.counters)
-        reader = VersionReader(version, counters, self.spec, self._save_history or NEW, snapshot)
+        reader = VersionReader(readable(self), counters, self.spec, self._save_history or NEW, snapshot)
         self.remember(reader.save_history.saved(reader.stamp))
         return reader
 
     def exported_memory(self) -> Memory:
         """Memory with the content of this state that nobody writes to any more."""
-        version = readable(self)
-        with self.library.lock(version):
-            owned = version.own()
+        with self.lock():
+            owned = self.own()
             if owned.files is None:
                 owned.pinned = True
                 return owned
@@ -151,18 +160,13 @@ class VersionedState(core.State):
             object.__setattr__(self, "_exported", exported)
             return exported
 
-    def copied_memory(self) -> Memory:
-        """A copy of the state's memory; nothing is exported."""
-        version = readable(self)
-        with self.library.lock(version):
-            return version.own().copy()
-
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        copied = self.copied_memory()
+        with self.lock():
+            copied = self.own().copy()
         arrays = copied.state_arrays(copied.clone(self.counters))
         held = copy.deepcopy(held_objects(copied), memo)  # for a table of the copy's own
         new = type(self).of_arrays(arrays, self.spec, False, held, self._target, copied.files)
-        return new.note_fullest(copied.fullest)
+        return new.note_fullest(self._fullest)
 
     @property
     def rows(self) -> BackendArray:
@@ -203,9 +207,3 @@ def readable(state: VersionedState) -> Version:
     if memory is not None and memory.files is not None and not state.library.is_tracing():
         memory.files.check_process()
     return version
-
-
-def held_objects(memory: Memory) -> dict[int, object] | None:
-    """The Python objects whose tokens are in a memory, by token; None if its buffer has none."""
-    held: dict[int, object] | None = None if memory.table is None else memory.table.held(memory)
-    return held

@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from functional_rb.base.arrays import BackendArray
 from functional_rb.core.draft import Arrays
 from functional_rb.structures import sum_tree
-from functional_rb.versions.memory import TREE, Entry, Memory, Saved, named
+from functional_rb.structures.stored_arrays import TREE
+from functional_rb.versions.memory import Entry, Memory, Saved, named
 from functional_rb.versions.recorder import Log
 
 
@@ -33,7 +34,6 @@ class Version:
     __slots__ = ("__weakref__", "lock", "memory", "next", "saved")
 
     def __init__(self, memory: Memory, lock: threading.RLock) -> None:
-        """Begin as the newest version of a memory."""
         self.memory: Memory | None = memory
         self.lock = lock
         self.saved: Saved | None = None
@@ -51,14 +51,12 @@ class Version:
 
     def own(self) -> Memory:
         """The memory, rebuilt for this version alone if a newer one has it, which nobody reads now. Hold the lock."""
-        if self.memory is None:
-            self._rebuild()
-        assert self.memory is not None
-        self.memory.join_stream()
-        self.memory.wait_for_draws()
-        return self.memory
+        memory = self.memory or self._rebuild()
+        memory.join_stream()
+        memory.wait_for_draws()
+        return memory
 
-    def _rebuild(self) -> None:
+    def _rebuild(self) -> Memory:
         source, later = self.newest_memory()
         memory = source.copy()
         take_back(memory, later)
@@ -71,13 +69,16 @@ class Version:
         kept = sum([n for _, n in newer])
         # In one step: after an interrupt in its midst nobody would know of the versions that need what is saved.
         source.history, source.retained, self.memory, self.saved, self.next = deque(newer), kept, memory, None, None
+        return memory
 
-    def succeed(self, memory: Memory, saved: Saved | None) -> Version:
-        """The next version, which takes the memory over; `saved` is None if the memory is a copy."""
+    def succeed(self, saved: Saved | None) -> Version:
+        """The next version, which takes the memory over; if nothing is to be saved, it gets a copy. Hold the lock."""
+        memory = self.own()
+        if saved is None:
+            return Version(memory.copy(), self.lock)
         following = Version(memory, self.lock)
-        if saved is not None:
-            self.memory, self.saved, self.next = None, saved, following
-            memory.history.append((weakref.ref(self), 0))
+        self.memory, self.saved, self.next = None, saved, following
+        memory.history.append((weakref.ref(self), 0))
         return following
 
     def exchange(self, arrays: Arrays) -> Version:
@@ -87,42 +88,39 @@ class Version:
             return Version(memory.like(arrays, pinned=True), self.lock)
         ours, theirs = memory.by_name, named(arrays)
         changed = [name for name in ours | theirs if ours.get(name) is not theirs.get(name)]
-        following = self.succeed(memory, Log(Entry(name, False, None, ours.get(name)) for name in changed))
+        following = self.succeed(Log(Entry(name, False, None, ours.get(name)) for name in changed))
         memory.take(theirs)
-        self.count_saved()
+        self.count_saved(following)
         return following
 
-    def roll_back(self, following: Version | None = None) -> None:
+    def roll_back(self, following: Version) -> None:
         """Take the memory back from the next version, with all that was written for it; nobody may have seen that one.
 
-        Not if another than the `following` one came next meanwhile: a function of the user's may have made it.
+        Not if that has not the memory: it has a copy, or a function of the user's has read this version meanwhile.
         """
-        if self.next is not None and following in (None, self.next):
-            assert self.saved is not None
-            memory = self.next.own()
+        if self.next is following and self.saved is not None:
+            memory = following.own()
             take_back(memory, [self.saved])
             if memory.history and memory.history[-1][0]() is self:
                 memory.retained -= memory.history.pop()[1]
             self.memory, self.saved, self.next = memory, None, None
 
-    def count_saved(self) -> None:
-        """Count what the next version has saved for this one, now that it is written.
+    def count_saved(self, following: Version) -> None:
+        """Count what the next version has saved for this one, now that it is written; if it has the memory.
 
         Once more is saved than the storage takes, the oldest version gets a copy of its own. If there is no room for
         that copy, the next version has not been.
         """
-        # A function of the user's may have read this version meanwhile, which has a copy then.
-        if self.next is None or self.saved is None or self.next.memory is None:
-            return
-        memory, nbytes = self.next.memory, self.saved.nbytes
-        memory.history[-1] = (weakref.ref(self), nbytes)
-        memory.retained += nbytes
-        forget_dead(memory)
-        try:
-            part_with_oldest(memory)
-        except OSError:
-            self.roll_back()
-            raise
+        if self.next is following and self.saved is not None:
+            memory, nbytes = following.own(), self.saved.nbytes
+            memory.history[-1] = (weakref.ref(self), nbytes)
+            memory.retained += nbytes
+            forget_dead(memory)
+            try:
+                part_with_oldest(memory)
+            except OSError:
+                self.roll_back(following)
+                raise
 
 
 def take_back(memory: Memory, saved: Sequence[Saved]) -> None:
@@ -146,21 +144,9 @@ def take_back(memory: Memory, saved: Sequence[Saved]) -> None:
 
 def part_with_oldest(memory: Memory) -> None:
     """Give the oldest of the older versions copies of their own, until no more is saved than the storage takes."""
-    while memory.retains_too_much and memory.history:
-        oldest = memory.history[0][0]()
-        if oldest is not None and oldest.memory is None:
-            oldest._rebuild()
-        del oldest
+    while memory.retains_too_much and memory.older:
+        memory.older[0].own()
         forget_dead(memory)
-
-
-def part_with_older(memory: Memory) -> None:
-    """Give the newest of the older versions a copy, from which those before it are found too."""
-    versions = [older() for older, _ in memory.history]  # apart, as torch.compile traces no := within the next one
-    needing = [version for version in versions if version is not None and version.memory is None]
-    if needing:
-        needing[-1]._rebuild()
-    forget_dead(memory)
 
 
 def forget_dead(memory: Memory) -> None:
@@ -175,5 +161,4 @@ def forget_dead(memory: Memory) -> None:
 def separate(arrays: Arrays, others: Arrays, copy: Callable[[BackendArray], BackendArray]) -> Arrays:
     """Arrays of which those that others are too are replaced by copies."""
     theirs = {id(x) for x in (others.rows, *others.wide, others.tree, others.counters, *others.auxiliary.values())}
-
     return arrays.each(lambda array: copy(array) if id(array) in theirs else array)

@@ -7,14 +7,13 @@ from typing import Any
 
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.storage import sending
-from functional_rb.storage.host_state import HostState, readable
+from functional_rb.storage.host_state import HostState
 from functional_rb.storage.sending import Filed
 
 
 def _sent(state: HostState) -> tuple[Any, ...]:
-    version = readable(state)
-    with version.lock:
-        if version.own().files is None:
+    with state.lock():
+        if state.own().files is None:
             return state.__reduce__()
         exported = state.exported_memory()
     return _received, (state.spec, sending.take_apart(exported, state._counters))

@@ -104,8 +104,7 @@ def sees_values(library: str, state: Any = None) -> bool:
     """
     if not ASKED or library != "torch":
         return True
-    memory = None if state is None else state._version.own()
-    return memory is not None and (memory.fullest == 0 or memory.is_ordinary)
+    return state is not None and (state.fullest_after() == 0 or state.own().is_ordinary)
 
 
 def refused(library: str, match: str) -> contextlib.AbstractContextManager[Any]:

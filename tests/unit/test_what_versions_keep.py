@@ -22,6 +22,7 @@ from functional_rb.versions.engine import Engine
 from functional_rb.versions.recorder import Log
 from functional_rb.versions.version import Version, forget_dead
 from tests.support import backends, torch_steps
+from tests.support.chain_programs import check_books
 from tests.support.effort import effort
 from tests.support.torch_steps import assert_equal, assert_reads_as, batch, memory_of
 from torch_backend.arrays import ops
@@ -284,16 +285,16 @@ def test_a_thread_that_comes_before_an_in_place_write_has_the_lock(
     if twin == "torch":
         pytest.skip("the version chain looks and writes under one lock")
     had: list[Any] = []
-    state, looked = full(), Engine._writable
+    state, looked = full(), Engine._lock_to_write
     wanted = [x.clone() for x in (copy.deepcopy(state).rows, copy.deepcopy(state).tree)]
 
-    def and_then(engine: Engine, *given: Any) -> Version:
-        version = looked(engine, *given)
+    def and_then(engine: Engine, *given: Any) -> Any:
+        lock = looked(engine, *given)
         had.append(state.exported_memory() if other == "exports" else state.reader())
-        return version
+        return lock
 
     with monkeypatch.context() as patched:
-        patched.setattr(Engine, "_writable", and_then)
+        patched.setattr(Engine, "_lock_to_write", and_then)
         after = WRITES[write](state)
     assert int(rb.size(after)) == (0 if write == "clear_" else 13)
     mine, *_ = had
@@ -302,31 +303,50 @@ def test_a_thread_that_comes_before_an_in_place_write_has_the_lock(
         torch.testing.assert_close(x, expected, rtol=0, atol=0)
 
 
+def reached(n: int, value: float) -> Any:
+    point = {"achieved_goal": torch.full((n, 2), value)}
+    flags = {name: torch.zeros(n, dtype=torch.bool) for name in ("terminated", "truncated")}
+    return point | flags | {"next": point, "desired_goal": torch.zeros(n, 2), "reward": torch.zeros(n)}
+
+
+def relabelled(sampler: Any, reward: Any) -> Any:
+    """A state whose items get rewards by a function of the user's as they are drawn."""
+    her = frb.her("future", 4, reward=reward, achieved_key=("next", "achieved_goal"), goal_keys=("desired_goal",))
+    point = {"achieved_goal": frb.Unbounded((2,))}
+    flags = {"terminated": frb.Binary(()), "truncated": frb.Binary(())}
+    item = point | flags | {"next": point, "desired_goal": frb.Unbounded((2,)), "reward": frb.Unbounded(())}
+    return rb.add(rb.init(frb.BufferSpec(item, 8, sampler, transforms=her)), reached(4, 1.0))
+
+
 @pytest.mark.parametrize("sampler", [frb.Uniform(), frb.WithoutReplacement()], ids=repr)
 @pytest.mark.parametrize("function", ["sample", "sample_"])
 def test_what_a_failing_function_has_made_of_the_state_stays(function: str, sampler: Any) -> None:
     """A reward adds to the very state that is drawn from, and fails: what it has made has memory of its own."""
     made: list[Any] = []
 
-    def steps(n: int, value: float) -> Any:
-        point = {"achieved_goal": torch.full((n, 2), value)}
-        flags = {name: torch.zeros(n, dtype=torch.bool) for name in ("terminated", "truncated")}
-        return point | flags | {"next": point, "desired_goal": torch.zeros(n, 2), "reward": torch.zeros(n)}
-
     def reward(achieved: Any, goal: Any) -> Any:
-        made.append(rb.add(state, steps(1, 100.0)))
+        made.append(rb.add(state, reached(1, 100.0)))
         raise ArithmeticError("a failing reward")
 
-    her = frb.her("future", 4, reward=reward, achieved_key=("next", "achieved_goal"), goal_keys=("desired_goal",))
-    point = {"achieved_goal": frb.Unbounded((2,))}
-    flags = {"terminated": frb.Binary(()), "truncated": frb.Binary(())}
-    item = point | flags | {"next": point, "desired_goal": frb.Unbounded((2,)), "reward": frb.Unbounded(())}
-    state = rb.add(rb.init(frb.BufferSpec(item, 8, sampler, transforms=her)), steps(4, 1.0))
+    state = relabelled(sampler, reward)
     with pytest.raises(ArithmeticError):
         getattr(rb, function)(state, rb.key(0), 4)
-    after = rb.add(state, steps(1, 7.0))
+    after = rb.add(state, reached(1, 7.0))
     for found, last in ((state, 0.0), (made[0], 100.0), (after, 7.0)):
         assert rb.items(found)["achieved_goal"][:6, 0].tolist() == [1.0, 1.0, 1.0, 1.0, last, 0.0]
+
+
+def test_what_a_function_has_written_amid_a_draw_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versioned, "LEAST", 2**40)
+    made: list[Any] = []
+
+    def reward(achieved: Any, goal: Any) -> Any:
+        made.append(rb.add(state, reached(1, 100.0)))
+        return torch.zeros(len(achieved))
+
+    state = relabelled(frb.WithoutReplacement(), reward)
+    rb.sample(state, rb.key(0), 4)
+    check_books(made[0])
 
 
 def test_an_older_state_hears_of_a_version_with_its_lock_held(monkeypatch: pytest.MonkeyPatch) -> None:

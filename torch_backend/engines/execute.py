@@ -64,7 +64,7 @@ def own_(state: State) -> State:
         (0, 1)
     """
     check_state(state, "own_")
-    owner: State = _engine.own_(state)
+    owner: State = write_by_(state, lambda _, arrays, __: arrays)
     return owner
 
 
@@ -114,9 +114,7 @@ def init(spec: BufferSpec, device: object = None) -> State:
         arrays = functions.init(ops.OPS, spec, device, stored)
         state = State.of_arrays(arrays, spec, pinned=False, target=target, files=files)
     # That it is empty is known to the host from here on: `sample` then refuses without waiting for a device.
-    assert state._version is not None
-    state._version.own().fullest = 0
-    return state
+    return state.note_fullest(0)
 
 
 def inside(outline: Outline, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -14,7 +14,6 @@ from functional_rb.core.draft import Arrays
 from functional_rb.interop import dicts
 from functional_rb.interop import state_dict as core
 from functional_rb.versions.memory import Memory
-from functional_rb.versions.state import readable
 from torch_backend.arrays.convert import from_numpy
 from torch_backend.engines import execute
 from torch_backend.engines.restore import restore
@@ -28,12 +27,10 @@ def _on_device(spec: BufferSpec, target: CoreState | None, mapping: object, devi
         device = target.counters.device
     arrays = core.as_arrays(spec, mapping, _taken, _read)
     state = execute.init(spec, device)
-    version = readable(state)
-    memory = version.own()
-    for mine, saved in zip(_in_order(memory), _in_order(arrays), strict=True):
+    for mine, saved in zip(_in_order(state.own()), _in_order(arrays), strict=True):
         mine.copy_(saved)
-    memory.fullest = None  # only the device knows how full it is
-    return State(version, arrays.counters.to(state.counters.device, copy=True), spec, None, state._target)
+    restored = state.likewise(arrays.counters.to(state.counters.device, copy=True), state._target)
+    return restored.note_fullest(None)  # only the device knows how full it is
 
 
 def _in_order(of: Memory | Arrays) -> list[torch.Tensor]:

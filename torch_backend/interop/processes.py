@@ -21,22 +21,20 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays
 from functional_rb.storage import sending
 from functional_rb.storage.sending import Filed
-from functional_rb.versions.state import held_objects, readable
-from functional_rb.versions.version import Version
+from functional_rb.versions.object_table import held_objects
 from torch_backend.memory.memory import Memory
 from torch_backend.memory.state import State, signed, unpickled
 
 
 def _sent(state: State) -> tuple[Any, ...]:
-    version = readable(state)
-    with version.lock:
-        memory = version.own()
+    with state.lock():
+        memory = state.own()
         if memory.files is not None:
             # Exported, so that nobody writes to what the other process reads.
             filed = sending.take_apart(state.exported_memory(), state._counters)
             return _received_files, (state.spec, state._target, filed)
         lasting = sending.lasting()
-        memory = _shared(version) if lasting else memory.copy()
+        memory = _shared(state) if lasting else memory.copy()
         held = held_objects(memory)
     arrays = signed(memory.state_arrays(state._counters))
     if lasting:
@@ -48,8 +46,8 @@ def _sent(state: State) -> tuple[Any, ...]:
 
 
 # The content of a state in shared memory: in the state's own from now on, if a process is started with it.
-def _shared(version: Version) -> Memory:
-    memory: Any = version.own()
+def _shared(state: State) -> Memory:
+    memory: Any = state.own()
     strategy = torch.multiprocessing.get_sharing_strategy()
     if memory.sharing != strategy:
         copied = memory.copy()

@@ -43,8 +43,8 @@ class Transfer:
         with _on(self._stream):
             if state._target is not None:
                 return sample(state, *arguments)
-            after, drawn = sample(state.aimed(self._device), *arguments)
-        return after.aimed(None) if state.spec.sampler.remembers else state, drawn
+            after, drawn = sample(state.likewise(state._counters, self._device), *arguments)
+        return after.likewise(after._counters, None) if state.spec.sampler.remembers else state, drawn
 
     def send(self, leaves: Sequence[object]) -> Sent:
         if self._stream is None:

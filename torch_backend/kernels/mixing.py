@@ -57,7 +57,7 @@ def draw(carrier: Carrier[State], mixture: Mixture, request: Request) -> Rows[St
         return None
     # Of buffers none of which was ever written to it is known that nothing can be drawn.
     devices = {memory.rows.device for memory in memories}
-    if len(devices) > 1 or not any(memory.fullest != 0 for memory in memories):
+    if len(devices) > 1 or not any(state.fullest_after() != 0 for state in states):
         return None
     specs = [state.spec for state in states]
     # Without replacement the chance of an item is that to be among the rows that come, however many a launch draws.

@@ -21,7 +21,6 @@ from functional_rb.storage.placement import Placement
 from functional_rb.structures import frame_ring
 from functional_rb.versions import memory as versioned
 from functional_rb.versions.library import Library
-from functional_rb.versions.state import readable
 from torch_backend.arrays import modes, ops, random
 from torch_backend.arrays.convert import check_known, is_batched, number
 from torch_backend.memory.gpus import Gpus
@@ -101,7 +100,7 @@ class Torch(Library):
         # By the version chain, where rows that go to CUDA whole are drawn to pinned memory.
         if self.chain_now() is None:
             return NotImplemented
-        memory = readable(state).own()
+        memory = state.own()
         check_known(beta, memory.rows.device)
         room = None if wanted is not None else self.room(state.spec, batch, state._target)
         # Keys are made on torch's default device.
@@ -166,8 +165,7 @@ class Torch(Library):
         # Views of what is exported; of compact storage copies.
         spec = state.spec
         if spec.plan.frames is not None:
-            arrays = readable(state).own().state_arrays(state._counters)
-            return functions.items(ops.OPS, arrays, spec)
+            return functions.items(ops.OPS, state.own().state_arrays(state._counters), spec)
         rows, wide = state.rows, state.wide
         views = []
         for leaf in spec.plan.layout.leaves:

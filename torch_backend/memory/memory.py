@@ -47,6 +47,11 @@ class Memory(memory.Memory):
         return super().state_arrays(counters)
 
     def copy(self) -> Self:
+        if self.files is not None and torch.compiler.is_compiling():
+            raise ValueError(
+                "under torch.compile a Memmap buffer is written in place alone, as its files cannot be copied there; "
+                "call add_, update_ or sample_"
+            )
         # The copy may be written to in and outside of inference mode.
         with modes.outside_inference():
             return super().copy()
@@ -71,6 +76,7 @@ class Memory(memory.Memory):
 
     @staticmethod
     def part_of(holder: torch.Tensor, dtype: str, begin: int, shape: tuple[int, ...]) -> torch.Tensor:
+        """A part of an array of bytes on a GPU, as an array of a dtype by its name, in the same memory."""
         return part(holder, begin, ops.DTYPES[dtype], shape)
 
     @staticmethod
@@ -85,7 +91,6 @@ class Memory(memory.Memory):
         wrapped = torch._C._functorch.is_functorch_wrapped_tensor(array)
         return type(array) is torch.Tensor and not wrapped and array.is_contiguous()
 
-    @classmethod
-    def is_ordinary_array(cls, array: torch.Tensor) -> bool:
-        """Whether it is such a one on the CPU."""
-        return array.device.type == "cpu" and cls.is_plain_array(array)
+    @property
+    def is_ordinary(self) -> bool:
+        return all(array.device.type == "cpu" for array in self.arrays) and super().is_ordinary

@@ -13,8 +13,8 @@ from functional_rb.buffer.spec import BufferSpec
 from functional_rb.core.draft import Arrays, by_name
 from functional_rb.structures.row_layout import STORED_AS
 from functional_rb.versions.library import Library
-from functional_rb.versions.object_table import Held
-from functional_rb.versions.state import VersionedState, held_objects, readable
+from functional_rb.versions.object_table import Held, held_objects
+from functional_rb.versions.state import VersionedState, readable
 from torch_backend.arrays import ops
 from torch_backend.memory import streams
 from torch_backend.memory.library import TORCH

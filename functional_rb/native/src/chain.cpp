@@ -390,7 +390,7 @@ bool draws_here(const Turn& turn) {
 
 // Whether anything may have been added, which is not so either if there is an error.
 bool is_written(const Turn& turn) {
-  const Ref fullest = attribute(turn.memory.get(), names.fullest);
+  const Ref fullest = attribute(turn.state(), names._fullest);
   return fullest && (fullest.is(Py_None) || PyObject_IsTrue(fullest.get()) == 1);
 }
 
@@ -401,8 +401,9 @@ template <class Finish> PyObject* draw_by(Turn& turn, const Draw& draw, bool in_
 
 // The same value under another name, with the given state consumed.
 Ref renamed(Turn& turn) {
-  const Ref counters = attribute(turn.state(), names._counters), past = attribute(turn.state(), names._save_history);
-  Ref state = counters && past ? new_state(turn, turn.version.get(), counters.get(), past.get()) : Ref();
+  const Ref counters = attribute(turn.state(), names._counters), past = attribute(turn.state(), names._save_history),
+            fullest = attribute(turn.state(), names._fullest);
+  Ref state = counters && past && fullest ? new_state(turn, turn.version.get(), counters.get(), past.get(), fullest.get()) : Ref();
   return state && set(turn.state(), names._version, Py_None) ? std::move(state) : Ref();
 }
 

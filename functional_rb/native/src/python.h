@@ -29,8 +29,8 @@ class Ref {
 
 // The names that are looked up, interned once.
 #define FRB_NAMES(X)                                                                                               \
-  X(_counters) X(_exported) X(_repair) X(_save_history) X(_target) X(_version) X(acquire) X(after)    \
-  X(append) X(buffer) X(device) X(dtype) X(files) X(fullest) X(history) X(lock) X(memory) X(next) X(pinned) X(place)                   \
+  X(_counters) X(_exported) X(_fullest) X(_repair) X(_save_history) X(_target) X(_version) X(acquire) X(after)    \
+  X(append) X(buffer) X(device) X(dtype) X(files) X(history) X(lock) X(memory) X(next) X(pinned) X(place)                   \
   X(popleft) X(refuse) X(release) X(reserve) X(retained) X(roll_back) X(check_process) X(saved) X(spec) X(stream)  \
   X(undo)
 struct Names {

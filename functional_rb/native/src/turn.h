@@ -234,13 +234,14 @@ inline Ref new_version(Turn& turn, PyObject* memory) {
   return done ? std::move(object) : Ref();
 }
 
-inline Ref new_state(Turn& turn, PyObject* version, PyObject* counters, PyObject* save_history) {
+inline Ref new_state(Turn& turn, PyObject* version, PyObject* counters, PyObject* save_history, PyObject* fullest) {
   Ref object(PyType_GenericAlloc(turn.chain()->type(STATE), 0));
   const Ref target = attribute(turn.state(), names._target);
   if (!object || !target) return Ref();
   const bool done = set(object.get(), names.spec, turn.spec.get()) && set(object.get(), names._version, version) &&
                     set(object.get(), names._counters, counters) && set(object.get(), names._save_history, save_history) &&
-                    set(object.get(), names._target, target.get()) && set(object.get(), names._exported, Py_None);
+                    set(object.get(), names._target, target.get()) && set(object.get(), names._exported, Py_None) &&
+                    set(object.get(), names._fullest, fullest);
   return done ? std::move(object) : Ref();
 }
 

@@ -84,8 +84,9 @@ class Write {
     if (!after_ && !PyErr_Occurred()) return Found::ELSEWHERE;
     if (!after_ || !(following_ = in_place_ ? Ref::to(turn_.version.get()) : new_version(turn_, turn_.memory.get())))
       return Found::FAILED;
-    const Ref past = history_after();
-    made_ = past ? new_state(turn_, following_.get(), after_.get(), past.get()) : Ref();
+    const Ref past = history_after();  // of what is added the engine may know how full it makes the lanes
+    const Ref fullest = rows_ && !handles_ ? Ref::to(Py_None) : attribute(turn_.state(), names._fullest);
+    made_ = past && fullest ? new_state(turn_, following_.get(), after_.get(), past.get(), fullest.get()) : Ref();
     return made_ ? Found::READY : Found::FAILED;
   }
   const Seen& counters() const { return old_; }
@@ -96,7 +97,6 @@ class Write {
     if ((saved_ || in_place_) && !turn_.unchanged()) return Found::ELSEWHERE;
     if (saved_ && !succeed(turn_, following_.get(), saved_)) return take_back(), Found::FAILED;
     if (in_place_ && !set(turn_.state(), names._version, Py_None)) return Found::FAILED;
-    if (rows_ && !handles_) set(turn_.memory.get(), names.fullest, Py_None);  // which the engine may know
     tell_of_saved(call, items);
     const int outcome = turn_.on_gpu() ? told(kernel(call)) : run(kernel, call, is_large(call, call.batch));
     if (outcome == DONE) return Found::READY;
@@ -149,7 +149,7 @@ class Write {
   // Take back what `succeed` did, and all that was written since; an error stays.
   void take_back() {
     const KeptError kept;
-    if (saved_ && !called_method(turn_.version.get(), names.roll_back)) PyErr_WriteUnraisable(turn_.version.get());
+    if (saved_ && !called_method(turn_.version.get(), names.roll_back, following_.get())) PyErr_WriteUnraisable(turn_.version.get());
   }
 
   Turn& turn_;
