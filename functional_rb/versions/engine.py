@@ -20,7 +20,7 @@ from functional_rb.core.draft import Arrays, Draft
 from functional_rb.core.strategy import Selection
 from functional_rb.ops.part_kernels import NONE, carried_out, using
 from functional_rb.versions.library import Library
-from functional_rb.versions.memory import Memory, named
+from functional_rb.versions.memory import Memory
 from functional_rb.versions.object_table import held_objects
 from functional_rb.versions.recorder import Log, Recorder
 from functional_rb.versions.state import VersionedState, readable
@@ -65,8 +65,7 @@ class Engine:
             if size == 0:
                 return state
             fullest = state.fullest_after(size)
-            # Asked again, now that all is checked and converted: before, it may have been the input alone that was
-            # unusual.
+            # Asked again, now that all is converted: before, the input alone may have been unusual.
             after: V = library.natively("write_" if consume else "write", state, stored, mask, priorities, size, key)
             if after is NotImplemented:
                 # Before anything is written: a page of a mapping for which the disk has no room kills the process.
@@ -99,8 +98,7 @@ class Engine:
             if after is NotImplemented:
                 if stored and memory.files is not None:
                     library.make_room(memory, spec, state._counters, 0, handles)
-                # Rewritten rows are none that were added, so a checkpoint could not go on from an earlier one by those
-                # alone.
+                # Where rows are rewritten a checkpoint cannot go on from an earlier one by those that were added alone.
                 args = handles, priorities, stored
                 after, _ = self._write(state, None if stored else 0, consume, functions.update, *args)
             return after
@@ -182,7 +180,7 @@ class Engine:
         self, state: V, consume: bool, key: Any, beta: Any, batch: int, bits: Any, wanted: Any
     ) -> tuple[V, list[BackendArray], Selection]:
         """Draw by the core; the next state remembers it, if the sampler is such a one."""
-        library, spec, memory, after = self.library, state.spec, state.own(), state
+        library, spec, version, memory, after = self.library, state.spec, readable(state), state.own(), state
         # Where some rows are wanted it is a buffer of a mixture, of which others give what it has not.
         at_hand = batch > 0 and wanted is None and not library.is_tracing()
         if at_hand and state.fullest_after() == 0:  # known without a look at the device's numbers
@@ -190,7 +188,6 @@ class Engine:
         with library.core():
             words = library.random_bits(key, spec.draw_shape(batch), memory)
             args = words, library.number(beta, memory), batch, bits, wanted
-        version = readable(state)
         if spec.sampler.remembers and batch:
             after, result = self._write(state, 0, consume, functions.draw, *args)
         else:
@@ -230,7 +227,7 @@ class Engine:
             if spec.plan.objects:  # their tokens go, so rows change that nobody has added, and the next write sweeps
                 past, memory.table.limit = None, 0
             if consume and library.is_tracing():  # no version before it could be told from one that somebody holds
-                memory.take(named(arrays))
+                memory.take(memory.like(arrays).by_name)
             else:
                 version = version.exchange(arrays)
             return type(state)(version, arrays.counters, spec, past, state._target, 0)
@@ -378,7 +375,7 @@ class Engine:
 
 def _expect_in_place(memory: Memory, after: Arrays) -> None:
     """Refuse what `torch.vmap` has written for each of its rows, where there is one memory for all of them."""
-    if any(array is not memory.by_name.get(name) for name, array in named(after).items()):
+    if any(array is not memory.by_name.get(name) for name, array in memory.like(after).by_name.items()):
         raise TypeError(
             "torch.vmap cannot write to one buffer for each of its rows, as where a sampler remembers what it drew; "
             "give all rows as one batch, such as a larger batch_size, or map over a stack of states"

@@ -67,10 +67,7 @@ class Library(abc.ABC):
         return NotImplemented if self.chain is None else getattr(self.chain, function)(*args)
 
     def drawn(self, state: Any, key: PRNGKey, batch: int, beta: ArrayLike, wanted: BackendArray | None) -> Any:
-        """What native code draws, as in `natively`.
-
-        Of the rows the first `wanted` count, or all; where some are wanted, it draws on GPUs alone.
-        """
+        """What native code draws, as in `natively`; where the first `wanted` rows alone count, on GPUs alone."""
         return self.natively("draw", state, key, batch, beta, None, wanted, self.reads_frames(state))
 
     # ---------------------------------------------------------------- what comes and goes

@@ -120,7 +120,7 @@ class Memory(abc.ABC):
     @property
     def by_name(self) -> dict[str, BackendArray]:
         """All arrays by their names, see `stored_arrays`."""
-        return named(self)
+        return stored_arrays.named(self.rows, self.wide, self.tree, self.auxiliary)
 
     def take(self, arrays: Mapping[str, BackendArray]) -> None:
         """Have other arrays from now on, by their names: the rows, and all that is there now or not."""
@@ -185,8 +185,3 @@ class Memory(abc.ABC):
         """The older versions that somebody holds and that have no memory of their own, the oldest first."""
         versions = [older() for older, _ in self.history]  # apart, as torch.compile traces no := within the next one
         return [version for version in versions if version is not None and version.memory is None]
-
-
-def named(of: Memory | Arrays) -> dict[str, BackendArray]:
-    """The arrays by their names, see `stored_arrays`, without the counters."""
-    return stored_arrays.named(of.rows, of.wide, of.tree, of.auxiliary)

@@ -33,8 +33,7 @@ class VersionReader(reader.Reader):
         with version.lock:
             if version.memory is not None and snapshot is not None:
                 self.in_place = snapshot(version.memory.files)
-            # Newer versions save what they overwrite for one that is older: so this one may be written while it is
-            # read.
+            # For an older version newer ones save what they overwrite: so this one may be written while it is read.
             self._version: Any = _older_twin(version)  # None once it is closed
             for name in self.shapes:
                 self.check_array(name, counters if name == "counters" else _array_and_writes(self._version, name)[1])

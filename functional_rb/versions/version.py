@@ -17,7 +17,7 @@ from functional_rb.base.arrays import BackendArray
 from functional_rb.core.draft import Arrays
 from functional_rb.structures import sum_tree
 from functional_rb.structures.stored_arrays import TREE
-from functional_rb.versions.memory import Entry, Memory, Saved, named
+from functional_rb.versions.memory import Entry, Memory, Saved
 from functional_rb.versions.recorder import Log
 
 
@@ -84,9 +84,10 @@ class Version:
     def exchange(self, arrays: Arrays) -> Version:
         """The next version, some of whose arrays are others, and nothing is copied that both have. Hold the lock."""
         memory = self.own()
+        other = memory.like(arrays, memory.pinned)
         if memory.pinned:  # nobody writes to it any more, so this version keeps it
-            return Version(memory.like(arrays, pinned=True), self.lock)
-        ours, theirs = memory.by_name, named(arrays)
+            return Version(other, self.lock)
+        ours, theirs = memory.by_name, other.by_name
         changed = [name for name in ours | theirs if ours.get(name) is not theirs.get(name)]
         following = self.succeed(Log(Entry(name, False, None, ours.get(name)) for name in changed))
         memory.take(theirs)
