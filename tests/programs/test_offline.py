@@ -156,7 +156,7 @@ def test_losses_are_those_of_the_paper_and_each_moves_its_own_parameters(library
 
         found, gradients = jax.jit(lambda params: (losses(params), jax.jacrev(losses)(params)))(params)
         moved = {
-            loss: {name for name, part in by.items() if any(np.any(x != 0) for x in jax.tree.leaves(part))}
+            loss: {name for name, part in by.items() if any(np.asarray(x).any() for x in jax.tree.leaves(part))}
             for loss, by in gradients.items()
         }
     else:

@@ -39,8 +39,8 @@ def test_density_of_actions_is_that_of_a_squashed_normal() -> None:
 
 def test_each_loss_moves_its_own_parameters() -> None:
     config = rlpd.QUICK
-    learner = rlpd.start(config, optax.sgd(0.1), jax.random.key(0))
-    ones = jnp.ones((config.batch_size, 2))
+    learner = jax.jit(lambda key: rlpd.start(config, optax.sgd(0.1), key))(jax.random.key(0))  # which is one program
+    ones = np.ones((config.batch_size, 2), np.float32)
     item = {
         "obs": ones,
         "action": ones[:, :1] / 2,
@@ -54,14 +54,14 @@ def test_each_loss_moves_its_own_parameters() -> None:
 
     gradient = jax.jit(jax.grad(loss))
     ended = gradient(learner.params, learner.target)
-    other = jax.tree.map(lambda x: x + 1, learner.target)
+    other = jax.tree.map(lambda x: np.asarray(x) + 1, learner.target)
     for name in ("critics", "actor", "log_temperature"):  # after a termination nothing bootstraps
         for x, y in zip(
             jax.tree.leaves(ended[name]), jax.tree.leaves(gradient(learner.params, other)[name]), strict=True
         ):
             np.testing.assert_array_equal(x, y)
-    q = rlpd.q_values(learner.params["critics"], item["obs"], item["action"])
-    error = q - config.reward_scale
+    q = jax.jit(rlpd.q_values)(learner.params["critics"], item["obs"], item["action"])
+    error = np.asarray(q) - config.reward_scale
     (_, bias) = ended["critics"][-1]
     np.testing.assert_allclose(bias[:, 0], error.mean(1), rtol=1e-4)  # of the mean of squares over two critics
 
