@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -68,9 +69,9 @@ def given(k: int, steps: int = STEPS) -> Any:
     return batch(k, steps), mask(k, steps, LANES), priorities(k, 9)
 
 
-def donated(spec: frb.BufferSpec) -> Any:
+def donated(spec: frb.BufferSpec, jit: Callable[[Any], Any] = rb.jit) -> Any:
     """By rb.jit, which donates; the last batch is larger than the lanes."""
-    run, state, told = rb.jit(step), rb.init(spec), []
+    run, state, told = jit(step), rb.init(spec), []
     for k in range(4):
         state, seen = run(state, given(k, 10 if k == 3 else STEPS), rb.key(k))
         told.append(seen)
@@ -111,4 +112,45 @@ def several(spec: frb.BufferSpec) -> Any:
 
 PROGRAMS: dict[str, Callable[[frb.BufferSpec], Any]] = {
     program.__name__: program for program in (donated, eager, scanned, several)
+}
+
+
+# --- the same, call by call ---------------------------------------------------------------------------------------------
+
+
+def arrays_of(nest: Any) -> Any:
+    """With the arrays of states in their places: those of the host's states are no leaves of theirs."""
+
+    def arrays(x: Any) -> Any:
+        if not isinstance(x, frb.State):
+            return x
+        auxiliary = {name: x.auxiliary[name] for name in sorted(x.auxiliary)}
+        return jax.tree.map(jnp.asarray, [x.rows, *x.wide, x.tree, auxiliary, x.counters])
+
+    return jax.tree.map(arrays, nest, is_leaf=lambda x: isinstance(x, frb.State))
+
+
+def turn_by_turn(spec: frb.BufferSpec) -> Any:
+    """What `scanned` gives."""
+    state, told = rb.init(spec), []
+    for k, key in enumerate(rb.split(rb.key(3), 3)):
+        state = rb.add(state, batch(9)) if k % 2 == 0 else state
+        state, seen = step(state, given(k), key)
+        told.append(seen)
+    return state, stacked(*told)
+
+
+def one_by_one(spec: frb.BufferSpec) -> Any:
+    """What `several` gives."""
+    each = [step(rb.init(spec), given(k), key) for k, key in enumerate(rb.split(rb.key(0), 2))]
+    drawn = [rb.sample(each[0][0], key, DRAWN) for key in rb.split(rb.key(1), 2)]
+    return *stacked(*arrays_of(each)), stacked(*arrays_of(drawn))
+
+
+# Nothing of these is traced.
+CALL_BY_CALL: Final[dict[str, Callable[[frb.BufferSpec], Any]]] = {
+    "donated": functools.partial(donated, jit=lambda function: function),
+    "eager": eager,
+    "scanned": turn_by_turn,
+    "several": one_by_one,
 }
