@@ -292,7 +292,7 @@ def programs_for_sizes(spec: frb.BufferSpec) -> int:
     recording = Recording()
     compiled = torch.compile(lambda *args: step(*args), fullgraph=True, backend=recording, dynamic=True)
     eager, traced = rb.init(spec), rb.own_(rb.init(spec))
-    for count in (3, 5, 7, 6):
+    for count in (5, 7, 6):
         (given,) = batches(spec, 1, count)
         eager, wanted = step(eager, *given)
         traced, seen = compiled(traced, *given)
@@ -305,7 +305,7 @@ def programs_for_sizes(spec: frb.BufferSpec) -> int:
 @needs_tracing
 @needs_native
 def test_sizes_may_be_symbols() -> None:
-    assert programs_for_sizes(frb.BufferSpec(STEP, 16, sampler=frb.Prioritized())) < 4
+    assert programs_for_sizes(frb.BufferSpec(STEP, 16, sampler=frb.Prioritized())) == 2
 
 
 @needs_tracing
@@ -315,7 +315,7 @@ def test_equal_specs_share_a_program_and_others_have_their_own() -> None:
     compiled = torch.compile(lambda *args: step(*args), fullgraph=True, backend=recording)
 
     def use(sampler: Any) -> int:
-        spec = frb.BufferSpec(ITEM, 16, sampler=sampler)
+        spec = frb.BufferSpec(STEP, 16, sampler=sampler)
         eager, traced = rb.init(spec), rb.own_(rb.init(spec))
         for given in batches(spec, 2):
             (eager, wanted), (traced, seen) = step(eager, *given), compiled(traced, *given)

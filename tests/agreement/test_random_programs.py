@@ -34,7 +34,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 @overflowing
 @pytest.mark.parametrize("kind", KINDS)
-@hypothesis.settings(max_examples=effort(20, 3000))
+@hypothesis.settings(max_examples=effort(15, 3000))
 @hypothesis.given(
     data=st.data(),
     native=st.sampled_from(["torch", "torch", "torch", "jax-host"]),
