@@ -331,7 +331,7 @@ class Engine:
         self, state: VersionedState, function: Function, handles: BackendArray | None = None, n: int | None = None
     ) -> BackendArray:
         with state.lock():
-            memory = state.fitting(function.__name__)
+            memory = state.own() if handles is None else state.fitting(function.__name__)  # stacks are counted, too
             args = [] if handles is None else [self.library.placed("indices", handles, memory, state._target)]
             result = self.read_by(state, function, *args, *([] if n is None else [n]))
         return self.library.sent([result], state._target)[0]
