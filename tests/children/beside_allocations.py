@@ -32,7 +32,7 @@ from functional_rb import _native
 from functional_rb.ops.part_kernels import Table, using
 from functional_rb.structures import sum_tree
 from functional_rb.text.padding import Padded
-from tests.support import backends, lives, lowering
+from tests.support import backends, lives
 from tests.support.backends import Backend
 from tests.support.effort import effort
 from tests.support.members import LANES, MEMBERS
@@ -372,8 +372,6 @@ def compare(name: str, spec: frb.BufferSpec, expected: Bits, given: Bits) -> Non
 
 def main() -> None:
     """On either backend."""
-    lowering.share_contexts()
-    lowering.take_arrays_without_programs()
     note_calls()
     with tempfile.TemporaryDirectory() as directory:
         wanted = specs(Path(directory))

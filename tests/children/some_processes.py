@@ -22,7 +22,6 @@ jax.distributed.initialize(f"localhost:{sys.argv[2]}", num_processes=int(sys.arg
 import functional_rb as frb  # noqa: E402  # once the processes know each other
 import jax_backend as rb  # noqa: E402
 from functional_rb.core import counters  # noqa: E402
-from tests.support import lowering  # noqa: E402
 from tests.support.effort import effort  # noqa: E402
 from tests.support.sharded_logs import BATCH, SPECS, alone, jitted, log, run, sharding_of  # noqa: E402
 from tests.support.training import assert_same_bits  # noqa: E402
@@ -66,8 +65,6 @@ def check_program(name: str) -> None:
 
 
 def main() -> None:
-    lowering.share_contexts()
-    lowering.take_arrays_without_programs()
     assert (jax.process_count(), len(jax.devices()), len(jax.local_devices())) == (SHARDS, SHARDS, 1)
     for name in SCANNED:
         check_program(name)
