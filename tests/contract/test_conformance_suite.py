@@ -303,7 +303,17 @@ class Promising(frb.RoundRobin):
         return False
 
 
+@dataclasses.dataclass(frozen=True)
+class Forgetful(frb.Reservoir):
+    """Counts half of what it keeps."""
+
+    def plan_write(self, ops: Any, draft: Any, leaves: Any, batch: int, mask: Any, draws: Any) -> Any:
+        write = super().plan_write(ops, draft, leaves, batch, mask, draws)
+        return write._replace(after=write.after._replace(sizes=write.after.sizes // 2))
+
+
 BROKEN_WRITERS = {
+    Forgetful(): r"the size after `add`: expected \d+, the number of items that handles name, got \d+",
     Unmasked(): r"an item that is stored after an add: expected one of the marked rows .*; let `Write.live` be|law",
     Reused(): r"the item of handle \d+ after an add: expected item \d+, as|a draw: expected handles of what is",
     Miscounting(): r"expected \[.*\], as the law has it, got \[.*\]; see `plan`",

@@ -45,6 +45,7 @@ def test_a_large_picture_is_folded() -> None:
     tree = rb.trees.view(forest_of(steps), np.int32(0))
     _, actions, nodes = tree.plot(max_nodes=100).data
     assert len(nodes.x) == 100
+    assert max(nodes.x) == 98  # there is no room between leaves for what is not shown
     assert nodes.text[0].endswith("151 nodes folded below")
     assert sum("visits 2," in text for text in nodes.text) == 50  # the most visited are shown
     assert [*nodes.marker.symbol[:2]] == ["square", "circle"]
