@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 import functional_rb as frb
-from tests.programs.test_stacks_of_states import stacked
 from tests.support import lives
 from tests.support.backends import Backend
 from tests.support.members import BATCH, MEMBERS, Member
@@ -55,7 +55,8 @@ def test_draws_from_stacks_and_by_several_keys(member: Member) -> None:
     left = [rb.can_sample(rb.sample(state, key, BATCH)[0], BATCH) for state, key in zip(states, keys, strict=True)]
     draw = functools.partial(drawn, 2 if all(left) else 1)
     each = list(map(draw, states, keys))
-    for found, *wanted in zip(torch.func.vmap(draw)(stacked("torch", states), keys), *each, strict=True):
+    stack = pytree.tree_map(lambda *leaves: torch.stack(leaves), *states)
+    for found, *wanted in zip(torch.func.vmap(draw)(stack, keys), *each, strict=True):
         assert found.tolist() == [handles.tolist() for handles in wanted]
     by_key = functools.partial(draw, states[0])
     found = mapped(by_key, keys)
