@@ -55,7 +55,10 @@ COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
 
 
 class Mutation(NamedTuple):
-    """One change: the text from `start` to `end` in a file's bytes becomes `text`."""
+    """One change: the text from `start` to `end` in a file's bytes becomes `text`.
+
+    Only importing the module runs what is not in the body of a function, such as a default.
+    """
 
     path: str
     line: int
@@ -63,6 +66,7 @@ class Mutation(NamedTuple):
     start: int
     end: int
     text: str
+    at_import: bool = False
 
 
 class Map(NamedTuple):
@@ -172,9 +176,13 @@ def mutations_of(path: str, source: str) -> Iterator[Mutation]:
         start, end = span(node)
         return source.encode()[start:end].decode()
 
-    for node in _with_behaviour(ast.parse(source)):
+    tree = ast.parse(source)
+    bodies = [span(part) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) for part in node.body]
+    for node in _with_behaviour(tree):
         for kind, place, text in _changes(node, text_of):
-            yield Mutation(path, place.lineno, kind, *span(place), text)
+            start, end = span(place)
+            at_import = not any(first <= start < last for first, last in bodies)
+            yield Mutation(path, place.lineno, kind, start, end, text, at_import)
 
 
 def _with_behaviour(node: ast.AST) -> Iterator[ast.AST]:
@@ -253,12 +261,15 @@ def mutated(mutation: Mutation, root: Path) -> bytes:
 def tests_for(mutation: Mutation, known: Map, budget: float) -> list[str]:
     """Tests that run the line, for so many seconds: the quickest of each test module, those of the package, the others.
 
-    Of the others each module has its turn, so that no module's many cases keep the rest from being tried.
+    Of the others each module has its turn, so that no module's many cases keep the rest from being tried. Where only
+    importing runs the line, these are the tests that run any line of the file.
     """
+    lines = known.lines[mutation.path]
+    running = {name for line in (lines if mutation.at_import else [mutation.line]) for name in lines[line]}
     turns: dict[str, int] = collections.defaultdict(int)
     ranks = []
     own = f"tests/{Path(mutation.path).parts[1]}/"
-    for name in sorted(known.lines[mutation.path][mutation.line], key=lambda name: known.seconds.get(name, 1.0)):
+    for name in sorted(running, key=lambda name: (known.seconds.get(name, 1.0), name)):
         module = name.partition("::")[0]
         turn = min(turns[module], 1) if name.startswith(own) else turns[module]
         turns[module] += 1

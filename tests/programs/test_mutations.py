@@ -10,7 +10,7 @@ mutations = tool("mutations")
 SOURCE = '''
 from typing import Literal
 
-def f(x: Literal[1], y) -> Literal[2]:
+def f(x: Literal[1], y=z(5, ...)) -> Literal[2]:
     """Of two numbers."""
     if x < 0 and y:
         raise ValueError(x)
@@ -18,6 +18,9 @@ def f(x: Literal[1], y) -> Literal[2]:
     print(isinstance(x, y))
 '''
 EXPECTED = [
+    (4, "arguments swapped", "(z)(..., 5)"),
+    (4, "number + 1", "(6)"),
+    (4, "number - 1", "(4)"),
     (6, "condition negated", "(not (x < 0 and y))"),
     (6, "to or", "((x < 0) or (y))"),
     (6, "< to <=", "(x) <= (0)"),
@@ -37,6 +40,7 @@ EXPECTED = [
 def test_what_runs_is_changed_and_nothing_else(tmp_path: Path) -> None:
     found = list(mutations.mutations_of("module.py", SOURCE))
     assert [(mutation.line, mutation.kind, mutation.text) for mutation in found] == EXPECTED
+    assert [mutation.at_import for mutation in found] == [mutation.line == 4 for mutation in found]
     (tmp_path / "module.py").write_text(SOURCE)
     for mutation in found:
         changed = mutations.mutated(mutation, tmp_path).decode()
@@ -55,3 +59,6 @@ def test_tests_that_run_the_line_are_tried_the_quick_ones_first() -> None:
     assert mutations.tests_for(mutation, known, budget=100.0) == found
     assert mutations.tests_for(mutation, known, budget=14.0) == found[:-1]
     assert mutations.tests_for(mutation, known, budget=0.0) == own[:1]
+    known.lines[mutation.path][4] = ["c::never"]
+    at_import = mutation._replace(line=4, at_import=True)
+    assert mutations.tests_for(at_import, known, budget=14.0) == [own[0], "c::never", *found[1:-1]]
