@@ -24,7 +24,7 @@ from functional_rb.versions.memory import Memory
 from functional_rb.versions.object_table import held_objects
 from functional_rb.versions.recorder import Log, Recorder
 from functional_rb.versions.state import VersionedState, readable
-from functional_rb.versions.version import forget_dead, separate
+from functional_rb.versions.version import forget_dead, part_with_older, separate
 
 R = TypeVar("R")
 V = TypeVar("V", bound=VersionedState)
@@ -38,8 +38,7 @@ def _in_place(write: Function) -> Function:
 
     def consuming(engine: Engine, state: VersionedState, *args: object, **named: object) -> object:
         with engine._lock_in_place(state, write.__name__):
-            for version in state.own().older[-1:]:  # gets a copy, from which those before it are found too
-                version.own()
+            part_with_older(state.own())
             return engine.taken_over(state, write(engine, state, *args, consume=True, **named))
 
     return consuming
@@ -50,8 +49,6 @@ class Engine:
 
     def __init__(self, library: Library) -> None:
         self.library = library
-
-    # ---------------------------------------------------------------- writes
 
     def add(self, state: V, batch: Batch, key: object, consume: bool = False) -> V:
         library, spec = self.library, state.spec
@@ -121,8 +118,8 @@ class Engine:
     def advance(self, state: V, version: object, consume: bool = False) -> V:
         """Tell the sampler the version of the policy that learns."""
         with state.lock():
-            number = self.library.number(version, state.own(), "int32")
-            return self.write_by(state, functions.advance, number, consume=consume)
+            args = functions.advance, self.library.number(version, state.own(), "int32")
+            return self.write_by(state, *args, consume=consume)
 
     def _write(self, state: V, added: int | None, consume: bool, function: Function, *args: object) -> tuple[V, Any]:
         """The state after a write by a function of the core, which has added so many items; and what that gives.
@@ -189,10 +186,9 @@ class Engine:
             words = library.random_bits(key, spec.draw_shape(batch), memory)
             args = words, library.number(beta, memory), batch, bits, wanted
         if spec.sampler.remembers and batch:
-            after, result = self._write(state, 0, consume, functions.draw, *args)
+            after, (_, leaves, selection) = self._write(state, 0, consume, functions.draw, *args)
         else:
-            result = self._carry_out(functions.draw, state, memory, None, *args)
-        _, leaves, selection = result
+            _, leaves, selection = self._carry_out(functions.draw, state, memory, None, *args)
         is_known = at_hand and memory.is_ordinary and not library.is_batched(selection.handles)
         if is_known and not bool(selection.handles.max() >= 0):
             version.roll_back(readable(after))
@@ -347,8 +343,6 @@ class Engine:
             self.library.check_single(leaves[k], state.spec)
             leaves[k] = memory.table.objects(leaves[k])
         return leaves
-
-    # ---------------------------------------------------------------- in memory
 
     def _stored(self, state: VersionedState, memory: Memory, k: int, leaf: BackendArray) -> BackendArray:
         """A checked leaf as it is stored, where the memory is: of Python objects, fresh tokens of these."""

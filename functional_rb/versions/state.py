@@ -113,12 +113,11 @@ class VersionedState(core.State):
 
     def saves_after(self, added: int = 0) -> SaveHistory | None:
         """The saves that the next state succeeds, with so many items added."""
-        # A program that is being traced would be compiled again after each save.
+        # A program that is being traced would be compiled again after each save, and for each number below.
         past = None if self.library.is_tracing() else self._save_history
         return past.after(self.spec.rows(added)) if added and past is not None else past
 
     def fullest_after(self, added: int = 0) -> int | None:
-        # Likewise for each number.
         fullest = None if self.library.is_tracing() else self._fullest
         return None if fullest is None else fullest + self.spec.rows(added) // self.spec.plan.ring.lanes
 

@@ -150,6 +150,13 @@ def part_with_oldest(memory: Memory) -> None:
         forget_dead(memory)
 
 
+def part_with_older(memory: Memory) -> None:
+    """Give the newest of the older versions a copy, from which those before it are found too."""
+    for version in memory.older[-1:]:
+        version.own()
+    forget_dead(memory)
+
+
 def forget_dead(memory: Memory) -> None:
     """Drop the versions at the old end that nobody holds any more, or that have memory of their own."""
     while memory.history:

@@ -29,8 +29,12 @@ def test_the_writer_is_done_whatever_number_of_interrupts_come(interrupts: int, 
         finally:
             left.set()
 
-    with pytest.raises(KeyboardInterrupt):
-        written()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # workers of pytest ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            written()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert done == [True]
     assert (tmp_path / "there").read_bytes() == b"begun"
 

@@ -15,6 +15,7 @@ from functional_rb.shared.state import SharedState
 from functional_rb.specs import values
 from functional_rb.specs.values import Outline
 from functional_rb.versions.engine import Engine
+from functional_rb.versions.version import part_with_older
 from torch_backend import compat
 from torch_backend.arrays import modes, ops, placement, random
 from torch_backend.arrays.convert import as_vector as as_vector
@@ -64,8 +65,14 @@ def own_(state: State) -> State:
         (0, 1)
     """
     check_state(state, "own_")
-    owner: State = write_by_(state, lambda _, arrays, __: arrays)
-    return owner
+    with state.lock():
+        memory = state.own()
+        if memory.pinned:
+            owner: State = write_by_(state, lambda _, arrays, __: arrays)
+        else:  # nothing is written, as a compiled function may hold the version that it was given
+            part_with_older(memory)
+            owner = renamed(state)
+        return owner
 
 
 def check_state(state: object, function: str) -> None:
