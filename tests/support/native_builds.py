@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
-import os
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,18 +19,20 @@ def kept(name: str, flags: Sequence[str], make: Callable[[Path], object]) -> Pat
     """The library of a name, which `make` compiles into a file with these flags unless it is there already.
 
     Whatever it is made of may change: the kernels' sources, those in this folder, the program that compiles, the
-    compiler. Two workers may compile it at the same time; each puts its own in the place as a whole.
+    compiler. Where one worker compiles it another waits.
     """
     told = hashlib.sha256(repr((compiler(), *flags)).encode())
     told.update(subprocess.run([*compiler(), "--version"], capture_output=True, check=True).stdout)
     for source in sorted([*SOURCES.iterdir(), *HERE.glob("*.cpp"), *HERE.glob("*.h"), ROOT / "tools/native_build.py"]):
         told.update(source.read_bytes())
     target = KEPT / f"{name}-{told.hexdigest()[:16]}.so"
-    if not target.exists():
-        KEPT.mkdir(parents=True, exist_ok=True)
-        for older in KEPT.glob(f"{name}-{16 * '?'}.so"):  # and not those of a longer name
-            older.unlink(missing_ok=True)
-        part = target.with_suffix(f".{os.getpid()}.so")
-        make(part)
-        part.replace(target)
+    KEPT.mkdir(parents=True, exist_ok=True)
+    with open(KEPT / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            for older in KEPT.glob(f"{name}-{16 * '?'}.so"):  # and not those of a longer name
+                older.unlink(missing_ok=True)
+            part = target.with_suffix(".part")
+            make(part)
+            part.replace(target)
     return target
