@@ -6,9 +6,12 @@ kept, what is written afterwards is dropped, and the error is raised once HDF5 i
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
@@ -55,10 +58,9 @@ def written(path: str | os.PathLike[str], write: Callable[[Stream], None]) -> No
             stream.check()
 
     # In a thread of its own: handlers of signals run in the main one, and may raise in the midst of `Stream.write`.
-    with ThreadPoolExecutor(1) as alone:
+    with _keeping_interrupts(failures), ThreadPoolExecutor(1) as alone:
         future = alone.submit(work)
-        # Of an interrupt: what is still to come is not wanted any more. Whatever comes, HDF5 has to be done before
-        # somebody removes, or writes again, what it is at.
+        # Whatever comes, HDF5 has to be done before somebody removes, or writes again, what it is at.
         while not future.done():
             try:
                 wait([future])
@@ -69,3 +71,20 @@ def written(path: str | os.PathLike[str], write: Callable[[Stream], None]) -> No
         failures.append(failed)
     if failures:  # the first of them: HDF5 may not have found what was dropped
         raise failures[0] from (failed if failed is not failures[0] else None)
+
+
+@contextlib.contextmanager
+def _keeping_interrupts(failures: list[BaseException]) -> Iterator[None]:
+    """Let Ctrl-C be a failure among others, as what is still to come is not wanted any more; it is not raised.
+
+    Where somebody else handles it, or this is not the main thread, nothing is changed.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: failures.append(KeyboardInterrupt()))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

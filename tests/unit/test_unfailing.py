@@ -17,9 +17,10 @@ def test_the_writer_is_done_whatever_number_of_interrupts_come(interrupts: int, 
 
     def write(stream: unfailing.Stream) -> None:
         stream.write(b"begun")
-        for _ in range(interrupts):
+        for k in range(interrupts):
             signal.pthread_kill(main, signal.SIGINT)
-            left.wait(0.2)
+            while len(stream._failures) <= k and not left.wait(0.01):
+                pass
         stream.write(b"dropped")
         done.append(not left.is_set())
 
