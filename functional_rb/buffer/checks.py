@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -254,7 +254,7 @@ def needed(value: Any, function: str = "can_sample", name: str = "n") -> int:
     return number
 
 
-def whole(value: Any) -> int | None:
+def whole(value: SupportsIndex) -> int | None:
     """The number in what may stand for an int, a scalar array too; None if there is none."""
     # Torch makes a number of an array of one element, and of a truth value.
     if getattr(value, "shape", ()) != () or "bool" in str(getattr(value, "dtype", "")):

@@ -332,7 +332,7 @@ def checked_shares(p: BackendArray, count: int, who: str, *, read: bool = True) 
     return p
 
 
-def _listed(p: BackendArray, default: Any) -> Any:
+def _listed(p: BackendArray, default: object) -> Any:
     # The numbers of an array, of a scalar the number; None while it is traced.
     return next((listed(p) for kind, (listed, _) in _kinds.items() if isinstance(p, kind)), default)
 

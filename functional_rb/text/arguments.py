@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import SupportsIndex
 
 from functional_rb.base.arrays import ArrayLike
 from functional_rb.ops.protocol import Array, FloatOps
@@ -32,7 +32,7 @@ def shaped(lib: Computing, x: object, dtype: str, shape: tuple[int, ...], name: 
     return array
 
 
-def whole(value: Any, name: str, least: int, who: str) -> int:
+def whole(value: SupportsIndex, name: str, least: int, who: str) -> int:
     try:
         number = operator.index(value)
     except TypeError:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from functional_rb.base.arrays import BackendArray, PRNGKey
+from functional_rb.base.arrays import ArrayLike, BackendArray, PRNGKey
 from functional_rb.buffer import checks, functions, respec
 from functional_rb.buffer.checked_items import Batch
 from functional_rb.buffer.spec import BufferSpec
@@ -145,7 +145,7 @@ class Engine:
             raise
 
     def sample(
-        self, state: V, key: Any, batch: int, beta: Any, wanted: BackendArray | None = None, consume: bool = False
+        self, state: V, key: PRNGKey, batch: int, beta: ArrayLike, wanted: BackendArray = None, consume: bool = False
     ) -> tuple[V, list[BackendArray], Selection]:
         """Draw items, of which the first `wanted` count, or all; only a sampler that remembers may consume the state.
 
@@ -174,7 +174,7 @@ class Engine:
             return after, *library.sent_sample(leaves, selection, state._target)
 
     def _draw(
-        self, state: V, consume: bool, key: Any, beta: Any, batch: int, bits: Any, wanted: Any
+        self, state: V, consume: bool, key: PRNGKey, beta: object, batch: int, bits: BackendArray, wanted: BackendArray
     ) -> tuple[V, list[BackendArray], Selection]:
         """Draw by the core; the next state remembers it, if the sampler is such a one."""
         library, spec, version, memory, after = self.library, state.spec, readable(state), state.own(), state
@@ -196,7 +196,7 @@ class Engine:
         return after, leaves, selection
 
     def _completed(
-        self, state: V, memory: Memory, batch: int, bits: Any, leaves: Any, slots: Any, extras: Any, *numbers: Any
+        self, state: V, memory: Memory, batch: int, bits: object, leaves: Any, slots: Any, extras: Any, *numbers: Any
     ) -> tuple[list[BackendArray], Selection]:
         """What native code has drawn, with the leaves that it has not read, and as transforms have it."""
         library, spec, selection = self.library, state.spec, Selection(*numbers)
@@ -256,7 +256,7 @@ class Engine:
     clear_, write_by_ = _in_place(clear), _in_place(write_by)
 
     def sample_(
-        self, state: V, key: PRNGKey, batch: int, beta: Any, finish: Finish[R], wanted: BackendArray | None = None
+        self, state: V, key: PRNGKey, batch: int, beta: ArrayLike, finish: Finish[R], wanted: BackendArray = None
     ) -> tuple[V, R]:
         """Draw items, of which the first `wanted` count, and finish the sample; then the state is consumed."""
         if not state.spec.sampler.remembers or batch == 0:

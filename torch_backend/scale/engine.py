@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from functional_rb.base.arrays import ArrayLike, DeviceLike, Nest, NumpyArray, PRNGKey
+from functional_rb.base.arrays import ArrayLike, BackendArray, DeviceLike, Nest, NumpyArray, PRNGKey
 from functional_rb.buffer import api, checks, functions
 from functional_rb.buffer.spec import BufferSpec
 from functional_rb.buffer.state import SameState
@@ -144,7 +144,7 @@ def update_items(
     return state.followed_by(execute.advance_(state.index, version), execute.renamed(state.part))
 
 
-def _version_in_bytes(state: ShardedState, version: Any) -> bytes:
+def _version_in_bytes(state: ShardedState, version: BackendArray) -> bytes:
     check_known(version, state.index.counters.device)
     return str(int(version)).encode()
 

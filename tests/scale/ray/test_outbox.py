@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import functional_rb as frb
-from functional_rb.scale.ray import blocks
 from tests.scale.ray.faulty_shards import client_of as shards_client
 from tests.scale.ray.faulty_shards import items, stored, transport_at, write_refused_by
 
@@ -47,7 +46,7 @@ def test_a_client_that_only_adds_finds_a_shard_that_is_back() -> None:
     assert client._watch.channels[0].alive
 
 
-@pytest.mark.parametrize("numbers", [4, blocks.LARGE // 4], ids=["small", "large"])
+@pytest.mark.parametrize("numbers", [4, 2**17], ids=["small", "large"])
 def test_what_was_added_may_be_written_to_while_it_waits_to_be_sent(numbers: int) -> None:
     spec = frb.BufferSpec({"x": frb.Unbounded((numbers,))}, capacity=2)
     client = shards_client(transport_at(None, spec=spec, shards=1), spec, backend=None, per_call=2)
