@@ -83,7 +83,7 @@ def test_a_seed_is_a_whole_number(library: Backend, seed: Any) -> None:
 
 def test_a_seed_on_meta_is_none() -> None:
     with pytest.raises(TypeError, match=r"^key: expected a seed"):
-        torch_backend.key(torch.tensor(1, device="meta"))  # type: ignore[arg-type]
+        torch_backend.key(torch.tensor(1, device="meta"))  # type: ignore[arg-type]  # refused
 
 
 @pytest.mark.parametrize("n", [np.ones(1, np.int32), np.bool_(True)], ids=["one element", "truth value"])

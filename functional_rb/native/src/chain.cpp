@@ -403,7 +403,9 @@ template <class Finish> PyObject* draw_by(Turn& turn, const Draw& draw, bool in_
 Ref renamed(Turn& turn) {
   const Ref counters = attribute(turn.state(), names._counters), past = attribute(turn.state(), names._save_history),
             fullest = attribute(turn.state(), names._fullest);
-  Ref state = counters && past && fullest ? new_state(turn, turn.version.get(), counters.get(), past.get(), fullest.get()) : Ref();
+  Ref state;
+  if (counters && past && fullest)
+    state = new_state(turn, turn.version.get(), counters.get(), past.get(), fullest.get());
   return state && set(turn.state(), names._version, Py_None) ? std::move(state) : Ref();
 }
 

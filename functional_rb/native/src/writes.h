@@ -149,7 +149,8 @@ class Write {
   // Take back what `succeed` did, and all that was written since; an error stays.
   void take_back() {
     const KeptError kept;
-    if (saved_ && !called_method(turn_.version.get(), names.roll_back, following_.get())) PyErr_WriteUnraisable(turn_.version.get());
+    if (saved_ && !called_method(turn_.version.get(), names.roll_back, following_.get()))
+      PyErr_WriteUnraisable(turn_.version.get());
   }
 
   Turn& turn_;
